@@ -1,0 +1,3 @@
+"""convgen compiles a small language to CUDA convolution kernels."""
+
+__version__ = "0.1.0"

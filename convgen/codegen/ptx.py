@@ -1,0 +1,120 @@
+"""The PTX functions: one instruction, one small function, one file in templates/ptx/.
+
+A kernel template calls them by name.  `functions_used` finds the names in the rendered body and renders
+just those, so a kernel carries only what it needs.  These functions, with the CUDA built-ins, are also
+the seam at which the emulator gives each instruction its meaning (emulator/include/convgen_emulator.h).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import jinja2
+
+
+@dataclass(frozen=True)
+class Family:
+    """Functions that differ in a number or a type: the pattern's groups are the template's values."""
+
+    template: str
+    pattern: str
+
+
+_TYPES = "f16|bf16|tf32|e4m3|e5m2|s8"
+#: In the order in which they stand in generated source.  A plain name is a file of that name.
+CATALOGUE: tuple[str | Family, ...] = (
+    "shared_address",
+    "ld_shared_u32",
+    "ld_shared_v4_u32",
+    "st_shared_u16",
+    "st_shared_u32",
+    "st_shared_v2_u32",
+    "st_shared_v4_u32",
+    Family("ldmatrix", r"ldmatrix_x(?P<count>[124])(?P<trans>_trans)?"),
+    Family("stmatrix", r"stmatrix_x(?P<count>[124])(?P<trans>_trans)?"),
+    Family("cp_async", r"cp_async_(?P<bytes>4|8|16)"),
+    "cp_async_commit_group",
+    "cp_async_wait_group",
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "mbarrier_arrive",
+    "mbarrier_arrive_cluster",
+    "mbarrier_arrive_expect_tx",
+    "mbarrier_wait_parity",
+    "mbarrier_wait_parity_cluster",
+    "prefetch_tensormap",
+    Family("tma_load_tile", r"tma_load_tile_(?P<rank>[2345])d(?P<multicast>_multicast)?"),
+    Family("tma_load_im2col", r"tma_load_im2col_(?P<rank>[345])d(?P<multicast>_multicast)?"),
+    Family("tma_store_tile", r"tma_store_tile_(?P<rank>[2345])d"),
+    "bulk_commit_group",
+    "bulk_wait_group",
+    "bulk_wait_group_read",
+    "fence_proxy_async_shared",
+    "wgmma_fence",
+    "wgmma_commit_group",
+    "wgmma_wait_group",
+    Family(
+        "wgmma",
+        rf"wgmma_m64n(?P<n>\d+)k(?P<k>\d+)_(?P<d_type>f32|s32)_(?P<a_type>{_TYPES})_(?P<b_type>{_TYPES})(?P<a_regs>_rs)?",
+    ),
+    Family("mma", rf"mma_m16n8k(?P<k>\d+)_(?P<d_type>f32|s32)_(?P<a_type>{_TYPES})_(?P<b_type>{_TYPES})"),
+    "setmaxnreg_dec",
+    "setmaxnreg_inc",
+    "elect_one",
+    "bar_sync",
+    "cluster_ctarank",
+    "cluster_arrive",
+    "cluster_wait",
+    "griddepcontrol_wait",
+    "griddepcontrol_launch_dependents",
+    "red_global_add_f32",
+    "cvt_f32_f16",
+    "cvt_f16_f32",
+    "cvt_f16x2_f32",
+    "cvt_f32_bf16",
+    "cvt_bf16_f32",
+    "cvt_bf16x2_f32",
+    "cvt_f32_e4m3",
+    "cvt_e4m3_f32",
+    "cvt_f32_e5m2",
+    "cvt_e5m2_f32",
+    "cvt_s8_f32",
+    "cvt_tf32_f32",
+)
+
+
+@cache
+def _matchers() -> tuple[tuple[int, re.Pattern[str], str], ...]:
+    rows = []
+    for i, row in enumerate(CATALOGUE):
+        if isinstance(row, Family):
+            rows.append((i, re.compile(row.pattern), row.template))
+        else:
+            rows.append((i, re.compile(re.escape(row)), row))
+    return tuple(rows)
+
+
+def lookup(name: str) -> tuple[int, str, Mapping[str, str]] | None:
+    """Place in the catalogue, template and values of a function name; None for any other name."""
+    for i, pattern, template in _matchers():
+        if found := pattern.fullmatch(name):
+            return i, template, {k: v or "" for k, v in found.groupdict().items()}
+    return None
+
+
+def functions_used(body: str) -> list[str]:
+    """Names of the PTX functions that a source text calls, in catalogue order."""
+    called = set(re.findall(r"\b([a-z][a-z0-9_]*)\s*[<(]", body))
+    known = [(found[0], name) for name in called if (found := lookup(name))]
+    return [name for _, name in sorted(known)]
+
+
+def render_function(environment: jinja2.Environment, name: str) -> str:
+    found = lookup(name)
+    if found is None:
+        raise KeyError(name)
+    _, template, values = found
+    return environment.get_template(f"ptx/{template}.cuh.j2").render(name=name, **values).strip()

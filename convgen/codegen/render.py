@@ -1,0 +1,82 @@
+"""From a body template to a whole source file: header, types, the PTX functions in use, the kernels."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import jinja2
+
+from convgen.codegen import ptx
+from convgen.ir.plan import Plan
+from convgen.resources import directory
+
+_BLANK_RUN = re.compile(r"\n{3,}")
+_TRAILING = re.compile(r"[ \t]+\n")
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The jinja environment: an undefined name is an error, tags leave no blank lines."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directory("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(template: str, plan: Plan, **values: Any) -> str:
+    """The whole source of a plan: `template` is the body, `values` are finished values for it."""
+    env = environment()
+    body = env.get_template(template).render(plan=plan, problem=plan.problem, **values)
+    names = ptx.functions_used(body)
+    # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
+    helpers = _helpers_used(env, body)
+    names = ptx.functions_used(body + helpers)
+    text = env.get_template("file.cu.j2").render(
+        plan=plan,
+        problem=plan.problem,
+        spec=str(plan.problem).splitlines(),
+        ptx=[ptx.render_function(env, name) for name in names],
+        types=_types_used(env, body + helpers, plan),
+        helpers=helpers,
+        body=body.strip(),
+    )
+    return _tidy(text)
+
+
+def _called(text: str) -> set[str]:
+    return set(re.findall(r"\b([a-z_][a-z0-9_]*)\s*[<(]", text))
+
+
+def _helpers_used(env: jinja2.Environment, body: str) -> str:
+    """Plain device functions (templates/helpers.cuh.j2, one a block, separated by `//---`) in use."""
+    source = env.get_template("helpers.cuh.j2").render()
+    blocks = [b.strip() for b in source.split("//---") if b.strip()]
+    named = [(re.search(r"\b([a-z_][a-z0-9_]*)\s*\(", _code_of(b)), b) for b in blocks]
+    wanted = _called(body)
+    while True:
+        kept = [b for m, b in named if m and m.group(1) in wanted]
+        more = wanted | set().union(*(_called(b) for b in kept)) if kept else wanted
+        if more == wanted:
+            return "\n\n".join(kept)
+        wanted = more
+
+
+def _code_of(block: str) -> str:
+    return "\n".join(line for line in block.splitlines() if not line.lstrip().startswith("//"))
+
+
+def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
+    """Lines of templates/types.cuh.j2 (one type each) whose name the text mentions."""
+    lines = env.get_template("types.cuh.j2").render().splitlines()
+    words = set(re.findall(r"\b[A-Za-z_]\w*\b", text)) | {"u16", "u32", "u64"}
+    return "\n".join(line for line in lines if (m := re.match(r"(?:using|struct)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words)
+
+
+def _tidy(text: str) -> str:
+    return _BLANK_RUN.sub("\n\n", _TRAILING.sub("\n", text)).strip() + "\n"

@@ -1,0 +1,158 @@
+"""Epilogue expressions: what happens to an accumulator before it is stored.
+
+An epilogue is a list of assignments over `acc`, the operands and numbers.  Operands broadcast by dim
+name: `b: f32[k]` has one value for every output channel.  The tree below is the whole of it; C text is
+made in `codegen.epilogue`, NumPy values in `ir.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convgen.ir.tensor import Tensor
+
+
+class Expr:
+    """Base of the tree's nodes."""
+
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+    def walk(self) -> Iterator[Expr]:
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Number(Expr):
+    value: float
+
+    def __str__(self) -> str:
+        return repr(int(self.value)) if self.value == int(self.value) and abs(self.value) < 1e15 else repr(self.value)
+
+
+@dataclass(frozen=True)
+class Acc(Expr):
+    """The accumulator of this output element."""
+
+    def __str__(self) -> str:
+        return "acc"
+
+
+@dataclass(frozen=True)
+class OperandRef(Expr):
+    """The element of an operand that belongs to this output element."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class LocalRef(Expr):
+    """A value assigned earlier in the same epilogue."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Unary(Expr):
+    """`op` is "-" or "!"."""
+
+    op: str
+    operand: Expr
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.operand,)
+
+    def __str__(self) -> str:
+        return f"{self.op}{self.operand}"
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    """`op` is one of + - * / < <= > >= == != && ||.  Comparisons and logic give 1 or 0."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.left, self.right)
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.op} {self.right})"
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    """A call of one of `FUNCTIONS`."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.arguments
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.arguments))})"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the epilogue language: its name, its parameters' names and what it computes."""
+
+    name: str
+    parameters: tuple[str, ...]
+    doc: str
+
+    @property
+    def arity(self) -> int:
+        return len(self.parameters)
+
+
+_FUNCTIONS = (
+    Function("relu", ("x",), "max(x, 0)"),
+    Function("leaky_relu", ("x", "slope"), "x where x > 0, slope * x elsewhere"),
+    Function("gelu", ("x",), "x * (1 + erf(x / sqrt(2))) / 2"),
+    Function("gelu_tanh", ("x",), "gelu by its tanh approximation"),
+    Function("silu", ("x",), "x / (1 + exp(-x))"),
+    Function("sigmoid", ("x",), "1 / (1 + exp(-x))"),
+    Function("tanh", ("x",), "hyperbolic tangent"),
+    Function("exp", ("x",), "e to the x"),
+    Function("log", ("x",), "natural logarithm"),
+    Function("sqrt", ("x",), "square root"),
+    Function("abs", ("x",), "magnitude"),
+    Function("min", ("x", "y"), "the smaller"),
+    Function("max", ("x", "y"), "the larger"),
+    Function("clamp", ("x", "low", "high"), "min(max(x, low), high)"),
+    Function("select", ("condition", "x", "y"), "x where condition is not 0, y elsewhere"),
+)
+FUNCTIONS: dict[str, Function] = {f.name: f for f in _FUNCTIONS}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    name: str
+    value: Expr
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}"
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Operands and assignments.  The last assignment is to the result tensor; earlier ones name locals."""
+
+    operands: tuple[Tensor, ...]
+    body: tuple[Assignment, ...]
+
+    @property
+    def is_identity(self) -> bool:
+        return len(self.body) == 1 and isinstance(self.body[0].value, Acc)

@@ -1,0 +1,138 @@
+"""The plan: what a strategy decided, and everything that running its kernels takes.
+
+A strategy turns a `ConvProblem` into a `Plan`; a `Plan` and its rendered source are all that the
+compiler, the launcher, the emulator and the manifest need.  The records are plain data (`as_dict` /
+`from_dict` through `runtime.manifest`), so that a cached kernel runs without sympy, lark or jinja2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from convgen.ir.problem import ConvProblem
+from convgen.targets import Target
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map's fields, as the driver takes them (CUDA driver API, cuTensorMapEncodeTiled/Im2col).
+
+    `buffer` names the tensor (its role or operand name) or the workspace that the map is over.  Arrays
+    run from the innermost dim outwards.  `strides` are in bytes, for dims[1:].  A tiled map has `box`;
+    an im2col map has `lower` and `upper` (spatial corners, w first), `channels` and `pixels`.
+    """
+
+    buffer: str
+    mode: str  # "tiled" | "im2col"
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    box: tuple[int, ...] = ()
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    channels: int = 0
+    pixels: int = 0
+    swizzle: int = 0  # bytes: 0, 32, 64, 128
+    l2_promotion: int = 256  # bytes: 0, 64, 128, 256
+    fill: str = "zero"  # "zero" | "nan"
+
+
+@dataclass(frozen=True)
+class Param:
+    """A kernel parameter: the address of a buffer, a tensor map over it, or a 32-bit integer."""
+
+    name: str
+    kind: str  # "pointer" | "tensor_map" | "int"
+    buffer: str = ""
+    map: TensorMap | None = None
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.  A persistent kernel has `grid` tiles of work and as many blocks as the GPU
+    holds at `blocks_per_sm` (a multiple of the cluster), never more than tiles."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: int
+    params: tuple[Param, ...]
+    shared_bytes: int = 0
+    cluster: int = 1
+    persistent: bool = False
+    blocks_per_sm: int = 1
+    dependent: bool = False  # launch with programmatic stream serialization
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C = A B + beta C in row-major terms, through cuBLAS; a batch where `batch` > 1.
+
+    a is m x k (k x m in memory where `trans_a`), b is k x n (n x k where `trans_b`).  Offsets and
+    strides are in elements.
+    """
+
+    a: str
+    b: str
+    c: str
+    m: int
+    n: int
+    k: int
+    trans_a: bool
+    trans_b: bool
+    lda: int
+    ldb: int
+    ldc: int
+    dtype: str
+    c_dtype: str
+    offset_a: int = 0
+    offset_b: int = 0
+    offset_c: int = 0
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+    batch: int = 1
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Set a buffer's bytes to zero (before an atomic scatter, say)."""
+
+    buffer: str
+
+
+@dataclass(frozen=True)
+class Workspace:
+    name: str
+    bytes: int
+
+
+Step = Launch | Gemm | Fill
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strategy's decisions for one problem on one target.
+
+    `config` is the strategy's own frozen record (tile, stages, ...), readable through str().
+    `steps` run in order on one stream.  `reason` says in one line why this plan was chosen.
+    """
+
+    problem: ConvProblem
+    target: Target
+    strategy: str
+    config: object
+    steps: tuple[Step, ...]
+    workspaces: tuple[Workspace, ...] = ()
+    reason: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Launch))
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(w.bytes for w in self.workspaces)

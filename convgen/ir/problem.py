@@ -1,0 +1,179 @@
+"""The convolution problem: everything a spec says, with every extent known.
+
+A `ConvProblem` has one operator.  A spec that asks for several gives several problems.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from dataclasses import dataclass
+
+from convgen.ir.epilogue import Epilogue
+from convgen.ir.tensor import Tensor
+
+
+class Op(enum.StrEnum):
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+    IM2COL = "im2col"
+    COL2IM = "col2im"
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """Which tensors an operator reads and which it makes, by role."""
+
+    reads: tuple[str, ...]
+    writes: str
+
+
+OPS: dict[Op, OpRow] = {
+    Op.FPROP: OpRow(("x", "w"), "y"),
+    Op.DGRAD: OpRow(("y", "w"), "x"),
+    Op.WGRAD: OpRow(("x", "y"), "w"),
+    Op.IM2COL: OpRow(("x",), "lowered"),
+    Op.COL2IM: OpRow(("lowered",), "x"),
+}
+
+
+@dataclass(frozen=True)
+class SpatialDims:
+    """Names of the spatial dims of input, filter and output for one spatial rank, outermost first."""
+
+    input: tuple[str, ...]
+    filter: tuple[str, ...]
+    output: tuple[str, ...]
+
+
+SPATIAL: dict[int, SpatialDims] = {
+    1: SpatialDims(("w",), ("s",), ("q",)),
+    2: SpatialDims(("h", "w"), ("r", "s"), ("p", "q")),
+    3: SpatialDims(("d", "h", "w"), ("t", "r", "s"), ("o", "p", "q")),
+}
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """One convolution, all extents known.
+
+    Spatial tuples have one entry a spatial axis, outermost first (d, h, w).  `c` and `k` count all
+    groups' channels.  `x`, `w`, `y` are the tensors in their memory layouts; w's dim c is c/groups.
+    `lowered` is there for im2col and col2im alone.
+    """
+
+    name: str
+    op: Op
+    n: int
+    c: int
+    k: int
+    input: tuple[int, ...]
+    filter: tuple[int, ...]
+    output: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad_lo: tuple[int, ...]
+    pad_hi: tuple[int, ...]
+    groups: int
+    x: Tensor
+    w: Tensor
+    y: Tensor
+    lowered: Tensor | None = None
+    accumulate: str = "f32"
+    epilogue: Epilogue | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.input)
+
+    @property
+    def spatial(self) -> SpatialDims:
+        return SPATIAL[self.rank]
+
+    @property
+    def c_per_group(self) -> int:
+        return self.c // self.groups
+
+    @property
+    def k_per_group(self) -> int:
+        return self.k // self.groups
+
+    def tensor(self, role: str) -> Tensor:
+        """The tensor of a role: x, w, y, lowered, or an operand by name."""
+        found = getattr(self, role) if role in ("x", "w", "y", "lowered") else None
+        if found is None:
+            found = next(t for t in self.operands if t.name == role)
+        return found
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return tuple(self.tensor(role) for role in OPS[self.op].reads)
+
+    @property
+    def result(self) -> Tensor:
+        return self.tensor(OPS[self.op].writes)
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        return self.epilogue.operands if self.epilogue else ()
+
+    @property
+    def output_pixels(self) -> int:
+        return self.n * math.prod(self.output)
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.filter)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds, halo included: the field's convention for counting a convolution's work."""
+        if self.op in (Op.IM2COL, Op.COL2IM):
+            return 0
+        return self.output_pixels * self.k * self.taps * self.c_per_group
+
+    @property
+    def min_bytes(self) -> int:
+        """Least traffic: each tensor once."""
+        return sum(t.bytes for t in (*self.reads, *self.operands, self.result))
+
+    def extent(self, dim: str) -> int:
+        """Extent of a dim by name; c and k count all groups, g is the number of groups."""
+        sp = self.spatial
+        table = {"n": self.n, "c": self.c, "k": self.k, "g": self.groups}
+        table |= dict(zip(sp.input, self.input, strict=True))
+        table |= dict(zip(sp.filter, self.filter, strict=True))
+        table |= dict(zip(sp.output, self.output, strict=True))
+        return table[dim]
+
+    def __str__(self) -> str:
+        """The canonical spec: parses back to this problem (strategy and target apart)."""
+        sp = self.spatial
+
+        def axes(keyword: str, values: list[str]) -> str:
+            return f"  {keyword} " + " ".join(f"{d}={v}" for d, v in zip(sp.input, values, strict=True))
+
+        lines = [f"conv {self.name} {{", f"  input {self.x}", f"  filter {self.w}", f"  output {self.y}"]
+        if self.lowered:
+            lines.append(f"  lowered {self.lowered}")
+        lines.append(axes("stride", [str(v) for v in self.stride]))
+        lines.append(axes("pad", [f"({a},{b})" for a, b in zip(self.pad_lo, self.pad_hi, strict=True)]))
+        lines.append(axes("dilation", [str(v) for v in self.dilation]))
+        lines.append(f"  groups {self.groups}")
+        lines.append(f"  accumulate {self.accumulate}")
+        if self.epilogue:
+            lines.append("  epilogue {")
+            lines += [f"    operand {t}" for t in self.epilogue.operands]
+            lines += [f"    {a}" for a in self.epilogue.body]
+            lines.append("  }")
+        lines.append(f"  op {self.op}")
+        lines.append("}")
+        return "\n".join(lines)
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of the canonical spec."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:16]

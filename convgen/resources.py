@@ -1,0 +1,20 @@
+"""Finds the files that ship beside the code: templates, the grammar, the emulator's headers.
+
+In a checkout they stand at the top level; in a wheel they are packed inside the package.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@cache
+def directory(name: str) -> Path:
+    """The folder `templates`, `grammar` or `emulator/include`.  Raises FileNotFoundError."""
+    for base in (_PACKAGE / "_data", _PACKAGE.parent, _PACKAGE):
+        if (base / name).is_dir():
+            return base / name
+    raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is not whole")

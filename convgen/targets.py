@@ -1,0 +1,52 @@
+"""GPU targets: one row an architecture.
+
+Shared memory and register limits: CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability".  `features` name the instruction families that a strategy may ask for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str  # as NVRTC's -arch takes it
+    capability: tuple[int, int]
+    exact: bool  # code runs on this capability alone (the "a" targets)
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    registers_per_sm: int
+    sms: int  # of the part that is most used; the launcher asks the device
+    features: frozenset[str]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether code for this target runs on a GPU of that compute capability."""
+        if self.exact:
+            return capability == self.capability
+        return capability[0] == self.capability[0] and capability >= self.capability
+
+
+_AMPERE = frozenset({"cp_async", "mma", "ldmatrix", "bf16"})
+_ADA = _AMPERE | {"fp8_convert"}
+_HOPPER = _ADA | {"mbarrier", "tma", "cluster", "stmatrix", "dependent_launch"}
+_ROWS = (
+    Target("sm_80", (8, 0), False, 166912, 167936, 65536, 108, _AMPERE),
+    Target("sm_86", (8, 6), False, 101376, 102400, 65536, 84, _AMPERE),
+    Target("sm_89", (8, 9), False, 101376, 102400, 65536, 128, _ADA),
+    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 132, _HOPPER),
+    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 132, _HOPPER | {"wgmma", "setmaxnreg"}),
+    Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 148, _HOPPER | {"tcgen05", "setmaxnreg"}),
+    Target("sm_120", (12, 0), False, 101376, 102400, 65536, 170, _HOPPER),
+)
+TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}
+DEFAULT_TARGET = "sm_90a"
+
+
+def target_for(capability: tuple[int, int]) -> Target | None:
+    """The best target for a GPU: an exact one where there is one, else the newest that runs there."""
+    fits = [t for t in TARGETS.values() if t.runs_on(capability)]
+    return max(fits, key=lambda t: (t.capability, t.exact), default=None)
