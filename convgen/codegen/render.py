@@ -19,7 +19,7 @@ _TRAILING = re.compile(r"[ \t]+\n")
 @cache
 def environment() -> jinja2.Environment:
     """The jinja environment: an undefined name is an error, tags leave no blank lines."""
-    return jinja2.Environment(
+    env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory("templates")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -27,6 +27,8 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    env.filters["format_c"] = str.format
+    return env
 
 
 def render(template: str, plan: Plan, **values: Any) -> str:
@@ -75,7 +77,11 @@ def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
     """Lines of templates/types.cuh.j2 (one type each) whose name the text mentions."""
     lines = env.get_template("types.cuh.j2").render().splitlines()
     words = set(re.findall(r"\b[A-Za-z_]\w*\b", text)) | {"u16", "u32", "u64"}
-    return "\n".join(line for line in lines if (m := re.match(r"(?:using|struct)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words)
+    return "\n".join(
+        line
+        for line in lines
+        if (m := re.match(r"(?:using|struct)(?: alignas\(\d+\))? (\w+)", line)) and m.group(1) in words
+    )
 
 
 def _tidy(text: str) -> str:

@@ -1,0 +1,52 @@
+"""The planner: which strategy serves a problem, and why.
+
+`auto` asks the strategies in the order in which `strategies.MODULES` lists them and takes the first that
+has no obstacle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from convgen import strategies
+from convgen.ir.problem import ConvProblem
+from convgen.strategies.base import Obstacle, Options, Strategy
+from convgen.targets import Target
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy, its options, the reason; `rejected` holds what stands against each one before it."""
+
+    strategy: Strategy
+    options: Options
+    reason: str
+    rejected: Mapping[str, tuple[Obstacle, ...]]
+
+
+class CannotServe(Exception):
+    """No strategy that was asked for serves the problem; `obstacles` by strategy name."""
+
+    def __init__(self, obstacles: Mapping[str, tuple[Obstacle, ...]]):
+        super().__init__("; ".join(o.message for found in obstacles.values() for o in found))
+        self.obstacles = obstacles
+
+
+def choose(problem: ConvProblem, target: Target, strategy: str, options: Options) -> Choice:
+    """The strategy for a problem.  Raises CannotServe."""
+    if strategy != "auto":
+        chosen = strategies.load(strategy)
+        obstacles = tuple(chosen.obstacles(problem, target, options))
+        if obstacles:
+            raise CannotServe({strategy: obstacles})
+        return Choice(chosen, options, "named in the spec", {})
+    rejected: dict[str, tuple[Obstacle, ...]] = {}
+    for name in strategies.MODULES:
+        candidate = strategies.load(name)
+        obstacles = tuple(candidate.obstacles(problem, target, {}))
+        if not obstacles:
+            passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
+            return Choice(candidate, {}, f"auto: the first that serves{passed}", rejected)
+        rejected[name] = obstacles
+    raise CannotServe(rejected)

@@ -1,0 +1,23 @@
+"""The strategies, best first: `auto` takes the first that serves a problem."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from convgen.strategies.base import Strategy
+
+#: Name -> module, in the order in which `auto` prefers them.
+MODULES: dict[str, str] = {
+    "tma_im2col": "convgen.strategies.tma_im2col",
+    "im2col": "convgen.strategies.im2col",
+    "direct": "convgen.strategies.direct",
+}
+
+
+def load(name: str) -> Strategy:
+    """The strategy of a name.  Raises KeyError."""
+    return import_module(MODULES[name]).STRATEGY
+
+
+def load_all() -> dict[str, Strategy]:
+    return {name: load(name) for name in MODULES}

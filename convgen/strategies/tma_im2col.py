@@ -1,0 +1,427 @@
+"""tma_im2col: fprop as an implicit GEMM on Hopper, fed by TMA's im2col mode.
+
+gemm_m runs over output pixels (n, p, q), gemm_n over output channels, gemm_k over taps and channels.
+One producer thread asks TMA for a tile of x (a walk of the im2col box, shifted by the tap) and a tile of
+w for each k step; consumer warpgroups multiply them with wgmma; a tile of y leaves through shared memory
+and a TMA store.  Blocks are persistent: each takes tiles until none is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.render import render
+from convgen.ir.index_map import Variable, decompose, derive, tma_axes, variable
+from convgen.ir.plan import Launch, Param, Plan, TensorMap
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.strategies import pairwise
+from convgen.strategies.base import Obstacle, Option, Options
+from convgen.targets import Target
+
+# --- facts -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Im2colLimits:
+    """Ranges of an im2col tensor map by rank (CUDA driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col offsets)."""
+
+    corner_low: int
+    corner_high: int
+    offset_high: int
+
+
+LIMITS: dict[int, Im2colLimits] = {
+    3: Im2colLimits(-32768, 32767, 65535),
+    4: Im2colLimits(-128, 127, 255),
+    5: Im2colLimits(-16, 15, 31),
+}
+MAX_ELEMENT_STRIDE = 8
+ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
+#: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
+SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
+
+
+@dataclass(frozen=True)
+class RegisterSplit:
+    """Registers a thread after setmaxnreg, for a number of consumer warpgroups at one block a
+    multiprocessor.  Producer plus consumers never exceed what the launch has: a kernel that asks for
+    more waits for ever.  None: the launch's own registers do."""
+
+    producer: int
+    consumer: int
+
+
+REGISTERS: dict[int, RegisterSplit | None] = {1: None, 2: RegisterSplit(40, 232), 3: RegisterSplit(32, 160)}
+
+
+# --- configuration -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TmaIm2colConfig:
+    """Tile in GEMM terms (m pixels, n output channels, k channels of a tap), pipeline stages, consumer
+    warpgroups, and how they share the work: `cooperative` consumers split a tile's pixels, `pingpong`
+    consumers take whole tiles in turn, one multiplying while the other stores."""
+
+    m: int
+    n: int
+    k: int
+    stages: int
+    consumers: int
+    schedule: str
+    order: str
+    blocks: int
+
+    def __str__(self) -> str:
+        blocks = f", {self.blocks} blocks a multiprocessor" if self.blocks > 1 else ""
+        return (
+            f"tile {self.m}x{self.n}x{self.k}, {self.stages} stages, {self.consumers} {self.schedule} "
+            f"consumer{'s' if self.consumers > 1 else ''}, {self.order}{blocks}"
+        )
+
+
+OPTIONS = (
+    Option("tile.m", "output pixels a tile", choices=(64, 128, 192, 256)),
+    Option("tile.n", "output channels a tile", choices=tuple(range(8, 257, 8))),
+    Option("tile.k", "channels a k step: the swizzle span (16, 32, 64 for 2-byte types)", choices=(16, 32, 64)),
+    Option("stages", "k steps in flight", 2, 32),
+    Option("consumers", "consumer warpgroups", 1, 3),
+    Option("schedule", "how consumers share the work", choices=("cooperative", "pingpong")),
+    Option("order", "what the k loop runs over inside", choices=("channels_inner", "taps_inner")),
+    Option("blocks", "blocks a multiprocessor", 1, 4),
+)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Shared memory of a configuration, in bytes."""
+
+    x_tile: int
+    w_tile: int
+    chunk_n: int
+    chunk: int
+    chunks: int
+    total: int
+
+
+def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
+    span = config.k * problem.x.element.bytes
+    x_tile, w_tile = config.m * span, config.n * span
+    # the output leaves in chunks of 64 pixels by `chunk_n` channels, one swizzle span wide; two a consumer
+    chunk_n = next(c for c in (64, 32, 16, 8) if config.n % c == 0)
+    chunk = 64 * chunk_n * 2 if stores_by_tma(problem) else 0
+    chunks = 2 * config.consumers
+    # 1024 to align the base, two barriers a stage, and one a consumer for ping-pong's turns
+    total = 1024 + config.stages * (x_tile + w_tile) + chunks * chunk + 16 * config.stages + 8 * config.consumers
+    return Footprint(x_tile, w_tile, chunk_n, chunk, chunks, total)
+
+
+def stores_by_tma(problem: ConvProblem) -> bool:
+    """Whether a tile of y can leave by a TMA store: channels innermost, pixels in order, rows aligned."""
+    y = problem.y
+    in_order = tuple(d for d in ("n", *problem.spatial.output, "k") if d in y.dims)
+    return y.dims == in_order and y.element.bytes == 2 and problem.k * 2 % ROW_ALIGNMENT == 0
+
+
+def is_pointwise(problem: ConvProblem) -> bool:
+    """1x1, unit stride, no padding: x is a matrix already, and a plain tiled map serves."""
+    return problem.taps == 1 and set(problem.stride) == {1} and not any((*problem.pad_lo, *problem.pad_hi))
+
+
+# --- the strategy ------------------------------------------------------------------------------------
+
+
+def _memory_order(tensor: Tensor, dims: tuple[str, ...]) -> bool:
+    return tensor.dims == tuple(d for d in dims if d in tensor.dims)
+
+
+class TmaIm2col:
+    name = "tma_im2col"
+    summary = "implicit GEMM on TMA im2col loads and wgmma: warp-specialised, persistent (sm_90a)"
+    options = OPTIONS
+
+    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+        found: list[Obstacle] = []
+
+        def no(message: str, hint: str = "", option: str = "") -> None:
+            found.append(Obstacle(message, hint, option))
+
+        sp = problem.spatial
+        x, w = problem.x, problem.w
+        if "wgmma" not in target.features:
+            no(f"target {target} has no wgmma", "target sm_90a has it")
+        if problem.op is not Op.FPROP:
+            no(f"op {problem.op} is not served yet, fprop alone", "strategy direct or im2col serves it")
+        if problem.groups != 1:
+            no(f"groups {problem.groups}: one group alone", "strategy implicit_gemm or direct serves groups")
+        if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
+            no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
+        if problem.accumulate != "f32":
+            no(f"accumulate {problem.accumulate}: f32 alone")
+        if problem.y.dtype not in ("f16", "bf16", "f32"):
+            no(f"output type {problem.y.dtype}: f16, bf16 or f32")
+        if not _memory_order(x, ("n", *sp.input, "c")):
+            no(f"layout of {x.name} is {' '.join(x.dims)}", f"TMA walks {' '.join(('n', *sp.input, 'c'))}")
+        if not (_memory_order(w, ("k", *sp.filter, "c")) or _memory_order(w, (*sp.filter, "k", "c"))):
+            no(f"layout of {w.name} is {' '.join(w.dims)}", f"k {' '.join(sp.filter)} c, or the taps outside k")
+        row = problem.c * x.element.bytes
+        if row % ROW_ALIGNMENT:
+            no(
+                f"a pixel of {x.name} is {row} bytes (c={problem.c}); TMA wants a multiple of {ROW_ALIGNMENT}",
+                f"c must be a multiple of {ROW_ALIGNMENT // x.element.bytes}",
+            )
+        if problem.output_pixels >= 2**31:
+            no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+        if problem.op is Op.FPROP:
+            found += _map_obstacles(problem)
+        if not found:
+            found += _config_obstacles(problem, target, options)
+        return found
+
+    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
+        config = choose(problem, target, options)
+        prefix = f"convgen_{problem.name}"
+        size = footprint(problem, config)
+        params = [
+            Param("x_map", "tensor_map", "x", _x_map(problem, config)),
+            Param("w_map", "tensor_map", "w", _w_map(problem, config)),
+        ]
+        if stores_by_tma(problem):
+            params.append(Param("y_map", "tensor_map", "y", _y_map(problem, size)))
+        else:
+            params.append(Param("y", "pointer", "y"))
+        params += [Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands]
+        tiles = -(-problem.output_pixels // config.m) * -(-problem.k // config.n)
+        launch = Launch(
+            entry=prefix,
+            grid=(tiles, 1, 1),
+            block=128 * (config.consumers + 1),
+            params=tuple(params),
+            shared_bytes=size.total,
+            persistent=True,
+            blocks_per_sm=config.blocks,
+        )
+        return Plan(problem, target, self.name, config, (launch,))
+
+    def render(self, plan: Plan) -> str:
+        problem, config = plan.problem, plan.config
+        assert isinstance(config, TmaIm2colConfig)
+        sp = problem.spatial
+        size = footprint(problem, config)
+        m0 = variable("m0", problem.output_pixels)
+        start = derive(
+            problem,
+            (m0,),
+            decompose(m0.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d)))
+            | {f: Integer(0) for f in sp.filter}
+            | {"c": Integer(0), "k": Integer(0)},
+        ).simplified()
+        axes = () if is_pointwise(problem) else tma_axes(problem)
+        taps = [
+            {
+                "dim": f,
+                "extent": problem.extent(f),
+                "offset": _affine(a.offset_base, a.offset_step, f),
+            }
+            for f, a in zip(sp.filter, axes, strict=bool(axes))
+        ]
+        return render(
+            "tma_im2col.cu.j2",
+            plan,
+            config=config,
+            size=size,
+            launch=plan.launches[0],
+            span=config.k * problem.x.element.bytes,
+            swizzle_field=SWIZZLE_FIELD[config.k * problem.x.element.bytes],
+            rank=problem.rank + 2,
+            pointwise=is_pointwise(problem),
+            taps=taps,
+            start=[(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)],
+            w_taps_outside=_taps_outside(problem),
+            gemm_m=problem.output_pixels,
+            gemm_n=problem.k,
+            c=problem.c,
+            c_blocks=-(-problem.c // config.k),
+            m_tail=problem.output_pixels % config.m != 0,
+            n_tail=problem.k % config.n != 0,
+            registers=REGISTERS[config.consumers] if config.blocks == 1 else None,
+            rows_per_consumer=config.m if config.schedule == "pingpong" else config.m // config.consumers,
+            in_type=problem.x.dtype,
+            by_tma=stores_by_tma(problem),
+            y=problem.y,
+            epilogue=pairwise.epilogue(problem),
+            store=pairwise.store(problem),
+        )
+
+
+def _affine(base: int, step: int, name: str) -> str:
+    text = name if step == 1 else f"{step} * {name}"
+    if step == -1:
+        return f"{base} - {name}"
+    return f"{base} + {text}" if base else text
+
+
+def _taps_outside(problem: ConvProblem) -> bool:
+    return problem.w.dims[0] != "k" and problem.taps > 1
+
+
+def _map_obstacles(problem: ConvProblem) -> list[Obstacle]:
+    """What the im2col tensor map cannot express."""
+    found: list[Obstacle] = []
+    if is_pointwise(problem):
+        return found
+    rank = problem.rank + 2
+    limits = LIMITS[rank]
+    for axis, taps in zip(tma_axes(problem), problem.filter, strict=True):
+        if axis.element_stride > MAX_ELEMENT_STRIDE:
+            found.append(
+                Obstacle(
+                    f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}",
+                    "strategy implicit_gemm or direct serves any stride",
+                )
+            )
+        for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
+            if not limits.corner_low <= corner <= limits.corner_high:
+                found.append(
+                    Obstacle(
+                        f"the im2col box's {name} corner on {axis.dim} is {corner}; "
+                        f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
+                        "less padding or dilation, or strategy implicit_gemm or direct",
+                    )
+                )
+        furthest = axis.offset(taps - 1)
+        if furthest > limits.offset_high:
+            found.append(
+                Obstacle(
+                    f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
+                    "a smaller dilation, or strategy implicit_gemm or direct",
+                )
+            )
+    return found
+
+
+def _config_obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    """What a configuration asks for that the hardware does not have."""
+    found: list[Obstacle] = []
+    config = choose(problem, target, options)
+    pingpong = config.schedule == "pingpong"
+    if pingpong and config.consumers == 1:
+        found.append(Obstacle("schedule pingpong needs 2 or 3 consumers", "consumers 2", "schedule"))
+    if not pingpong and config.m % (64 * config.consumers):
+        found.append(
+            Obstacle(
+                f"tile m={config.m} does not split into 64 rows for each of {config.consumers} consumers",
+                f"m={64 * config.consumers} or a multiple",
+                "tile.m",
+            )
+        )
+    rows = config.m if pingpong else config.m // config.consumers
+    accumulators = rows // 64 * config.n // 2
+    split = REGISTERS.get(config.consumers)
+    # a launch of 512 threads is compiled for 128 registers a thread before setmaxnreg can act
+    limit = (
+        65536 // (128 * (config.consumers + 1) * config.blocks)
+        if (split is None or config.blocks > 1)
+        else (split.consumer)
+    )
+    budget = min(limit, 255) - 40
+    if accumulators > budget:
+        found.append(
+            Obstacle(
+                f"tile {config.m}x{config.n} keeps {accumulators} accumulators a thread; "
+                f"{config.consumers} consumers leave {budget} registers for them",
+                "a smaller tile, or more cooperative consumers",
+                "tile.n",
+            )
+        )
+    size = footprint(problem, config)
+    limit = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // config.blocks - 1024)
+    if size.total > limit:
+        fits = (limit - (size.total - config.stages * (size.x_tile + size.w_tile))) // (size.x_tile + size.w_tile)
+        found.append(
+            Obstacle(
+                f"{config.stages} stages of a {config.m}x{config.n}x{config.k} tile take {size.total} bytes "
+                f"of shared memory; {target} has {limit}",
+                f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",
+                "stages" if fits >= 2 else "tile.m",
+            )
+        )
+    return found
+
+
+# --- defaults ----------------------------------------------------------------------------------------
+
+
+def choose(problem: ConvProblem, target: Target, options: Options) -> TmaIm2colConfig:
+    """The configuration: what the options say, the rest by a simple rule."""
+    from convgen.planner.tma_im2col import default_tile
+
+    fixed = dict(options)
+    tile = default_tile(problem, target, fixed)
+    m, n, k = (int(fixed.get(f"tile.{d}", getattr(tile, d))) for d in "mnk")
+    schedule = str(fixed.get("schedule", tile.schedule))
+    consumers = int(fixed.get("consumers", tile.consumers))
+    blocks = int(fixed.get("blocks", tile.blocks))
+    order = str(fixed.get("order", "channels_inner"))
+    trial = TmaIm2colConfig(m, n, k, 2, consumers, schedule, order, blocks)
+    if "stages" in fixed:
+        stages = int(fixed["stages"])
+    else:
+        size = footprint(problem, trial)
+        room = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // blocks - 1024)
+        stage = size.x_tile + size.w_tile + 16
+        steps = problem.taps * -(-problem.c // k)
+        stages = max(2, min((room - (size.total - 2 * stage)) // stage, 12, max(steps, 4)))
+    return TmaIm2colConfig(m, n, k, stages, consumers, schedule, order, blocks)
+
+
+# --- tensor maps -------------------------------------------------------------------------------------
+
+
+def _x_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
+    x, size = problem.x, problem.x.element.bytes
+    span = config.k * size
+    if is_pointwise(problem):
+        return TensorMap(
+            "x", "tiled", x.dtype, (problem.c, problem.output_pixels), (problem.c * size,), (1, 1),
+            box=(config.k, config.m), swizzle=span,
+        )  # fmt: skip
+    axes = tma_axes(problem)[::-1]
+    dims = (problem.c, *problem.input[::-1], problem.n)
+    strides, bytes_ = [], size
+    for extent in dims[:-1]:
+        bytes_ *= extent
+        strides.append(bytes_)
+    return TensorMap(
+        "x", "im2col", x.dtype, dims, tuple(strides), (1, *(a.element_stride for a in axes), 1),
+        lower=tuple(a.lower for a in axes), upper=tuple(a.upper for a in axes),
+        channels=config.k, pixels=config.m, swizzle=span,
+    )  # fmt: skip
+
+
+def _w_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
+    w, size = problem.w, problem.w.element.bytes
+    c, k, taps = problem.c, problem.k, problem.taps
+    outer = ((k, c), (taps, c * k)) if _taps_outside(problem) else ((taps, c), (k, c * taps))
+    box = (config.k, config.n, 1) if _taps_outside(problem) else (config.k, 1, config.n)
+    return TensorMap(
+        "w", "tiled", w.dtype, (c, *(e for e, _ in outer)), tuple(s * size for _, s in outer), (1, 1, 1),
+        box=box, swizzle=config.k * size,
+    )  # fmt: skip
+
+
+def _y_map(problem: ConvProblem, size: Footprint) -> TensorMap:
+    y = problem.y
+    span = size.chunk_n * 2
+    return TensorMap(
+        "y", "tiled", y.dtype, (problem.k, problem.output_pixels), (problem.k * 2,), (1, 1),
+        box=(size.chunk_n, 64), swizzle=span if span >= 32 else 0,
+    )  # fmt: skip
+
+
+STRATEGY = TmaIm2col()
+__all__ = ["STRATEGY", "TmaIm2colConfig", "Variable"]
