@@ -39,3 +39,11 @@ class ConvgenError(Exception):
     """
 
     exit_code = 1
+
+
+class SpecError(ConvgenError):
+    """A spec with errors: all of them, with the text that they point into."""
+
+    def __init__(self, diagnostics, path: str = "<text>", text: str = ""):
+        self.diagnostics, self.path, self.text = tuple(diagnostics), path, text
+        super().__init__("\n".join(f"{d.code}: {d.message}" for d in self.diagnostics))
