@@ -1,0 +1,282 @@
+"""A convolution's result in float64, from the definition and nothing else.
+
+This is what kernels are tested against, so it shares nothing with `index_map`: pixels are gathered by
+strided slices of an explicitly padded array, one slice a tap, and multiplied by the array library's
+matrix product.  Every operator is one of gather, scatter and a product:
+
+    fprop  y = gather(x) w^T      dgrad  x = scatter(y w)      wgrad  w = y^T gather(x)
+    im2col lowered = gather(x)    col2im x = scatter(lowered)
+
+`xp` is NumPy, or CuPy for problems that are too large for a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy
+
+from convgen.ir import epilogue as ep
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+
+#: A NumPy or CuPy array.
+Array = Any
+
+#: Elements of the gathered matrix that are held at a time (256 MiB of float64).
+_CHUNK = 1 << 25
+
+
+def reference(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
+    """The result in float64, in the shape of `problem.result`.
+
+    `arrays` holds what the operator reads by role (x, w, y, lowered) and the epilogue's operands by name,
+    as the kernel sees them: values in the tensor's element type, or its raw bits as unsigned integers.
+    """
+    accumulated = accumulate(problem, arrays, xp)
+    return apply_epilogue(problem, accumulated, arrays, xp).reshape(problem.result.shape)
+
+
+def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, magnitudes: bool = False) -> Array:
+    """The sums of products before the epilogue, one axis a dim of `problem.result`.
+
+    With `magnitudes`, the sums of the products' absolute values: the scale of rounding errors.
+    """
+    sp, g = problem.spatial, problem.groups
+
+    def read(role: str, dims: tuple[str, ...], channels: str) -> Array:
+        """The tensor over dims, its channels' dim split in (group, channel) with the group in front."""
+        a = _over(problem.tensor(role), arrays[role], dims, xp)
+        a = xp.abs(a) if magnitudes else a
+        at = dims.index(channels)
+        return xp.moveaxis(a.reshape(*a.shape[:at], g, a.shape[at] // g, *a.shape[at + 1 :]), at, 0)
+
+    def x() -> Array:
+        return read("x", ("n", *sp.input, "c"), "c")
+
+    def y() -> Array:
+        return read("y", ("n", *sp.output, "k"), "k").reshape(g, problem.n, -1, problem.k_per_group)
+
+    def w() -> Array:
+        return read("w", ("k", *sp.filter, "c"), "k").reshape(g, problem.k_per_group, -1)
+
+    pixels, c, k = math.prod(problem.output), problem.c_per_group, problem.k_per_group
+    window = problem.taps * c
+    result: Array
+    if problem.op is Op.FPROP:
+        source, filters = x(), w()
+        result = xp.zeros((g, problem.n, pixels, k))
+        for images in _chunks(problem):
+            rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
+            result[:, images] = xp.matmul(rows, filters.swapaxes(1, 2)).reshape(g, -1, pixels, k)
+        return _as_result(problem, result, ("n", *sp.output, "k"), "k", xp)
+    if problem.op is Op.DGRAD:
+        source, filters = y(), w()
+        result = xp.zeros((g, problem.n, *problem.input, c))
+        for images in _chunks(problem):
+            rows = xp.matmul(source[:, images].reshape(g, -1, k), filters)
+            rows = rows.reshape(g, -1, *problem.output, *problem.filter, c)
+            result[:, images] = _scatter(problem, rows, xp)
+        return _as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
+    if problem.op is Op.WGRAD:
+        source, errors = x(), y()
+        result = xp.zeros((g, k, window))
+        for images in _chunks(problem):
+            rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
+            result += xp.matmul(errors[:, images].reshape(g, -1, k).swapaxes(1, 2), rows)
+        return _as_result(problem, result, ("k", *sp.filter, "c"), "k", xp)
+    lowered_dims = ("n", *sp.output, *sp.filter, "c")
+    if problem.op is Op.IM2COL:
+        return _as_result(problem, _gather(problem, x(), xp), lowered_dims, "c", xp)
+    result = _scatter(problem, read("lowered", lowered_dims, "c"), xp)
+    return _as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
+
+
+def decode(array: Array, dtype: str, xp: Any = numpy) -> Array:
+    """Values in float64 of an array of element type `dtype`, or of its raw bits as unsigned integers."""
+    if array.dtype.kind == "u" and array.dtype.itemsize > 2:
+        array = array.view(numpy_dtype(dtype))
+    if array.dtype.kind == "u":  # by table, since CuPy has no bf16 and fp8
+        bits = numpy.arange(1 << 8 * array.dtype.itemsize, dtype=array.dtype.str)
+        with numpy.errstate(invalid="ignore"):  # signalling NaNs
+            values = bits.view(numpy_dtype(dtype)).astype(numpy.float64)
+        return xp.asarray(values)[xp.asarray(array)]
+    if isinstance(array, numpy.ndarray):
+        array = array.astype(numpy.float64)  # first: other libraries do not know bf16 and fp8
+    return xp.asarray(array).astype(xp.float64)
+
+
+def _over(tensor: Tensor, array: Array, dims: tuple[str, ...], xp: Any) -> Array:
+    """A tensor's values over the given dims; a dim that it does not have has extent 1."""
+    held = [d for d in dims if d in tensor.dims]
+    a = decode(array, tensor.dtype, xp).reshape(tensor.extents)
+    a = a.transpose([tensor.dims.index(d) for d in held])
+    return a.reshape(tuple(tensor.extent(d) for d in dims))
+
+
+def _as_result(problem: ConvProblem, a: Array, dims: tuple[str, ...], channels: str, xp: Any) -> Array:
+    """The inverse of `read`: from (group, *dims) to the dims of the result in their order."""
+    tensor = problem.result
+    at = dims.index(channels)
+    extents = [problem.extent(d) for d in dims]
+    extents[at] //= problem.groups
+    if "k" in dims and "c" in dims:
+        extents[dims.index("c")] = problem.c_per_group  # the filter's c is the channel within the group
+    a = xp.moveaxis(a.reshape(problem.groups, *extents), 0, at)
+    full = [e * problem.groups if i == at else e for i, e in enumerate(extents)]
+    a = a.reshape([e for e, d in zip(full, dims, strict=True) if d in tensor.dims])
+    held = [d for d in dims if d in tensor.dims]
+    return a.transpose([held.index(d) for d in tensor.dims])
+
+
+def _chunks(problem: ConvProblem) -> Iterator[slice]:
+    """Runs of images whose gathered matrix fits in a chunk."""
+    each = math.prod(problem.output) * problem.taps * problem.c
+    step = max(1, _CHUNK // max(each, 1))
+    for first in range(0, problem.n, step):
+        yield slice(first, min(first + step, problem.n))
+
+
+def _padded_extents(problem: ConvProblem) -> tuple[int, ...]:
+    """Extents of the padded input that the windows cover."""
+    return tuple(
+        (o - 1) * s + (f - 1) * d + 1
+        for o, s, f, d in zip(problem.output, problem.stride, problem.filter, problem.dilation, strict=True)
+    )
+
+
+def _inside(problem: ConvProblem) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where the input lies in the padded array, and which part of the input that is."""
+    padded, original = [], []
+    for extent, low, covered in zip(problem.input, problem.pad_lo, _padded_extents(problem), strict=True):
+        first, end = max(low, 0), max(min(low + extent, covered), max(low, 0))
+        padded.append(slice(first, end))
+        original.append(slice(first - low, end - low))
+    return tuple(padded), tuple(original)
+
+
+def _windows(problem: ConvProblem) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Each tap, and the strided slice of the padded input that it sees."""
+    for tap in product(*map(range, problem.filter)):
+        yield (
+            tap,
+            tuple(
+                slice(t * d, t * d + (o - 1) * s + 1, s)
+                for t, d, o, s in zip(tap, problem.dilation, problem.output, problem.stride, strict=True)
+            ),
+        )
+
+
+def _gather(problem: ConvProblem, x: Array, xp: Any) -> Array:
+    """(g, n, *input, c) to (g, n, *output, *filter, c)."""
+    g, n, c = x.shape[0], x.shape[1], x.shape[-1]
+    padded = xp.zeros((g, n, *_padded_extents(problem), c))
+    to, of = _inside(problem)
+    padded[(slice(None), slice(None), *to)] = x[(slice(None), slice(None), *of)]
+    rows = xp.empty((g, n, *problem.output, *problem.filter, c))
+    everywhere = (slice(None),) * (2 + problem.rank)
+    for tap, window in _windows(problem):
+        rows[(*everywhere, *tap)] = padded[(slice(None), slice(None), *window)]
+    return rows
+
+
+def _scatter(problem: ConvProblem, rows: Array, xp: Any) -> Array:
+    """(g, n, *output, *filter, c) summed into (g, n, *input, c)."""
+    g, n, c = rows.shape[0], rows.shape[1], rows.shape[-1]
+    padded = xp.zeros((g, n, *_padded_extents(problem), c))
+    everywhere = (slice(None),) * (2 + problem.rank)
+    for tap, window in _windows(problem):
+        padded[(slice(None), slice(None), *window)] += rows[(*everywhere, *tap)]
+    x = xp.zeros((g, n, *problem.input, c))
+    to, of = _inside(problem)
+    x[(slice(None), slice(None), *of)] = padded[(slice(None), slice(None), *to)]
+    return x
+
+
+# ---- the epilogue ------------------------------------------------------------------------------
+
+
+def _erf(x: Array, xp: Any) -> Array:
+    if xp is not numpy:
+        from cupyx.scipy.special import erf
+
+        return erf(x)
+    return numpy.asarray(numpy.frompyfunc(math.erf, 1, 1)(x)).astype(numpy.float64)
+
+
+def _gelu_tanh(xp: Any, x: Array) -> Array:
+    return 0.5 * x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+#: What each function of the language computes.  fmin and fmax, as in C, prefer a number to a NaN.
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "relu": lambda xp, x: xp.fmax(x, 0.0),
+    "leaky_relu": lambda xp, x, slope: xp.where(x > 0, x, slope * x),
+    "gelu": lambda xp, x: x * (1 + _erf(x / math.sqrt(2), xp)) / 2,
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda xp, x: x / (1 + xp.exp(-x)),
+    "sigmoid": lambda xp, x: 1 / (1 + xp.exp(-x)),
+    "tanh": lambda xp, x: xp.tanh(x),
+    "exp": lambda xp, x: xp.exp(x),
+    "log": lambda xp, x: xp.log(x),
+    "sqrt": lambda xp, x: xp.sqrt(x),
+    "abs": lambda xp, x: xp.abs(x),
+    "min": lambda xp, x, y: xp.fmin(x, y),
+    "max": lambda xp, x, y: xp.fmax(x, y),
+    "clamp": lambda xp, x, low, high: xp.fmin(xp.fmax(x, low), high),
+    "select": lambda xp, condition, x, y: xp.where(condition != 0, x, y),
+}
+
+OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "<": lambda a, b: (a < b) * 1.0,
+    "<=": lambda a, b: (a <= b) * 1.0,
+    ">": lambda a, b: (a > b) * 1.0,
+    ">=": lambda a, b: (a >= b) * 1.0,
+    "==": lambda a, b: (a == b) * 1.0,
+    "!=": lambda a, b: (a != b) * 1.0,
+    "&&": lambda a, b: ((a != 0) & (b != 0)) * 1.0,
+    "||": lambda a, b: ((a != 0) | (b != 0)) * 1.0,
+}
+
+
+def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
+    """Each operand's values over the dims of the result, extent 1 where it broadcasts."""
+    return {t.name: _over(t, arrays[t.name], problem.result.dims, xp) for t in problem.operands}
+
+
+def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
+    """The epilogue of sums that have one axis a dim of the result."""
+    if problem.epilogue is None:
+        return acc
+    values = operand_values(problem, arrays, xp)
+
+    def go(e: ep.Expr) -> Array:
+        match e:
+            case ep.Number():
+                return xp.float64(e.value)
+            case ep.Acc():
+                return acc
+            case ep.OperandRef() | ep.LocalRef():
+                return values[e.name]
+            case ep.Unary("-"):
+                return -go(e.operand)
+            case ep.Unary("!"):
+                return (go(e.operand) == 0) * 1.0
+            case ep.Binary():
+                return OPERATORS[e.op](go(e.left), go(e.right))
+            case ep.Call():
+                return FUNCTIONS[e.function](xp, *map(go, e.arguments))
+        raise TypeError(f"not an epilogue expression: {e!r}")
+
+    with numpy.errstate(all="ignore"):
+        for assignment in problem.epilogue.body:
+            values[assignment.name] = go(assignment.value)
+    return xp.broadcast_to(values[problem.epilogue.body[-1].name], acc.shape)

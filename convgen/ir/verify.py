@@ -1,0 +1,429 @@
+"""Whether a kernel's result is right: random inputs, poison, and bounds on rounding.
+
+A kernel multiplies the given values exactly, accumulates in float32 (or s32), evaluates the epilogue in
+float32 and rounds once to the result's type.  `expect` follows that with intervals: the accumulator may
+be off by what `tolerance` allows, every operation of the epilogue widens its interval by its own rounding,
+and since rounding to the result's type is monotone, a right result lies between the rounded ends.  An
+element outside of them is wrong; nothing is averaged away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from convgen.ir import epilogue as ep
+from convgen.ir.dtypes import DType, numpy_dtype
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, accumulate, apply_epilogue, decode, operand_values
+
+# ---- inputs and poison -------------------------------------------------------------------------
+
+
+def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
+    """Normal data for every tensor that the problem reads (by role) and every operand (by name).
+
+    s8 and s32 tensors get integers in [-8, 8].  Inputs of an fp8 result are scaled down by powers of two
+    so that sums stay within its range.
+    """
+    rng = numpy.random.default_rng(seed)
+    narrow = problem.result.element.is_float and problem.result.element.bytes == 1
+    spread = math.sqrt(accumulation_length(problem)) / 8
+    scale = 2.0 ** -math.ceil(max(0.0, math.log2(spread)) / 2) if narrow else 1.0
+    arrays = {}
+    for tensor, factor in [*((t, scale) for t in problem.reads), *((t, 1.0) for t in problem.operands)]:
+        name = tensor.name if tensor.role == "operand" else tensor.role
+        if tensor.element.is_float:
+            normal = rng.standard_normal(tensor.shape, dtype=numpy.float32) * numpy.float32(factor)
+            arrays[name] = normal.astype(numpy_dtype(tensor.dtype))
+        else:
+            arrays[name] = rng.integers(-8, 9, tensor.shape).astype(numpy_dtype(tensor.dtype))
+    return arrays
+
+
+def poison(array: Array) -> Array:
+    """Fill an array, in place, with what no kernel writes by chance, and return it.
+
+    Floats (or raw bits, as unsigned integers) become NaN; signed integers 0xA5 in every byte.
+    """
+    if array.dtype.kind == "i":
+        array.view("u1").fill(0xA5)
+    else:
+        array.view("u1").fill(0xFF)
+    return array
+
+
+# ---- how far rounding may take a result --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How an accumulator rounds: relative error of one addition and of one product."""
+
+    addition: float
+    product: float
+
+
+#: float32 covers f16, bf16 and fp8 products, which float32 holds exactly.  tf32 keeps 10 bits of each
+#: factor.  Hopper's tensor cores align fp8 products to about 14 bits (DeepSeek-V3 report, 3.3.2).
+#: Winograd transforms both factors in float32 before it multiplies.
+ARITHMETIC: dict[str, Arithmetic] = {
+    "exact": Arithmetic(0.0, 0.0),
+    "f32": Arithmetic(2.0**-24, 0.0),
+    "tf32": Arithmetic(2.0**-24, 2.0**-9),
+    "fp8": Arithmetic(2.0**-13, 0.0),
+    "winograd": Arithmetic(2.0**-22, 2.0**-20),
+}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Bound on an accumulator's error, for sums of `length` products."""
+
+    arithmetic: Arithmetic
+    length: int
+
+    def slack(self, magnitude: Array, xp: Any = numpy) -> Array:
+        """Bound for sums whose products' magnitudes add up to `magnitude`.
+
+        Partial sums of products of random sign grow like magnitude / sqrt(length); four times that also
+        covers the ends of the distribution, and magnitude itself covers short sums in full.  Rounding to
+        nearest walks randomly (sqrt), truncation in tensor cores drifts (once in 16 products).
+        """
+        steps = self.length - 1
+        partial = magnitude * min(1.0, 4 / math.sqrt(self.length))
+        additions = self.arithmetic.addition * (8 * math.sqrt(steps) + steps / 16)
+        return partial * (additions + 2 * self.arithmetic.product)
+
+
+def accumulation_length(problem: ConvProblem) -> int:
+    """Number of products (of addends, for col2im) in the longest sum."""
+    match problem.op:
+        case Op.FPROP:
+            return problem.taps * problem.c_per_group
+        case Op.DGRAD:
+            return problem.taps * problem.k_per_group
+        case Op.WGRAD:
+            return problem.output_pixels
+        case Op.IM2COL:
+            return 1
+        case Op.COL2IM:
+            return problem.taps
+    raise ValueError(f"unknown operator {problem.op!r}")
+
+
+def tolerance(problem: ConvProblem, arithmetic: str = "") -> Tolerance:
+    """The bound for a problem.  `arithmetic` is a row of ARITHMETIC, by default the one of its types:
+    a strategy that multiplies in tf32, or by Winograd's transforms, has to name its own."""
+    if not arithmetic:
+        inputs = [t.element for t in problem.reads]
+        if problem.op is Op.IM2COL or problem.accumulate == "s32":
+            arithmetic = "exact"
+        elif any(t.is_float and t.bytes == 1 for t in inputs):
+            arithmetic = "fp8"
+        else:
+            arithmetic = "f32"
+    return Tolerance(ARITHMETIC[arithmetic], max(1, accumulation_length(problem)))
+
+
+# ---- epilogues over intervals ------------------------------------------------------------------
+
+#: Float32's relative rounding, with room for division and for contraction to fma.
+_EPS = 2.0**-22
+#: Below this, intermediates of float32 functions may flush or overflow to 0 (exp(x) near x = 88).
+_TINY = 2.0**-120
+#: Float32's largest finite number: an intermediate beyond it is infinite.
+_LARGEST = float(numpy.finfo(numpy.float32).max)
+
+
+@dataclass(frozen=True)
+class Interval:
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What interval evaluation needs to know of a function of one argument.
+
+    Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of float32's
+    rounding of the argument, on top of the value's: what is lost to cancellation inside.  An `exact`
+    function does not round.
+    """
+
+    turn: float | None = None
+    argument: float = 0.0
+    exact: bool = False
+
+
+_SHAPES: dict[str, Shape] = {
+    "relu": Shape(exact=True),
+    "gelu": Shape(turn=-0.7517915, argument=2),
+    "gelu_tanh": Shape(turn=-0.7524614, argument=2),
+    "silu": Shape(turn=-1.2784645),
+    "sigmoid": Shape(),
+    "tanh": Shape(),
+    "exp": Shape(),
+    "log": Shape(),
+    "sqrt": Shape(),
+    "abs": Shape(turn=0.0, exact=True),
+}
+
+
+def _spread(xp: Any, corners: list[Array], extra: Array | float = 0.0) -> Interval:
+    """The hull of the corners, widened by rounding.  A NaN among the corners leaves a NaN end."""
+    ends = _hull(xp, *(Interval(c, c) for c in corners))
+    low = ends.low * (1 - xp.copysign(_EPS, ends.low)) - _TINY - extra
+    high = ends.high * (1 + xp.copysign(_EPS, ends.high)) + _TINY + extra
+    return Interval(*(xp.where(abs(end) > _LARGEST, xp.copysign(xp.inf, end), end) for end in (low, high)))
+
+
+def _hull(xp: Any, *parts: Interval) -> Interval:
+    low, high = parts[0].low, parts[0].high
+    for part in parts[1:]:
+        low, high = xp.minimum(low, part.low), xp.maximum(high, part.high)
+    return Interval(low, high)
+
+
+def _truth(certain: Array, possible: Array) -> Interval:
+    return Interval(certain * 1.0, possible * 1.0)
+
+
+def _nonzero(a: Interval) -> tuple[Array, Array]:
+    """Whether a is certainly, and whether it is possibly, not zero."""
+    return (a.low > 0) | (a.high < 0), (a.low != 0) | (a.high != 0)
+
+
+def _compare(op: str, a: Interval, b: Interval) -> Interval:
+    if op in (">", ">="):
+        a, b = b, a
+    match op:
+        case "<" | ">":
+            return _truth(a.high < b.low, a.low < b.high)
+        case "<=" | ">=":
+            return _truth(a.high <= b.low, a.low <= b.high)
+    same = (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
+    meet = (a.low <= b.high) & (b.low <= a.high)
+    return _truth(same, meet) if op == "==" else _truth(~meet, ~same)
+
+
+def _binary(xp: Any, op: str, a: Interval, b: Interval) -> Interval:
+    if op in ("&&", "||"):
+        (a_sure, a_may), (b_sure, b_may) = _nonzero(a), _nonzero(b)
+        return _truth(a_sure & b_sure, a_may & b_may) if op == "&&" else _truth(a_sure | b_sure, a_may | b_may)
+    if op not in "+-*/":
+        return _compare(op, a, b)
+    f = OPERATORS[op]
+    ends = [f(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    spread = _spread(xp, ends)
+    if op == "/":
+        through = (b.low <= 0) & (b.high >= 0) & (b.low != b.high)
+        spread = Interval(xp.where(through, -xp.inf, spread.low), xp.where(through, xp.inf, spread.high))
+    return spread
+
+
+def _call(xp: Any, name: str, a: list[Interval]) -> Interval:
+    if shape := _SHAPES.get(name):
+        x = a[0]
+        points = [x.low, x.high]
+        if shape.turn is not None:
+            points.append(xp.clip(shape.turn, x.low, x.high))
+        values = [FUNCTIONS[name](xp, p) for p in points]
+        if shape.exact:
+            return _hull(xp, *(Interval(v, v) for v in values))
+        return _spread(xp, values, shape.argument * _EPS * xp.maximum(abs(x.low), abs(x.high)))
+    if name in ("min", "max", "clamp"):  # monotone in each argument, and exact
+        f = FUNCTIONS[name]
+        return Interval(f(xp, *(i.low for i in a)), f(xp, *(i.high for i in a)))
+    if name == "leaky_relu":
+        zero = Interval(xp.float64(0), xp.float64(0))
+        scaled = _binary(xp, "*", a[1], a[0])
+        return _select(xp, _compare(">", a[0], zero), a[0], scaled)
+    if name == "select":
+        certain, possible = _nonzero(a[0])
+        return _select(xp, _truth(certain, possible), a[1], a[2])
+    raise KeyError(name)
+
+
+def _select(xp: Any, condition: Interval, yes: Interval, no: Interval) -> Interval:
+    both = _hull(xp, yes, no)
+    certain, impossible = condition.low != 0, condition.high == 0
+    return Interval(
+        xp.where(certain, yes.low, xp.where(impossible, no.low, both.low)),
+        xp.where(certain, yes.high, xp.where(impossible, no.high, both.high)),
+    )
+
+
+def _epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any) -> Interval:
+    if problem.epilogue is None or problem.epilogue.is_identity:
+        return acc
+    values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
+
+    def go(e: ep.Expr) -> Interval:
+        match e:
+            case ep.Number():
+                return _spread(xp, [xp.float64(e.value)]) if e.value != int(e.value) else _exactly(xp, e.value)
+            case ep.Acc():
+                return _spread(xp, [acc.low, acc.high])  # an integer accumulator rounds to float32
+            case ep.OperandRef() | ep.LocalRef():
+                return values[e.name]
+            case ep.Unary("-"):
+                x = go(e.operand)
+                return Interval(-x.high, -x.low)
+            case ep.Unary("!"):
+                certain, possible = _nonzero(go(e.operand))
+                return _truth(~possible, ~certain)
+            case ep.Binary():
+                return _binary(xp, e.op, go(e.left), go(e.right))
+            case ep.Call():
+                return _call(xp, e.function, [go(a) for a in e.arguments])
+        raise TypeError(f"not an epilogue expression: {e!r}")
+
+    for assignment in problem.epilogue.body:
+        values[assignment.name] = go(assignment.value)
+    return values[problem.epilogue.body[-1].name]
+
+
+def _exactly(xp: Any, value: float) -> Interval:
+    return Interval(xp.float64(value), xp.float64(value))
+
+
+# ---- comparing ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The result in float64 and the ends of what rounding allows, before the last rounding."""
+
+    value: Array
+    low: Array
+    high: Array
+
+
+def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = "") -> Expectation:
+    """What a right kernel may answer, in the shape of `problem.result`.  Arrays as for `reference`."""
+    acc = accumulate(problem, arrays, xp)
+    bound = tolerance(problem, arithmetic)
+    if bound.arithmetic == ARITHMETIC["exact"]:
+        around = Interval(acc, acc)
+    else:
+        slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
+        around = Interval(acc - slack, acc + slack)
+    with numpy.errstate(all="ignore"):
+        ends = _epilogue_interval(problem, around, arrays, xp)
+    value = apply_epilogue(problem, acc, arrays, xp)
+    shape = problem.result.shape
+    return Expectation(*(xp.broadcast_to(a, acc.shape).reshape(shape) for a in (value, ends.low, ends.high)))
+
+
+def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:
+    """float64 values rounded to nearest even in an element type, still as float64.
+
+    Integers and fp8 saturate, as the conversions of generated code do; others overflow to infinity.
+    """
+    if not element.is_float:
+        limit = float(1 << 8 * element.bytes - 1)
+        return xp.clip(xp.rint(values), -limit, limit - 1)
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(numpy_dtype(element.name))
+    _, exponent = xp.frexp(values)
+    quantum = xp.ldexp(xp.ones_like(values), xp.maximum(exponent - 1, int(info.minexp)) - element.mantissa_bits)
+    rounded = xp.where(xp.isfinite(values), xp.rint(values / quantum) * quantum, values)
+    largest = float(info.max)
+    if element.bytes == 1:
+        return xp.clip(rounded, -largest, largest)
+    return xp.where(abs(rounded) > largest, xp.copysign(xp.inf, rounded), rounded)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a comparison; true where the result is right.
+
+    `max_error` is the greatest |actual - expected|; `rel_l2` the norm of the difference over the norm of
+    the expected; `worst_index` the element furthest outside of its bounds (or of greatest error).
+    """
+
+    ok: bool
+    max_error: float
+    rel_l2: float
+    worst_index: tuple[int, ...]
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def check(
+    problem: ConvProblem, arrays: Mapping[str, Array], actual: Array, xp: Any = numpy, arithmetic: str = ""
+) -> Report:
+    """Compare a kernel's result with the reference of its inputs."""
+    return compare(problem, actual, expect(problem, arrays, xp, arithmetic), xp)
+
+
+def compare(problem: ConvProblem, actual: Array, expected: Expectation | Array, xp: Any = numpy) -> Report:
+    """Compare a result (values, or raw bits as unsigned integers) with what is expected.
+
+    `expected` is best an `Expectation`.  For a plain array of float64 values the bounds come from the
+    array's root mean square, which fits random data and epilogues that do not magnify.
+    """
+    if not isinstance(expected, Expectation):
+        expected = _around(problem, expected, xp)
+    result = problem.result
+    if tuple(actual.shape) != result.shape:
+        message = f"{result.name} has shape {tuple(actual.shape)}, expected {result.shape}"
+        return Report(False, math.inf, math.inf, (), message)
+    got = decode(actual, result.dtype, xp)
+    with numpy.errstate(all="ignore"):
+        value = round_to(expected.value, result.element, xp)
+        low, high = round_to(expected.low, result.element, xp), round_to(expected.high, result.element, xp)
+        # an end that is NaN lies beyond a function's domain: a NaN is as right as what the other end allows
+        may_be_nan = xp.isnan(low) | xp.isnan(high) | xp.isnan(value)
+        low, high = xp.where(xp.isnan(low), -xp.inf, low), xp.where(xp.isnan(high), xp.inf, high)
+        right = xp.where(xp.isnan(got), may_be_nan, (got >= low) & (got <= high) & ~xp.isnan(value))
+        both = xp.isfinite(got) & xp.isfinite(value)
+        error = xp.where(both, abs(got - value), 0.0)
+        outside = xp.where(right, 0.0, xp.maximum(low - got, got - high))
+        outside = xp.where(~right & ~xp.isfinite(outside), xp.inf, outside)
+    wrong = int((~right).sum())
+    norm = float(xp.sqrt(xp.where(both, value**2, 0.0).sum()))
+    rel_l2 = float(xp.sqrt((error**2).sum())) / norm if norm else float(error.max() > 0)
+    flat = int((outside if wrong else error).argmax())
+    worst = tuple(int(i) for i in numpy.unravel_index(flat, result.shape))
+    max_error = float(error.max()) if bool(both[~right].all()) else math.inf
+    summary = f"max error {max_error:.3g}, relative L2 error {rel_l2:.3g}"
+    if not wrong:
+        return Report(True, max_error, rel_l2, worst, f"{result.name} is right: {summary}")
+    lost = int((xp.isnan(got) & ~right).sum())
+    message = (
+        f"{result.name} is wrong in {wrong} of {result.size} elements ({summary}); worst at {_place(result, flat)}: "
+        f"got {float(got[worst]):.9g}, expected {float(value[worst]):.9g} "
+        f"(within [{float(low[worst]):.9g}, {float(high[worst]):.9g}])"
+    )
+    if lost:
+        message += f"; {lost} are NaN: never written, or made from what was never written"
+    return Report(False, max_error, rel_l2, worst, message)
+
+
+def _place(tensor: Any, flat: int) -> str:
+    index = numpy.unravel_index(flat, tensor.extents)
+    return "[" + ", ".join(f"{d}={int(i)}" for d, i in zip(tensor.dims, index, strict=True)) + "]"
+
+
+def _around(problem: ConvProblem, expected: Array, xp: Any) -> Expectation:
+    """Bounds from the root mean square of the expected values."""
+    bound = tolerance(problem)
+    finite = xp.where(xp.isfinite(expected), expected, 0.0)
+    # of products of random sign, sqrt(length) rms add up to the magnitude (see Tolerance.slack)
+    rms = xp.sqrt((finite**2).mean()) * math.sqrt(bound.length)
+    slack = bound.slack(rms, xp)
+    if problem.epilogue and not problem.epilogue.is_identity:
+        slack = slack + 8 * _EPS * abs(expected) + _TINY
+    return Expectation(expected, expected - slack, expected + slack)

@@ -1,0 +1,430 @@
+"""The float64 reference against plain loops, and the comparison against right and wrong results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import element, inside, loop_nest, make, operands, problems
+
+from convgen.ir import epilogue as ep
+from convgen.ir import verify
+from convgen.ir.dtypes import DTYPES, numpy_dtype
+from convgen.ir.problem import OPS, Op
+from convgen.ir.reference import FUNCTIONS, accumulate, reference
+from convgen.ir.tensor import Tensor
+
+SEEDS = st.integers(0, 2**32 - 1)
+FLOATS = tuple(name for name, row in DTYPES.items() if row.is_float)
+
+
+# ---- the reference -----------------------------------------------------------------------------
+
+
+def by_loops(problem, arrays):
+    """The operator by its definition, one multiply-add at a time."""
+    flat = {role: np.asarray(a, dtype=np.float64).reshape(-1) for role, a in arrays.items()}
+    reads, writes = OPS[problem.op].reads, OPS[problem.op].writes
+    flat[writes] = np.zeros(problem.result.size)
+    matrix = problem.op in (Op.IM2COL, Op.COL2IM)
+    for at in loop_nest(problem):
+        if matrix and at["k"] % problem.k_per_group:
+            continue  # the lowered matrix has no output channels
+        if inside(problem, at):
+            product = math.prod(flat[role][element(problem, role, at)] for role in reads)
+            flat[writes][element(problem, writes, at)] += product
+    return flat[writes].reshape(problem.result.shape)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(), SEEDS)
+def test_reference_is_the_definition(problem, seed):
+    arrays = verify.random_inputs(problem, seed)
+    np.testing.assert_allclose(reference(problem, arrays), by_loops(problem, arrays), rtol=1e-12, atol=1e-12)
+
+
+def test_reference_of_a_chunked_batch(monkeypatch):
+    from convgen.ir import reference as module
+
+    for op in (Op.FPROP, Op.DGRAD, Op.WGRAD):
+        problem = make(op, n=5, c=4, k=6, input=(5, 6), stride=(2, 1), pad=1, groups=2)
+        arrays = verify.random_inputs(problem, 0)
+        whole = reference(problem, arrays)
+        monkeypatch.setattr(module, "_CHUNK", 1)
+        np.testing.assert_allclose(reference(problem, arrays), whole, rtol=1e-12, atol=1e-12)
+        monkeypatch.undo()
+
+
+def test_reference_takes_raw_bits():
+    for dtype in FLOATS:
+        problem = make(c=3, k=4, dtype=dtype)
+        arrays = verify.random_inputs(problem, 1)
+        bits = {role: a.view(f"u{a.dtype.itemsize}") for role, a in arrays.items()}
+        np.testing.assert_array_equal(reference(problem, bits), reference(problem, arrays))
+
+
+def test_padding_may_crop():
+    """A negative padding drops border pixels."""
+    inner = make(input=(4, 5), filter=(2, 2), c=2, k=2)
+    outer = make(input=(6, 8), filter=(2, 2), c=2, k=2, pad=((-1, -1), (-2, -1)))
+    assert outer.output == inner.output
+    arrays = verify.random_inputs(outer, 2)
+    cropped = {"x": np.ascontiguousarray(arrays["x"][:, 1:-1, 2:-1]), "w": arrays["w"]}
+    np.testing.assert_allclose(reference(outer, arrays), reference(inner, cropped))
+
+
+# ---- the epilogue ------------------------------------------------------------------------------
+
+SCALAR = {
+    "relu": lambda x: max(x, 0.0),
+    "leaky_relu": lambda x, slope: x if x > 0 else slope * x,
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+    "exp": math.exp,
+    "log": lambda x: math.log(x) if x > 0 else (math.nan if x < 0 else -math.inf),
+    "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "clamp": lambda x, low, high: min(max(x, low), high),
+    "select": lambda condition, x, y: x if condition else y,
+}
+
+
+def test_every_function_is_tested():
+    assert set(SCALAR) == set(FUNCTIONS) == set(ep.FUNCTIONS)
+
+
+def with_epilogue(problem, body, *tensors):
+    return dataclasses.replace(problem, epilogue=ep.Epilogue(tensors, body))
+
+
+@pytest.mark.parametrize("name", list(ep.FUNCTIONS))
+def test_functions_of_the_epilogue(name):
+    arguments = (ep.Acc(), ep.OperandRef("a"), ep.OperandRef("b"))[: ep.FUNCTIONS[name].arity]
+    base = make(c=2, k=3, dtype="f32")
+    tensors = tuple(Tensor(n, "operand", "f32", base.y.dims, base.y.extents) for n in "ab")
+    problem = with_epilogue(base, (ep.Assignment("y", ep.Call(name, arguments)),), *tensors)
+    arrays = verify.random_inputs(problem, 3)
+    acc = reference(base, arrays)
+    columns = [acc, arrays["a"].astype(np.float64), arrays["b"].astype(np.float64)][: len(arguments)]
+    expected = [SCALAR[name](*map(float, row)) for row in zip(*(c.reshape(-1) for c in columns), strict=True)]
+    np.testing.assert_allclose(reference(problem, arrays).reshape(-1), expected, rtol=1e-12)
+
+
+def test_operators_locals_and_broadcast():
+    base = make(n=2, c=2, k=3, dtype="f32", groups=1)
+    b = Tensor("b", "operand", "f32", ("k",), (3,))
+    z = Tensor("z", "operand", "f16", ("q", "n"), (2, 2))
+    acc, B, Z, t = ep.Acc(), ep.OperandRef("b"), ep.OperandRef("z"), ep.LocalRef("t")
+    bigger = ep.Binary("&&", ep.Binary(">", t, ep.Number(0)), ep.Unary("!", ep.Binary("<=", Z, B)))
+    body = (
+        ep.Assignment("t", ep.Binary("-", ep.Binary("*", acc, Z), B)),
+        ep.Assignment("y", ep.Call("select", (bigger, t, ep.Unary("-", ep.Binary("/", t, ep.Number(2)))))),
+    )
+    problem = with_epilogue(base, body, b, z)
+    arrays = verify.random_inputs(problem, 4)
+    got, sums = reference(problem, arrays), reference(base, arrays)
+    for n, p, q, k in np.ndindex(2, 2, 2, 3):
+        bias, scale = float(arrays["b"][k]), float(arrays["z"][q, n])
+        value = sums[n, p, q, k] * scale - bias
+        assert got[n, p, q, k] == pytest.approx(value if value > 0 and not scale <= bias else -value / 2, rel=1e-12)
+
+
+# ---- rounding ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_round_to_is_the_cast(dtype, seed):
+    rng = np.random.default_rng(seed)
+    row = DTYPES[dtype]
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    values = rng.standard_normal(200) * 2.0 ** rng.integers(info.minexp - row.mantissa_bits - 3, info.maxexp + 2, 200)
+    values = np.concatenate([values, [0.0, np.nan, float(info.max), float(info.smallest_subnormal) / 2]])
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32).astype(np.float64)
+        expected = values.astype(np.float32).astype(numpy_dtype(dtype)).astype(np.float64)
+    if row.bytes == 1:  # conversions of generated code saturate
+        expected = np.where(abs(values) > float(info.max), np.copysign(float(info.max), values), expected)
+    np.testing.assert_array_equal(verify.round_to(values, row), expected)
+
+
+def test_round_to_integers_saturates():
+    values = np.array([-200.0, -128.4, -0.5, 0.5, 1.5, 127.5, 300.0])
+    np.testing.assert_array_equal(verify.round_to(values, DTYPES["s8"]), [-128, -128, 0, 0, 2, 127, 127])
+
+
+# ---- comparing ---------------------------------------------------------------------------------
+
+
+def as_kernel(problem, arrays, drop=lambda at: False):
+    """What an fprop kernel accumulates: exact inputs, one float32 addition at a time.
+
+    `drop(at)` leaves out products.
+    """
+    acc = np.zeros(problem.output_pixels * problem.k, np.float32)
+    x, w = (arrays[r].astype(np.float32).reshape(-1) for r in "xw")
+    for at in loop_nest(problem):
+        if inside(problem, at) and not drop(at):
+            acc[element(problem, "y", at)] += x[element(problem, "x", at)] * w[element(problem, "w", at)]
+    return acc
+
+
+def rounded(problem, acc):
+    values = verify.round_to(np.asarray(acc, np.float64), problem.y.element)
+    return values.astype(numpy_dtype(problem.y.dtype)).reshape(problem.y.shape)
+
+
+SMALL = dict(n=2, c=5, k=4, input=(5, 4), pad=1)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
+def test_right_results_pass(dtype):
+    for seed in np.random.SeedSequence().generate_state(5):
+        problem = make(**SMALL, dtype=dtype)
+        arrays = verify.random_inputs(problem, int(seed))
+        report = verify.check(problem, arrays, rounded(problem, as_kernel(problem, arrays)))
+        assert report, f"seed {seed}: {report}"
+        plain = verify.compare(problem, rounded(problem, as_kernel(problem, arrays)), reference(problem, arrays))
+        assert plain, f"seed {seed}: {plain}"
+
+
+MUTATIONS = {
+    "a missing tap": lambda at: at["r"] == 2 and at["s"] == 1,
+    "a missing tap at one pixel": lambda at: at["r"] == 1 and at["s"] == 1 and at["p"] == 1 and at["q"] == 0,
+    "a missing channel": lambda at: at["c"] == 4,
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
+@pytest.mark.parametrize("mutation", list(MUTATIONS))
+def test_missing_products_fail(dtype, mutation):
+    problem = make(**SMALL, dtype=dtype)
+    for seed in np.random.SeedSequence().generate_state(3):
+        arrays = verify.random_inputs(problem, int(seed))
+        wrong = rounded(problem, as_kernel(problem, arrays, MUTATIONS[mutation]))
+        assert not verify.check(problem, arrays, wrong), f"seed {seed}"
+        assert not verify.compare(problem, wrong, reference(problem, arrays)), f"seed {seed}"
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
+def test_misplaced_elements_fail(dtype):
+    """Channels rotated, or two pixels swapped, in an otherwise exact result."""
+    problem = make(**SMALL, dtype=dtype)
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    arrays = verify.random_inputs(problem, seed)
+    expected = verify.expect(problem, arrays)
+    right = rounded(problem, expected.value)
+    assert verify.compare(problem, right, expected)
+    assert not verify.compare(problem, np.roll(right, 1, axis=-1), expected), f"seed {seed}"
+    swapped = right.copy()
+    swapped[0, 1, [0, 1]] = right[0, 1, [1, 0]]
+    assert not verify.compare(problem, swapped, expected), f"seed {seed}"
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
+def test_padding_that_is_not_zero_fails(dtype):
+    problem = make(**SMALL, dtype=dtype)
+    inner = make(**SMALL | {"input": (7, 6), "pad": 0}, dtype=dtype)
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    arrays = verify.random_inputs(problem, seed)
+    clamped = arrays | {"x": np.pad(arrays["x"].astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")}
+    wrong = rounded(problem, reference(inner, clamped))
+    assert not verify.check(problem, arrays, wrong), f"seed {seed}"
+
+
+def test_two_ulps_fail():
+    """The bound is as sharp as the output type allows: two units in the last place are wrong."""
+    problem = make(n=1, c=64, k=8, input=(6, 6), pad=1)
+    arrays = verify.random_inputs(problem, 5)
+    expected = verify.expect(problem, arrays)
+    right = expected.value.astype(np.float16)
+    assert verify.compare(problem, right, expected)
+    wrong = right.copy()
+    wrong.view(np.uint16)[0, 3, 3, 3] += 2
+    report = verify.compare(problem, wrong, expected)
+    assert not report
+    assert report.worst_index == (0, 3, 3, 3)
+    assert "n=0, p=3, q=3, k=3" in report.message
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "s8", "s32"])
+def test_poison_left_behind_fails(dtype):
+    problem = make(**SMALL, dtype=dtype)
+    arrays = verify.random_inputs(problem, 6)
+    actual = verify.poison(np.empty(problem.y.shape, numpy_dtype(dtype)))
+    assert not verify.check(problem, arrays, actual)
+    expected = verify.expect(problem, arrays)
+    actual[...] = rounded(problem, expected.value)
+    assert verify.compare(problem, actual, expected)
+    verify.poison(actual[1, 2, 1:2, 0:1])
+    report = verify.compare(problem, actual, expected)
+    assert not report
+    if DTYPES[dtype].is_float:
+        assert "never written" in report.message
+
+
+def test_integers_are_exact():
+    problem = make(**SMALL, dtype="s8")
+    problem = dataclasses.replace(problem, y=dataclasses.replace(problem.y, dtype="s32"))
+    arrays = verify.random_inputs(problem, 7)
+    actual = reference(problem, arrays).astype(np.int32)
+    assert verify.check(problem, arrays, actual)
+    actual[0, 0, 0, 0] += 1
+    assert not verify.check(problem, arrays, actual)
+
+
+def test_raw_bits_compare():
+    problem = make(**SMALL, dtype="bf16")
+    arrays = verify.random_inputs(problem, 8)
+    actual = rounded(problem, reference(problem, arrays))
+    assert verify.check(problem, arrays, actual.view(np.uint16))
+
+
+def test_wrong_shape_is_said():
+    problem = make(**SMALL)
+    arrays = verify.random_inputs(problem, 9)
+    report = verify.check(problem, arrays, np.zeros((1, 2), np.float16))
+    assert not report
+    assert "shape" in report.message
+
+
+def test_long_sums():
+    """Float32 sums in blocks of 16, as tensor cores make them, and truncated at every step."""
+    for length in (64, 4608, 65536):
+        problem = make(c=length, k=16, input=(2, 2), filter=(1, 1), dtype="f16")
+        problem = dataclasses.replace(problem, y=dataclasses.replace(problem.y, dtype="f32"))
+        for seed in np.random.SeedSequence().generate_state(2):
+            arrays = verify.random_inputs(problem, int(seed))
+            expected = verify.expect(problem, arrays)
+            x = arrays["x"].astype(np.float64).reshape(4, length)
+            w = arrays["w"].astype(np.float64).reshape(16, length)
+            total = np.zeros((4, 16))
+            for start in range(0, length, 16):
+                total += x[:, start : start + 16] @ w[:, start : start + 16].T
+                bits = total.astype(np.float32)
+                beyond = abs(bits.astype(np.float64)) > abs(total)
+                total = np.where(beyond, np.nextafter(bits, np.float32(0)), bits).astype(np.float64)
+            right = total.astype(np.float32).reshape(problem.y.shape)
+            report = verify.compare(problem, right, expected)
+            assert report, f"seed {seed}, length {length}: {report}"
+            wrong = (total - x[:, :1] @ w[:, :1].T * 2).astype(np.float32).reshape(problem.y.shape)
+            assert not verify.compare(problem, wrong, expected), f"seed {seed}, length {length}"
+
+
+def test_tf32_needs_its_own_arithmetic():
+    problem = make(n=1, c=64, k=8, input=(6, 6), pad=1, dtype="f32")
+    arrays = verify.random_inputs(problem, 10)
+    coarse = {r: (a.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for r, a in arrays.items()}
+    actual = reference(problem, coarse).astype(np.float32)
+    assert verify.check(problem, arrays, actual, arithmetic="tf32")
+    assert not verify.check(problem, arrays, actual)
+    wrong = actual.copy()
+    wrong[0, 2, 2, :] = actual[0, 2, 3, :]
+    assert not verify.check(problem, arrays, wrong, arithmetic="tf32")
+
+
+# ---- epilogues over intervals ------------------------------------------------------------------
+
+LEAVES = st.one_of(
+    st.just(ep.Acc()),
+    st.just(ep.OperandRef("a")),
+    st.just(ep.OperandRef("b")),
+    st.floats(-4, 4, width=16).map(ep.Number),
+)
+
+
+def _grow(children):
+    calls = [st.builds(ep.Call, st.just(f.name), st.tuples(*[children] * f.arity)) for f in ep.FUNCTIONS.values()]
+    operators = st.sampled_from(["+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "&&", "||"])
+    return st.one_of(
+        st.builds(ep.Binary, operators, children, children),
+        st.builds(ep.Unary, st.sampled_from("-!"), children),
+        *calls,
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, _grow, max_leaves=6)
+
+
+def in_float32(e, values):
+    """A kernel's epilogue: every step rounded to float32."""
+    f = np.float32
+    match e:
+        case ep.Number():
+            return f(e.value)
+        case ep.Acc():
+            return values["acc"]
+        case ep.OperandRef():
+            return values[e.name]
+        case ep.Unary("-"):
+            return -in_float32(e.operand, values)
+        case ep.Unary("!"):
+            return f(in_float32(e.operand, values) == 0)
+        case ep.Binary():
+            a, b = in_float32(e.left, values), in_float32(e.right, values)
+            operators = {
+                "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b,
+                "<": lambda: f(a < b), "<=": lambda: f(a <= b), ">": lambda: f(a > b), ">=": lambda: f(a >= b),
+                "==": lambda: f(a == b), "!=": lambda: f(a != b),
+                "&&": lambda: f(a != 0 and b != 0), "||": lambda: f(a != 0 or b != 0),
+            }  # fmt: skip
+            return f(operators[e.op]())
+        case ep.Call():
+            arguments = [in_float32(a, values) for a in e.arguments]
+            if e.function == "gelu":  # as templates/helpers.cuh.j2 has it
+                x = arguments[0]
+                return f(0.5) * x * (f(1) + f(math.erf(x * f(0.70710678))))
+            if e.function == "gelu_tanh":
+                x = arguments[0]
+                return f(0.5) * x * (f(1) + np.tanh(f(0.79788456) * (x + f(0.044715) * x * x * x)))
+            return f(FUNCTIONS[e.function](np, *arguments))
+    raise TypeError(e)
+
+
+@settings(max_examples=400, deadline=None)
+@given(EXPRESSIONS, SEEDS)
+def test_float32_epilogues_stay_within_the_bounds(expression, seed):
+    base = make(c=3, k=2, input=(2, 2), filter=(1, 1), dtype="f32")
+    tensors = tuple(Tensor(n, "operand", "f32", base.y.dims, base.y.extents) for n in "ab")
+    problem = with_epilogue(base, (ep.Assignment("y", expression),), *tensors)
+    arrays = verify.random_inputs(problem, seed)
+    sums = as_kernel(base, arrays)
+    actual = np.empty(base.y.size, np.float32)
+    with np.errstate(all="ignore"):
+        for i in range(base.y.size):
+            values = {"acc": sums[i]} | {n: arrays[n].reshape(-1)[i] for n in "ab"}
+            actual[i] = in_float32(expression, values)
+    report = verify.check(problem, arrays, actual.reshape(base.y.shape))
+    assert report, report
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), SEEDS)
+def test_epilogues_work_for_every_operator_and_layout(data, seed):
+    """An operand broadcasts by name over the result, whatever the operator and the layouts."""
+
+    @st.composite
+    def bias(draw, result):
+        b = draw(operands(result, "b"))
+        return ep.Epilogue((b,), (ep.Assignment("out", ep.Binary("+", ep.Acc(), ep.OperandRef("b"))),))
+
+    problem = data.draw(problems(work=500, epilogues=bias))
+    arrays = verify.random_inputs(problem, seed)
+    plain = accumulate(problem, arrays)
+    b = problem.operands[0]
+    expected = np.empty(plain.shape)
+    for index in np.ndindex(plain.shape):
+        at = dict(zip(problem.result.dims, index, strict=True))
+        expected[index] = plain[index] + arrays["b"][tuple(at[d] for d in b.dims)]
+    np.testing.assert_allclose(reference(problem, arrays), expected.reshape(problem.result.shape))
