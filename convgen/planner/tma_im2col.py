@@ -17,6 +17,8 @@ class Tile:
     consumers: int
     schedule: str = "cooperative"
     blocks: int = 1
+    merge: int = 1
+    split: int = 1
 
 
 def default_tile(problem: ConvProblem, target: Target, fixed: Mapping[str, int | str]) -> Tile:

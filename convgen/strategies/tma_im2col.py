@@ -8,13 +8,13 @@ and a TMA store.  Blocks are persistent: each takes tiles until none is left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Integer
 
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
-from convgen.ir.index_map import Variable, decompose, derive, tma_axes, variable
+from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
@@ -75,9 +75,13 @@ class TmaIm2colConfig:
     schedule: str
     order: str
     blocks: int
+    merge: int
+    split: int
 
     def __str__(self) -> str:
         blocks = f", {self.blocks} blocks a multiprocessor" if self.blocks > 1 else ""
+        blocks += f", {self.merge} k steps a stage" if self.merge > 1 else ""
+        blocks += f", k split over {self.split} blocks" if self.split > 1 else ""
         return (
             f"tile {self.m}x{self.n}x{self.k}, {self.stages} stages, {self.consumers} {self.schedule} "
             f"consumer{'s' if self.consumers > 1 else ''}, {self.order}{blocks}"
@@ -93,31 +97,37 @@ OPTIONS = (
     Option("schedule", "how consumers share the work", choices=("cooperative", "pingpong")),
     Option("order", "what the k loop runs over inside", choices=("channels_inner", "taps_inner")),
     Option("blocks", "blocks a multiprocessor", 1, 4),
+    Option("merge", "k steps that share a stage: for few channels", 1, 64),
+    Option("split", "blocks of a cluster that share a tile's k steps, summed in a fixed order", choices=(1, 2, 4, 8)),
 )
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Shared memory of a configuration, in bytes."""
+    """Shared memory of a configuration, in bytes.  A box is one TMA load; a stage holds `merge` of each."""
 
-    x_tile: int
-    w_tile: int
+    x_box: int
+    w_box: int
+    stage: int
     chunk_n: int
     chunk: int
-    chunks: int
+    partials: int
     total: int
 
 
 def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
     span = config.k * problem.x.element.bytes
-    x_tile, w_tile = config.m * span, config.n * span
+    x_box, w_box = config.m * span, config.n * span
+    stage = config.merge * (x_box + w_box)
     # the output leaves in chunks of 64 pixels by `chunk_n` channels, one swizzle span wide; two a consumer
-    chunk_n = next(c for c in (64, 32, 16, 8) if config.n % c == 0)
+    store_n = config.n // config.split
+    chunk_n = next(c for c in (64, 32, 16, 8, 1) if store_n % c == 0)
     chunk = 64 * chunk_n * 2 if stores_by_tma(problem) else 0
-    chunks = 2 * config.consumers
-    # 1024 to align the base, two barriers a stage, and one a consumer for ping-pong's turns
-    total = 1024 + config.stages * (x_tile + w_tile) + chunks * chunk + 16 * config.stages + 8 * config.consumers
-    return Footprint(x_tile, w_tile, chunk_n, chunk, chunks, total)
+    partials = config.m * config.n * 4 if config.split > 1 else 0
+    barriers = 16 * config.stages + 16 + 8 * config.consumers
+    # 1024 to align the base
+    total = 1024 + config.stages * stage + 2 * config.consumers * chunk + partials + barriers
+    return Footprint(x_box, w_box, stage, chunk_n, chunk, partials, total)
 
 
 def stores_by_tma(problem: ConvProblem) -> bool:
@@ -198,10 +208,11 @@ class TmaIm2col:
         tiles = -(-problem.output_pixels // config.m) * -(-problem.k // config.n)
         launch = Launch(
             entry=prefix,
-            grid=(tiles, 1, 1),
+            grid=(tiles * config.split, 1, 1),
             block=128 * (config.consumers + 1),
             params=tuple(params),
             shared_bytes=size.total,
+            cluster=config.split,
             persistent=True,
             blocks_per_sm=config.blocks,
         )
@@ -240,6 +251,7 @@ class TmaIm2col:
             rank=problem.rank + 2,
             pointwise=is_pointwise(problem),
             taps=taps,
+            advance=_advance([str(t["dim"]) for t in taps], config),
             start=[(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)],
             w_taps_outside=_taps_outside(problem),
             gemm_m=problem.output_pixels,
@@ -263,6 +275,25 @@ def _affine(base: int, step: int, name: str) -> str:
     if step == -1:
         return f"{base} - {name}"
     return f"{base} + {text}" if base else text
+
+
+def _advance(taps: list[str], config: TmaIm2colConfig) -> list[str]:
+    """Lines that move (taps..., c) one k step on: like an odometer, its fastest wheel first."""
+    wheels = [(d, f"++{d}", f"{d}_extent") for d in reversed(taps)]
+    channel = ("c", "c += tile_k", "channel_blocks * tile_k")
+    wheels = [*wheels, channel] if config.order == "taps_inner" else [channel, *wheels]
+    lines, indent = [], ""
+    for i, (name, step, end) in enumerate(wheels):
+        if i == len(wheels) - 1:
+            lines.append(f"{indent}{step};")
+            break
+        lines.append(f"{indent}{step};")
+        lines.append(f"{indent}if ({name} == {end}) {{")
+        indent += "  "
+        lines.append(f"{indent}{name} = 0;")
+    for i in range(len(wheels) - 1, 0, -1):
+        lines.append("  " * (i - 1) + "}")
+    return lines
 
 
 def _taps_outside(problem: ConvProblem) -> bool:
@@ -338,10 +369,24 @@ def _config_obstacles(problem: ConvProblem, target: Target, options: Options) ->
                 "tile.n",
             )
         )
+    steps = problem.taps * -(-problem.c // config.k)
+    if steps % config.merge:
+        found.append(Obstacle(f"merge {config.merge} does not divide {steps} k steps", option="merge"))
+    if config.split > 1:
+        if pingpong:
+            found.append(Obstacle("split goes with schedule cooperative", option="split"))
+        if config.n % (8 * config.split):
+            found.append(
+                Obstacle(f"tile n={config.n} does not split into {config.split} times 8 channels", option="split")
+            )
+        if steps // config.merge < config.split:
+            found.append(Obstacle(f"{steps // config.merge} stages of k are fewer than split {config.split}", option="split"))
+    if found:
+        return found
     size = footprint(problem, config)
     limit = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // config.blocks - 1024)
     if size.total > limit:
-        fits = (limit - (size.total - config.stages * (size.x_tile + size.w_tile))) // (size.x_tile + size.w_tile)
+        fits = (limit - (size.total - config.stages * size.stage)) // size.stage
         found.append(
             Obstacle(
                 f"{config.stages} stages of a {config.m}x{config.n}x{config.k} tile take {size.total} bytes "
@@ -367,16 +412,16 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> TmaIm2colC
     consumers = int(fixed.get("consumers", tile.consumers))
     blocks = int(fixed.get("blocks", tile.blocks))
     order = str(fixed.get("order", "channels_inner"))
-    trial = TmaIm2colConfig(m, n, k, 2, consumers, schedule, order, blocks)
+    merge, split = int(fixed.get("merge", tile.merge)), int(fixed.get("split", tile.split))
+    trial = TmaIm2colConfig(m, n, k, 2, consumers, schedule, order, blocks, merge, split)
     if "stages" in fixed:
         stages = int(fixed["stages"])
     else:
         size = footprint(problem, trial)
         room = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // blocks - 1024)
-        stage = size.x_tile + size.w_tile + 16
-        steps = problem.taps * -(-problem.c // k)
-        stages = max(2, min((room - (size.total - 2 * stage)) // stage, 12, max(steps, 4)))
-    return TmaIm2colConfig(m, n, k, stages, consumers, schedule, order, blocks)
+        steps = -(-problem.taps * -(-problem.c // k) // (merge * split))
+        stages = max(2, min((room - (size.total - 2 * size.stage)) // (size.stage + 16), 12, max(steps, 4)))
+    return replace(trial, stages=stages)
 
 
 # --- tensor maps -------------------------------------------------------------------------------------
@@ -424,4 +469,3 @@ def _y_map(problem: ConvProblem, size: Footprint) -> TensorMap:
 
 
 STRATEGY = TmaIm2col()
-__all__ = ["STRATEGY", "TmaIm2colConfig", "Variable"]
