@@ -131,7 +131,8 @@ def check(kernel: Callable[..., object], problem: ConvProblem, backend: Backend)
             cut = {name: cut_images(problem.tensor(name), part.n, first, a) for name, a in arrays.items()}
             report = verify.check(part, cut, cut_images(problem.result, part.n, first, actual), xp=backend.xp)
             if not report:
-                break
+                where = f"; counted from image {first}" if first else ""
+                return replace(report, message=f"{report.message}{where} (seed {seed})")
     assert report is not None
     return report
 
