@@ -9,11 +9,14 @@ i1 = q / W1, j1 = q % W1.  `derive` then places the window, eq. 18, 19 and 20 wi
     forward   (fprop, wgrad, im2col)  h = p * stride + r * dilation - pad_lo
     backward  (dgrad, col2im)         p = (h + pad_lo - r * dilation) / stride, where stride divides it
 
-Everything downstream reads these maps: C text, the emulator's checks, tensor maps (`tma_axes`).
+`matrix_view` gives the maps of a convolution seen as a matrix product, `lowered_view` those of im2col's
+matrix; a kernel with loops of its own calls `derive`.  Everything downstream reads these maps: C text,
+tensor maps (`tma_axes`), `explain`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +28,16 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 
 #: Gives a geometry value as an expression: ("extent", "h"), ("stride", "h"), ("dilation", "h"),
-#: ("pad_lo", "h"), ("c_per_group", "").  Literal for kernels, symbolic for teaching.
+#: ("pad_lo", "h").  The extents of "c_in_group" and "k_in_group" are a group's channels.  Literal for
+#: kernels, symbolic for teaching.
 Geometry = Callable[[str, str], Expr]
+#: Extents that `ConvProblem.extent` does not know.
+_IN_GROUP = {"c_in_group": "c_per_group", "k_in_group": "k_per_group"}
+
+
+def extent(problem: ConvProblem, dim: str) -> int:
+    """Extent of a dim, also of the channels within a group."""
+    return getattr(problem, _IN_GROUP[dim]) if dim in _IN_GROUP else problem.extent(dim)
 
 
 def literal_geometry(problem: ConvProblem) -> Geometry:
@@ -35,24 +46,21 @@ def literal_geometry(problem: ConvProblem) -> Geometry:
 
     def value(kind: str, dim: str) -> Expr:
         if kind == "extent":
-            return Integer(problem.extent(dim))
-        if kind in ("c_per_group", "k_per_group"):
-            return Integer(getattr(problem, kind))
+            return Integer(extent(problem, dim))
         return Integer(getattr(problem, kind)[axes.index(dim)])
 
     return value
 
 
 def symbolic_geometry(problem: ConvProblem) -> Geometry:
-    """Every value a symbol: extents in capitals (H, R, P), stride_h, dilation_h, pad_h."""
-    short = {"pad_lo": "pad"}
+    """Every value a symbol: extents in capitals (H, R, P), stride_h, dilation_h, pad_h.  A group has Cg
+    and Kg channels."""
+    in_group = "" if problem.groups == 1 else "g"
 
     def value(kind: str, dim: str) -> Expr:
         if kind == "extent":
-            return symbol(dim.upper())
-        if kind in ("c_per_group", "k_per_group"):
-            return symbol(kind[0].upper()) if problem.groups == 1 else symbol(kind[0].upper() + "g")
-        return symbol(f"{short.get(kind, kind)}_{dim}")
+            return symbol(dim[0].upper() + in_group if dim in _IN_GROUP else dim.upper())
+        return symbol(f"pad_{dim}" if kind == "pad_lo" else f"{kind}_{dim}")
 
     return value
 
@@ -94,19 +102,23 @@ class Divisible:
 
 @dataclass(frozen=True)
 class Access:
-    """How one tensor is addressed: a coordinate for each dim, the conditions, the element's offset."""
+    """How one tensor is addressed: a coordinate for each dim, the conditions, the element's offset.
+
+    `extents` are the tensor's, as expressions, where they are not the literal ones.
+    """
 
     tensor: Tensor
     coords: Mapping[str, Expr]
     bounds: tuple[Bound, ...] = ()
     divisible: tuple[Divisible, ...] = ()
+    extents: tuple[Expr, ...] | None = None
 
     @property
     def offset(self) -> Expr:
         """Offset in elements from the tensor's base, unsimplified."""
         total: Expr = Integer(0)
-        for dim, stride in zip(self.tensor.dims, self.tensor.strides, strict=True):
-            total = total + stride * self.coords[dim]
+        for dim, size in zip(self.tensor.dims, self.extents or self.tensor.extents, strict=True):
+            total = total * size + self.coords[dim]
         return total
 
 
@@ -123,30 +135,33 @@ class IndexMap:
         return {v.symbol: (0, v.extent - 1) for v in self.variables}
 
     def simplified(self) -> IndexMap:
-        """The same maps, simplified with the variables' ranges; bounds that always hold are dropped.
+        """The same maps, simplified with the variables' ranges; conditions that always hold are dropped.
 
         For maps of literal geometry.
         """
         ranges = self.ranges
 
+        def short(e: Expr) -> Expr:
+            return integer.simplify(e, ranges)
+
+        def may_fail(b: Bound) -> bool:
+            low, high = integer.bounds(b.value, ranges)
+            return low < b.low or high >= int(b.high)
+
         def one(access: Access) -> Access:
-            kept = []
-            for b in access.bounds:
-                value = integer.simplify(b.value, ranges)
-                lo, hi = integer.bounds(value, ranges)
-                if lo < b.low or hi >= int(b.high):
-                    kept.append(replace(b, value=value))
-            divisible = [replace(d, value=integer.simplify(d.value, ranges)) for d in access.divisible if d.divisor != 1]
+            bounds = (replace(b, value=short(b.value)) for b in access.bounds)
             return replace(
                 access,
-                coords={dim: integer.simplify(e, ranges) for dim, e in access.coords.items()},
-                bounds=tuple(kept),
-                divisible=tuple(divisible),
+                coords={dim: short(e) for dim, e in access.coords.items()},
+                bounds=tuple(b for b in bounds if may_fail(b)),
+                divisible=tuple(
+                    replace(d, value=short(d.value)) for d in access.divisible if short(mod(d.value, d.divisor)) != 0
+                ),
             )
 
         return IndexMap(
             self.variables,
-            {dim: integer.simplify(e, ranges) for dim, e in self.loop.items()},
+            {dim: short(e) for dim, e in self.loop.items()},
             {role: one(a) for role, a in self.accesses.items()},
         )
 
@@ -181,52 +196,125 @@ def derive(
 ) -> IndexMap:
     """Accesses of x, w, y, lowered and every operand of the epilogue from loop coordinates.
 
-    `loop` gives an expression for each of n, the filter's dims, c and k (all groups' channels), and for
-    the output's dims (forward) or the input's dims (backward).  With groups, `loop` may give c and k of
-    the group (`c_in_group`, `k_in_group`) and g instead.  Tensors some of whose coordinates `loop` does
-    not determine are left out.
+    `loop` gives an expression for each of n, the filter's dims, the channels, and the output's dims (the
+    window is then placed forward) or the input's dims (backward).  Channels are c and k of all groups, or
+    c_in_group, k_in_group and g; what follows from the others may be left out.  Tensors some of whose
+    coordinates `loop` does not determine are left out.
     """
     geo = geometry or literal_geometry(problem)
     sp = problem.spatial
-    at = dict(loop)
-    at.setdefault("g", Integer(0)) if problem.groups == 1 else None
-    if "c_in_group" in at and "g" in at:
-        at["c"] = at["g"] * geo("c_per_group", "") + at["c_in_group"]
-    if "k_in_group" in at and "g" in at:
-        at["k"] = at["g"] * geo("k_per_group", "") + at["k_in_group"]
-    if problem.groups == 1 and "c" in at:
-        at["c_in_group"] = at["c"]
-
-    bounds: dict[str, list[Bound]] = {"x": [], "y": []}
+    at = _with_channels(problem, loop, geo)
+    inside: list[Bound] = []
+    starts: list[Bound] = []
     divisible: list[Divisible] = []
     for i, f, o in zip(sp.input, sp.filter, sp.output, strict=True):
-        if problem.op in FORWARD and o in at and f in at:
+        if f in at and o in at:
             at[i] = at[o] * geo("stride", i) + at[f] * geo("dilation", i) - geo("pad_lo", i)
-            bounds["x"].append(Bound(i, at[i], 0, geo("extent", i)))
-        elif problem.op not in FORWARD and i in at and f in at:
+            inside.append(Bound(i, at[i], 0, geo("extent", i)))
+        elif f in at and i in at:
             start = at[i] + geo("pad_lo", i) - at[f] * geo("dilation", i)
             at[o] = floordiv(start, geo("stride", i))
+            starts.append(Bound(o, at[o], 0, geo("extent", o)))
             divisible.append(Divisible(o, start, geo("stride", i)))
-            bounds["y"].append(Bound(o, at[o], 0, geo("extent", o)))
 
-    tensors: dict[str, Tensor] = {"x": problem.x, "w": problem.w, "y": problem.y}
+    def access(tensor: Tensor, c: str, bounds: list[Bound], divisors: list[Divisible]) -> Access | None:
+        names = {d: c if d == "c" else d for d in tensor.dims}
+        if not all(name in at for name in names.values()):
+            return None
+        extents = tuple(geo("extent", name) for name in names.values())
+        return Access(tensor, {d: at[name] for d, name in names.items()}, tuple(bounds), tuple(divisors), extents)
+
+    # the filter's c is the channel within the group, and so is c of an operand that broadcasts over it
+    candidates = {
+        "x": access(problem.x, "c", inside, []),
+        "w": access(problem.w, "c_in_group", [], []),
+        "y": access(problem.y, "c", starts, divisible),
+    }
     if problem.lowered:
-        tensors["lowered"] = problem.lowered
-    tensors |= {t.name: t for t in problem.operands}
-    accesses = {}
-    for role, tensor in tensors.items():
-        # the filter's c is the channel within the group
-        coords = {d: at.get("c_in_group" if role == "w" and d == "c" else d) for d in tensor.dims}
-        if any(e is None for e in coords.values()):
-            continue
-        condition = role if role in bounds else ("y" if role == "lowered" and problem.op is Op.COL2IM else "")
-        accesses[role] = Access(
-            tensor,
-            coords,
-            tuple(bounds.get(condition, ())),
-            tuple(divisible) if condition == "y" else (),
-        )
-    return IndexMap(tuple(variables), at, accesses)
+        candidates["lowered"] = access(problem.lowered, "c", starts, divisible)
+    for operand in problem.operands:
+        candidates[operand.name] = access(operand, "c_in_group" if problem.op is Op.WGRAD else "c", [], [])
+    return IndexMap(tuple(variables), at, {role: a for role, a in candidates.items() if a})
+
+
+def _with_channels(problem: ConvProblem, loop: Mapping[str, Expr], geo: Geometry) -> dict[str, Expr]:
+    """The loop's coordinates, and those of g, c, k, c_in_group and k_in_group that follow from them."""
+    at = dict(loop)
+    if problem.groups == 1:
+        at.setdefault("g", Integer(0))
+    for channel, in_group in (("k", "k_in_group"), ("c", "c_in_group")):
+        if channel in at and "g" not in at:
+            at["g"] = floordiv(at[channel], geo("extent", in_group))
+    for channel, in_group in (("k", "k_in_group"), ("c", "c_in_group")):
+        if channel in at and in_group not in at:
+            at[in_group] = at[channel] if problem.groups == 1 else mod(at[channel], geo("extent", in_group))
+        elif in_group in at and "g" in at and channel not in at:
+            at[channel] = at["g"] * geo("extent", in_group) + at[in_group]
+    return at
+
+
+# ---- matrix views ------------------------------------------------------------------------------
+
+
+def matrix_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
+    """The dims of each index of the matrix view, outermost first.
+
+    Matrix products have gemm_m, gemm_n and gemm_k, one product a group (g); dims that belong to the filter
+    stand in its memory order, so that a filter's offset is gemm_k itself where its layout allows.  im2col's
+    matrix has the axes of `lowered`: row and column.
+    """
+    sp = problem.spatial
+    window = {("c_in_group" if d == "c" else d): None for d in problem.w.dims if d != "k"}
+    window |= dict.fromkeys((*sp.filter, "c_in_group"))  # dims that the filter's layout leaves out
+    taps = tuple(d for d in window if d in sp.filter)
+    match problem.op:
+        case Op.FPROP:
+            dims = {"gemm_m": ("n", *sp.output), "gemm_n": ("k_in_group",), "gemm_k": tuple(window)}
+        case Op.DGRAD:
+            dims = {"gemm_m": ("n", *sp.input), "gemm_n": ("c_in_group",), "gemm_k": (*taps, "k_in_group")}
+        case Op.WGRAD:
+            dims = {"gemm_m": ("k_in_group",), "gemm_n": tuple(window), "gemm_k": ("n", *sp.output)}
+        case Op.COL2IM:
+            dims = {"gemm_m": ("n", *sp.input), "gemm_n": ("c",), "gemm_k": taps}
+        case Op.IM2COL:
+            return lowered_dims(problem)
+    return dims if problem.groups == 1 or problem.op is Op.COL2IM else {"g": ("g",), **dims}
+
+
+def lowered_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
+    """The dims of row and column of the lowered matrix, outermost first."""
+    matrix = problem.lowered
+    if matrix is None or matrix.axes is None or len(matrix.axes) != 2:
+        raise ValueError(f"{problem.name} has no lowered matrix")
+    rows = matrix.axes[0]
+    return {"row": matrix.dims[:rows], "column": matrix.dims[rows:]}
+
+
+def matrix_view(problem: ConvProblem, geometry: Geometry | None = None) -> IndexMap:
+    """The maps of the operator as a matrix product (see `matrix_dims`), or of im2col's matrix."""
+    if problem.op is Op.IM2COL:
+        return lowered_view(problem, geometry)
+    return _view(problem, matrix_dims(problem), {}, geometry)
+
+
+def lowered_view(problem: ConvProblem, geometry: Geometry | None = None) -> IndexMap:
+    """The maps from row and column of the lowered matrix to x and lowered."""
+    sp = problem.spatial
+    left_out = dict.fromkeys(("n", *sp.output, *sp.filter, "c"), Integer(0))  # such dims have extent 1
+    return _view(problem, lowered_dims(problem), left_out, geometry)
+
+
+def _view(
+    problem: ConvProblem, dims: Mapping[str, tuple[str, ...]], loop: Mapping[str, Expr], geometry: Geometry | None
+) -> IndexMap:
+    geo = geometry or literal_geometry(problem)
+    at = dict(loop)
+    variables = []
+    for name, run in dims.items():
+        index = variable(name, math.prod(extent(problem, d) for d in run))
+        variables.append(index)
+        at |= decompose(index.symbol, run, lambda d: geo("extent", d))
+    return derive(problem, variables, at, geometry)
 
 
 @dataclass(frozen=True)
@@ -234,7 +322,7 @@ class TmaAxis:
     """One spatial axis of a TMA im2col access, read off an index map (PTX ISA, "im2col mode").
 
     The box of start pixels is [lower, in - 1 + upper], walked in steps of `element_stride`; tap f adds
-    `offset_base + f * offset_step` to it; output position o starts at o * start_scale + lower.
+    `offset_base + f * offset_step` to it; the window of position o starts at o * element_stride + lower.
     """
 
     dim: str
@@ -267,12 +355,10 @@ def tma_axes(problem: ConvProblem) -> tuple[TmaAxis, ...]:
     at = derive(problem, (), loop).loop
     rows = []
     for dim, pos, tap in zip(walked, position, sp.filter, strict=True):
-        start = integer.simplify(at[dim], {symbol(d): (0, problem.extent(d) - 1) for d in (pos, tap)})
-        scale = int(start.coeff(symbol(pos)))
-        step = int(start.coeff(symbol(tap)))
-        constant = int(start.subs({symbol(pos): 0, symbol(tap): 0}))
+        coefficient = {term: c for c, term in integer.expand_terms(at[dim])}
+        scale, step = coefficient[symbol(pos)], coefficient[symbol(tap)]
         lowest = min(0, step * (problem.extent(tap) - 1))
-        lower = constant + lowest
+        lower = coefficient.get(Integer(1), 0) + lowest
         last = lower + scale * (problem.extent(pos) - 1)
         rows.append(TmaAxis(dim, lower, last - (problem.extent(dim) - 1), scale, -lowest, step))
     return tuple(rows)

@@ -8,10 +8,11 @@ every assignment within them (tested against brute force).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import sympy
-from sympy import Add, Expr, Integer, Mul, Symbol
+from sympy import Add, Expr, Integer, Mul, Pow, Symbol
 
 #: Inclusive bounds of each symbol.
 Ranges = Mapping[Symbol, tuple[int, int]]
@@ -26,6 +27,8 @@ class floordiv(sympy.Function):
 
     @classmethod
     def eval(cls, a, b):
+        if b == 1:
+            return a
         if isinstance(a, Integer) and isinstance(b, Integer):
             return Integer(int(a) // int(b))
         return None
@@ -44,6 +47,8 @@ class mod(sympy.Function):
 
     @classmethod
     def eval(cls, a, b):
+        if b == 1:
+            return Integer(0)
         if isinstance(a, Integer) and isinstance(b, Integer):
             return Integer(int(a) % int(b))
         return None
@@ -62,6 +67,30 @@ def symbol(name: str) -> Symbol:
     return Symbol(name, integer=True)
 
 
+def factors(e: Expr) -> list[Expr]:
+    """The factors of a product, a power's base as often as it counts."""
+    found: list[Expr] = []
+    for f in Mul.make_args(e):
+        found += [f.base] * int(f.exp) if isinstance(f, Pow) else [f]
+    return found
+
+
+def expand_terms(e: Expr) -> list[tuple[int, Expr]]:
+    """e as a sum of integer coefficient times expression; the constant has the expression 1."""
+    found = []
+    for term in Add.make_args(e):
+        coefficient, rest = term.as_coeff_Mul()
+        found.append((int(coefficient), rest))
+    return found
+
+
+def _sum(terms: Iterable[tuple[int, Expr]]) -> Expr:
+    return Add(*(Integer(c) * t for c, t in terms))
+
+
+# ---- ranges ------------------------------------------------------------------------------------
+
+
 def bounds(e: Expr, ranges: Ranges) -> tuple[int, int]:
     """Inclusive bounds of an expression by interval arithmetic.  Raises KeyError for an unknown symbol."""
     if isinstance(e, Integer):
@@ -71,100 +100,138 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[int, int]:
     if isinstance(e, Add):
         parts = [bounds(a, ranges) for a in e.args]
         return sum(p[0] for p in parts), sum(p[1] for p in parts)
-    if isinstance(e, Mul):
+    if isinstance(e, Mul | Pow):
         lo, hi = 1, 1
-        for a in e.args:
-            x, y = bounds(a, ranges)
+        for f in factors(e):
+            x, y = bounds(f, ranges)
             corners = (lo * x, lo * y, hi * x, hi * y)
             lo, hi = min(corners), max(corners)
         return lo, hi
     if isinstance(e, floordiv):
         lo, hi = bounds(e.args[0], ranges)
-        d_lo, d_hi = bounds(e.args[1], ranges)
-        corners = [a // b for a in (lo, hi) for b in (d_lo, d_hi)]
-        return min(corners), max(corners)
+        divisors = bounds(e.args[1], ranges)
+        quotients = [a // b for a in (lo, hi) for b in divisors]
+        return min(quotients), max(quotients)
     if isinstance(e, mod):
         lo, hi = bounds(e.args[0], ranges)
-        d_hi = bounds(e.args[1], ranges)[1]
-        if e.args[1].is_Integer and lo // d_hi == hi // d_hi:
-            return lo % d_hi, hi % d_hi
-        return 0, d_hi - 1
+        least, most = bounds(e.args[1], ranges)
+        if least == most and lo // most == hi // most:
+            return lo % most, hi % most
+        return 0, min(hi, most - 1) if lo >= 0 else most - 1
     raise TypeError(f"no bounds for {e!r}")
 
 
-def _terms(e: Expr) -> list[tuple[int, Expr]]:
-    """e as a sum of integer coefficient times expression; the constant has the expression 1."""
-    found = []
-    for term in Add.make_args(e):
-        coefficient, rest = term.as_coeff_Mul()
-        if not isinstance(coefficient, Integer):
-            coefficient, rest = Integer(1), term
-        found.append((int(coefficient), rest))
-    return found
+# ---- simplification ----------------------------------------------------------------------------
 
 
-def _sum(terms: list[tuple[int, Expr]]) -> Expr:
-    return Add(*(Integer(c) * t for c, t in terms))
+def simplify(e: Expr, ranges: Ranges) -> Expr:
+    """An expression equal to e for all symbols within `ranges`, of no more operations."""
+    simple = _fold_constants(_simplify(e, ranges), ranges)
+    return simple if count_operations(simple) <= count_operations(e) else e
 
 
-def _split_by(e: Expr, d: int) -> tuple[Expr, Expr]:
-    """e = d * quotient + rest, taking out of every term what d divides."""
-    quotient, rest = [], []
-    for c, t in _terms(e):
-        q, r = divmod(c, d)
-        if q:
-            quotient.append((q, t))
-        if r:
-            rest.append((r, t))
-    return _sum(quotient), _sum(rest)
+def _simplify(e: Expr, ranges: Ranges) -> Expr:
+    if isinstance(e, Symbol):
+        lo, hi = ranges.get(e, (0, 1))
+        return Integer(lo) if lo == hi else e
+    if not e.args:
+        return e
+    args = [_simplify(a, ranges) for a in e.args]
+    if isinstance(e, floordiv) and args[1].is_Integer:
+        return _floordiv(args[0], int(args[1]), ranges)
+    if isinstance(e, mod) and args[1].is_Integer:
+        return _mod(args[0], int(args[1]), ranges)
+    result = e.func(*args)
+    return _recombine(result, ranges) if isinstance(result, Add) else result
 
 
-def _common_divisor(e: Expr, d: int) -> int:
-    """Largest g that divides d and every non-constant coefficient of e."""
-    g = d
-    for c, t in _terms(e):
-        if t != 1:
-            g = int(sympy.igcd(g, c))
-    return g
-
-
-def _simplify_floordiv(a: Expr, d: int, ranges: Ranges) -> Expr:
+def _floordiv(a: Expr, d: int, ranges: Ranges) -> Expr:
+    """floor(a / d), a simplified."""
     if d == 1:
         return a
     lo, hi = bounds(a, ranges)
     if lo // d == hi // d:
         return Integer(lo // d)
-    quotient, rest = _split_by(a, d)
-    if quotient != 0:
-        # floor((d*q + r) / d) = q + floor(r / d)
-        return quotient + _simplify_floordiv(rest, d, ranges)
-    g = _common_divisor(a, d)
-    if g > 1:
-        # floor((g*x + r) / (g*e)) = floor(x / e) for 0 <= r < g; _split_by leaves 0 <= r < d
-        inner, _ = _split_by(a, g)
-        return _simplify_floordiv(inner, d // g, ranges)
+    whole, rest = _take_multiples(a, d)
+    if whole != 0:
+        # floor((d*x + r) / d) = x + floor(r / d)
+        return whole + _floordiv(rest, d, ranges)
+    if split := _split_small_rest(a, d, ranges):
+        # floor((g*x + r) / (g*d')) = floor(x / d') for 0 <= r < g
+        g, x, _ = split
+        return _floordiv(x, d // g, ranges)
     if isinstance(a, floordiv) and a.args[1].is_Integer:
-        return _simplify_floordiv(a.args[0], int(a.args[1]) * d, ranges)
+        # floor(floor(x / f) / d) = floor(x / (f*d))
+        return _floordiv(a.args[0], int(a.args[1]) * d, ranges)
+    if isinstance(a, mod) and a.args[1].is_Integer and int(a.args[1]) % d == 0:
+        # floor((x % (d*f)) / d) = floor(x / d) % f
+        return _mod(_floordiv(a.args[0], d, ranges), int(a.args[1]) // d, ranges)
     return floordiv(a, Integer(d))
 
 
-def _simplify_mod(a: Expr, d: int, ranges: Ranges) -> Expr:
+def _mod(a: Expr, d: int, ranges: Ranges) -> Expr:
+    """a - d * floor(a / d), a simplified."""
     if d == 1:
         return Integer(0)
     lo, hi = bounds(a, ranges)
     if lo // d == hi // d:
         return a - (lo // d) * d
-    _, rest = _split_by(a, d)
-    if rest != a:
-        return _simplify_mod(rest, d, ranges)
-    if isinstance(a, mod) and a.args[1].is_Integer and int(a.args[1]) % d == 0:
-        return _simplify_mod(a.args[0], d, ranges)
-    g = _common_divisor(a, d)
-    if g > 1:
-        # (g*x + r) % (g*e) = g * (x % e) + r for 0 <= r < g
-        inner, rest = _split_by(a, g)
-        return g * _simplify_mod(inner, d // g, ranges) + rest
+    reduced = _reduce_terms(a, d)
+    if reduced != a:
+        return _mod(reduced, d, ranges)
+    if split := _split_small_rest(a, d, ranges):
+        # (g*x + r) % (g*d') = g * (x % d') + r for 0 <= r < g
+        g, x, rest = split
+        outside = g * _mod(x, d // g, ranges) + rest
+        if count_operations(outside) <= count_operations(a) + 1:
+            return outside
     return mod(a, Integer(d))
+
+
+def _take_multiples(a: Expr, d: int) -> tuple[Expr, Expr]:
+    """a = d * whole + rest: the terms that d divides, and of the constant all that it can."""
+    whole, rest = [], []
+    for c, t in expand_terms(a):
+        q, r = divmod(c, d)
+        if t == 1:
+            whole.append((q, t))
+            rest.append((r, t))
+        elif r == 0:
+            whole.append((q, t))
+        else:
+            rest.append((c, t))
+    return _sum(whole), _sum(rest)
+
+
+def _reduce_terms(a: Expr, d: int) -> Expr:
+    """An expression congruent to a modulo d: multiples of d go, coefficients shrink, an inner modulo goes
+    where d divides its steps."""
+    terms = []
+    for c, t in expand_terms(a):
+        if isinstance(t, mod) and t.args[1].is_Integer and c * int(t.args[1]) % d == 0:
+            terms += expand_terms(c * t.args[0])
+        elif t == 1 or abs(c) >= d:
+            terms.append((c % d, t))
+        else:
+            terms.append((c, t))
+    return _sum(terms)
+
+
+def _split_small_rest(a: Expr, d: int, ranges: Ranges) -> tuple[int, Expr, Expr] | None:
+    """(g, x, rest) with a = g * x + rest, 0 <= rest < g, where g > 1 divides d: the largest such g."""
+    terms = expand_terms(a)
+    for g in sorted({math.gcd(d, c) for c, t in terms if t != 1}, reverse=True):
+        if g == 1:
+            return None
+        rest = _sum((c, t) for c, t in terms if c % g and t != 1)
+        constant = sum(c for c, t in terms if t == 1)
+        lo, hi = bounds(rest, ranges)
+        # the constant's part that stays with the rest: the least that lifts it to 0 or above
+        kept = -lo + (constant + lo) % g
+        if hi + kept < g:
+            x = _sum((c // g, t) for c, t in terms if c % g == 0 and t != 1) + (constant - kept) // g
+            return g, x, rest + kept
+    return None
 
 
 def _recombine(e: Expr, ranges: Ranges) -> Expr:
@@ -172,21 +239,20 @@ def _recombine(e: Expr, ranges: Ranges) -> Expr:
 
     c*d*floor(a/d) + c*(a%d) = c*a, and c*d*(floor(a/d) % f) + c*(a%d) = c*(a % (d*f)).
     """
-    if not isinstance(e, Add):
-        return e
-    terms = _terms(e)
+    terms = expand_terms(e)
     for i, (c, t) in enumerate(terms):
         if not (isinstance(t, mod) and t.args[1].is_Integer):
             continue
         a, d = t.args[0], int(t.args[1])
-        quotient = _simplify_floordiv(a, d, ranges)
-        for j, (c2, t2) in enumerate(terms):
-            if i == j or c2 != c * d:
-                continue
-            if t2 == quotient:
-                fused: Expr = a
-            elif isinstance(t2, mod) and t2.args[0] == quotient and t2.args[1].is_Integer:
-                fused = _simplify_mod(a, d * int(t2.args[1]), ranges)
+        outer = [(j, u) for j, (c2, u) in enumerate(terms) if c2 == c * d]
+        if not outer:
+            continue
+        quotient = _floordiv(a, d, ranges)
+        for j, u in outer:
+            if u == quotient:
+                fused = a
+            elif isinstance(u, mod) and u.args[0] == quotient and u.args[1].is_Integer:
+                fused = _mod(a, d * int(u.args[1]), ranges)
             else:
                 continue
             rest = [terms[k] for k in range(len(terms)) if k not in (i, j)]
@@ -194,29 +260,34 @@ def _recombine(e: Expr, ranges: Ranges) -> Expr:
     return e
 
 
-def simplify(e: Expr, ranges: Ranges) -> Expr:
-    """An equal expression with fewer operations, for all symbols within `ranges`."""
-    if not e.args:
-        lo_hi = ranges.get(e) if isinstance(e, Symbol) else None
-        return Integer(lo_hi[0]) if lo_hi and lo_hi[0] == lo_hi[1] else e
-    args = [simplify(a, ranges) for a in e.args]
-    if isinstance(e, floordiv) and args[1].is_Integer:
-        return _simplify_floordiv(args[0], int(args[1]), ranges)
-    if isinstance(e, mod) and args[1].is_Integer:
-        return _simplify_mod(args[0], int(args[1]), ranges)
-    return _recombine(sympy.expand(e.func(*args)), ranges)
+def _fold_constants(e: Expr, ranges: Ranges) -> Expr:
+    """q + floor((a + r) / d) = floor((a + r + q*d) / d): one addition for two, unless it makes a dividend
+    negative, which costs more in C."""
+    if not e.has(floordiv):
+        return e
+    e = e.func(*(_fold_constants(a, ranges) for a in e.args))
+    q, rest = e.as_coeff_Add()
+    for c, t in expand_terms(rest) if q else ():
+        if c == 1 and isinstance(t, floordiv) and t.args[1].is_Integer and t.args[0].as_coeff_Add()[0] != 0:
+            dividend = t.args[0] + q * t.args[1]
+            if q > 0 or bounds(dividend, ranges)[0] >= 0:
+                return rest - t + floordiv(dividend, t.args[1])
+    return e
+
+
+# ---- counting and evaluating -------------------------------------------------------------------
 
 
 def count_operations(e: Expr) -> int:
     """Additions, multiplications, divisions and modulos that evaluating e takes."""
     if not e.args:
         return 0
-    inner = sum(count_operations(a) for a in e.args)
-    if isinstance(e, Mul) and e.args[0] == -1:
-        return inner + max(len(e.args) - 2, 0)  # a negated term is a subtraction of its sum
-    if isinstance(e, Add | Mul):
-        return inner + len(e.args) - 1
-    return inner + 1
+    if isinstance(e, Mul | Pow):
+        parts = factors(e)
+        negated = parts[0] == -1  # a negated term is a subtraction of its sum
+        return sum(map(count_operations, parts)) + len(parts) - 1 - negated
+    inner = sum(map(count_operations, e.args))
+    return inner + len(e.args) - 1 if isinstance(e, Add) else inner + 1
 
 
 def evaluate(e: Expr, values: Mapping[Symbol, object]):
@@ -225,16 +296,12 @@ def evaluate(e: Expr, values: Mapping[Symbol, object]):
         return int(e)
     if isinstance(e, Symbol):
         return values[e]
-    args = [evaluate(a, values) for a in e.args]
     if isinstance(e, Add):
-        return sum(args[1:], args[0])
-    if isinstance(e, Mul):
-        product = args[0]
-        for a in args[1:]:
-            product = product * a
-        return product
-    if isinstance(e, floordiv):
-        return args[0] // args[1]
-    if isinstance(e, mod):
-        return args[0] % args[1]
+        first, *others = (evaluate(a, values) for a in e.args)
+        return sum(others, first)
+    if isinstance(e, Mul | Pow):
+        return math.prod((evaluate(f, values) for f in factors(e)), start=1)
+    if isinstance(e, floordiv | mod):
+        a, b = (evaluate(x, values) for x in e.args)
+        return a // b if isinstance(e, floordiv) else a % b
     raise TypeError(f"cannot evaluate {e!r}")

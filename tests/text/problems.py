@@ -151,7 +151,8 @@ def inside(problem: ConvProblem, at: dict[str, int]) -> bool:
 
 
 def element(problem: ConvProblem, role: str, at: dict[str, int]) -> int:
-    """Offset of the element that a multiply-add touches."""
+    """Offset of the element that a multiply-add touches.  An operand's c is that of the result."""
     tensor = problem.tensor(role)
-    names = {"c": "c_in_group"} if role == "w" else {}
+    filters = (tensor if tensor.role != "operand" else problem.result).role == "w"
+    names = {"c": "c_in_group"} if filters else {}
     return sum(stride * at[names.get(d, d)] for d, stride in zip(tensor.dims, tensor.strides, strict=True))
