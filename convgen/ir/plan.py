@@ -52,7 +52,8 @@ class Param:
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch.  A persistent kernel has `grid` tiles of work and as many blocks as the GPU
-    holds at `blocks_per_sm` (a multiple of the cluster), never more than tiles."""
+    holds at `blocks_per_sm` (a multiple of the cluster and of `multiple_of`, at least one), never more
+    than tiles."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -62,6 +63,7 @@ class Launch:
     cluster: int = 1
     persistent: bool = False
     blocks_per_sm: int = 1
+    multiple_of: int = 1  # a persistent kernel's blocks come in multiples of this
     dependent: bool = False  # launch with programmatic stream serialization
 
 

@@ -45,6 +45,16 @@ class PairEpilogue:
 
 
 @dataclass(frozen=True)
+class SingleEpilogue:
+    """The same for one element at a time: statements, then the value that is returned."""
+
+    parameters: tuple[Parameter, ...]
+    body: tuple[str, ...]
+    value: str
+    formula: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PairStore:
     """A store of y without TMA: the element's offset for column `gemm_n`, its conversion."""
 
@@ -102,6 +112,29 @@ def epilogue(problem: ConvProblem) -> PairEpilogue | None:
     body.append(f"v[i] = {c_epilogue(ep.body[-1].value, 'v[i]', values)};")
     parameters = tuple(Parameter(f"const {t.element.c_type}*", f"operand_{t.name}") for t in ep.operands)
     return PairEpilogue(parameters, tuple(loads), tuple(body), tuple(str(a) for a in ep.body))
+
+
+def single(problem: ConvProblem) -> SingleEpilogue | None:
+    """The epilogue of one accumulator `v` at the output coordinates (n, p, q, k); None where there is none."""
+    ep = problem.epilogue
+    if ep is None or ep.is_identity:
+        return None
+    at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]
+    maps = derive(problem, at, {v.name: v.symbol for v in at})
+    body, values = [], {}
+    used = {e.name for a in ep.body for e in a.value.walk() if isinstance(e, OperandRef)}
+    for t in ep.operands:
+        if t.name in used:
+            element = f"operand_{t.name}[{_offset(maps, t.name, t)}]"
+            body.append(f"const float value_{t.name} = {LOAD[t.dtype].format(element)};")
+            values[t.name] = f"value_{t.name}"
+    for a in ep.body[:-1]:
+        body.append(f"const float local_{a.name} = {c_epilogue(a.value, 'v', values)};")
+        values[a.name] = f"local_{a.name}"
+    parameters = tuple(Parameter(f"const {t.element.c_type}*", f"operand_{t.name}") for t in ep.operands)
+    return SingleEpilogue(
+        parameters, tuple(body), c_epilogue(ep.body[-1].value, "v", values), tuple(str(a) for a in ep.body)
+    )
 
 
 def store(problem: ConvProblem) -> PairStore:
