@@ -1,7 +1,8 @@
 """The planner: which strategy serves a problem, and why.
 
-`auto` asks the strategies in the order in which `strategies.MODULES` lists them and takes the first that
-has no obstacle.
+`auto` takes what the tuning database knows to be fastest.  Where it knows nothing, it asks the strategies
+in the order in which `strategies.MODULES` lists them and takes the first that has no obstacle.  A strategy
+that is named without options gets its tuned ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from convgen import strategies
 from convgen.ir.problem import ConvProblem
+from convgen.planner import database
 from convgen.strategies.base import Obstacle, Options, Strategy
 from convgen.targets import Target
 
@@ -33,8 +35,11 @@ class CannotServe(Exception):
         self.obstacles = obstacles
 
 
-def choose(problem: ConvProblem, target: Target, strategy: str, options: Options) -> Choice:
-    """The strategy for a problem.  Raises CannotServe."""
+def choose(problem: ConvProblem, target: Target, strategy: str, options: Options, gpu: str | None = None) -> Choice:
+    """The strategy for a problem.  `gpu` is the name of the GPU at hand: measurements made on it go before
+    those of the target's reference GPU.  Raises CannotServe."""
+    if not options and (choice := _tuned(problem, target, strategy, gpu)):
+        return choice
     if strategy != "auto":
         chosen = strategies.load(strategy)
         obstacles = tuple(chosen.obstacles(problem, target, options))
@@ -50,3 +55,15 @@ def choose(problem: ConvProblem, target: Target, strategy: str, options: Options
             return Choice(candidate, {}, f"auto: the first that serves{passed}", rejected)
         rejected[name] = obstacles
     raise CannotServe(rejected)
+
+
+def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
+    """What the database knows, as long as it is still legal: strategies change, measurements stay."""
+    tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)
+    if tuned is None or tuned.strategy not in strategies.MODULES:
+        return None
+    chosen = strategies.load(tuned.strategy)
+    unknown = set(tuned.options) - {option.name for option in chosen.options}
+    if unknown or chosen.obstacles(problem, target, tuned.options):
+        return None
+    return Choice(chosen, tuned.options, tuned.reason, {})

@@ -1,0 +1,368 @@
+"""The tuning database: what was measured for which convolution, on which GPU, and so what `auto` takes.
+
+Two SQLite files of one schema: the user's own, which `convgen tune` writes and many processes may share,
+and a read-only one that ships with convgen.  The choice is a query: the fastest measurement that was
+verified against the reference.  Reading costs two look-ups and imports sqlite3 alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from convgen.diagnostics import ConvgenError
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.targets import Target
+
+#: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
+TUNING_SCHEMA = 1
+#: The file's own layout (PRAGMA user_version).
+_LAYOUT = 1
+#: Whose measurements serve where a GPU has none of its own, or where there is no GPU.
+REFERENCE_GPU = {"sm_90a": "NVIDIA H200"}
+PACKAGED = Path(__file__).with_name("tuning.sqlite")
+_BUSY_SECONDS = 60.0
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS measurement (
+  key TEXT NOT NULL,        -- `key` of the problem
+  gpu TEXT NOT NULL,        -- the GPU's name
+  schema INTEGER NOT NULL,  -- TUNING_SCHEMA
+  strategy TEXT NOT NULL,
+  options TEXT NOT NULL,    -- JSON object, keys sorted
+  status TEXT NOT NULL,     -- Status
+  us REAL,                  -- microseconds a launch; NULL where it failed
+  detail TEXT NOT NULL,     -- the configuration, or what failed
+  date TEXT NOT NULL,       -- ISO 8601, UTC
+  PRIMARY KEY (key, gpu, schema, strategy, options)
+) WITHOUT ROWID
+"""
+_COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
+
+
+class DatabaseError(ConvgenError):
+    """A tuning database that cannot be used."""
+
+
+class DatabaseWarning(UserWarning):
+    """A tuning database was set aside or left out."""
+
+
+class Status(enum.StrEnum):
+    """What is known of a candidate."""
+
+    TIMED = "timed"  # measured, not verified
+    RIGHT = "right"  # measured, and its result is right
+    WRONG = "wrong"  # its result is wrong
+    FAILED = "failed"  # it does not compile, launch, or return
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate of one problem on one GPU."""
+
+    key: str
+    gpu: str
+    strategy: str
+    options: Mapping[str, int | str]
+    status: Status
+    us: float | None
+    detail: str = ""
+    date: str = ""
+
+    @property
+    def candidate(self) -> tuple[str, str]:
+        """Identity among a problem's candidates."""
+        return self.strategy, canonical(self.options)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best configuration known; `us` was measured on `gpu`, on this very problem if `exact`, else on
+    the same convolution without its epilogue."""
+
+    strategy: str
+    options: Mapping[str, int | str]
+    us: float
+    gpu: str
+    exact: bool = True
+
+    @property
+    def reason(self) -> str:
+        return f"tuned on {self.gpu}{'' if self.exact else ', without the epilogue'}: {self.us:.1f} us"
+
+
+# ---- keys --------------------------------------------------------------------------------------
+
+
+def key(problem: ConvProblem, epilogue: bool = True) -> str:
+    """The problem as text, names and the epilogue's arithmetic left out: what decides a kernel's speed."""
+    numbers = {
+        "n": (problem.n,),
+        "c": (problem.c,),
+        "k": (problem.k,),
+        "input": problem.input,
+        "filter": problem.filter,
+        "output": problem.output,
+        "stride": problem.stride,
+        "dilation": problem.dilation,
+        "pad": tuple(f"{a}:{b}" for a, b in zip(problem.pad_lo, problem.pad_hi, strict=True)),
+        "groups": (problem.groups,),
+    }
+    parts = [str(problem.op), *(f"{name}={'x'.join(map(str, v))}" for name, v in numbers.items())]
+    tensors = (problem.x, problem.w, problem.y, problem.lowered)
+    parts += [f"{t.role}={_layout(t)}" for t in tensors if t]
+    parts += [f"acc={problem.accumulate}", f"epilogue={_epilogue_class(problem) if epilogue else 'none'}"]
+    return " ".join(parts)
+
+
+def _layout(tensor: Tensor) -> str:
+    """Element type, and the dims in memory order, a bar where a lowered matrix's second axis starts."""
+    dims = "".join(tensor.dims)
+    rows = tensor.axes[0] if tensor.axes else 0
+    return f"{tensor.dtype}:{dims[:rows]}{'|' if rows else ''}{dims[rows:]}"
+
+
+def _epilogue_class(problem: ConvProblem) -> str:
+    if problem.epilogue is None or problem.epilogue.is_identity:
+        return "none"
+    return "+".join(["elementwise", *sorted(_layout(t) for t in problem.operands)])
+
+
+def canonical(options: Mapping[str, int | str]) -> str:
+    """Options as text that is the same for equal options."""
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
+
+
+# ---- reading: what the planner asks ----------------------------------------------------------------
+
+
+def user_path() -> Path:
+    """The user's database: CONVGEN_TUNING_DB, or a file in the user's data folder."""
+    if chosen := os.environ.get("CONVGEN_TUNING_DB"):
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("convgen")) / "tuning.sqlite"
+
+
+def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strategy: str | None = None) -> Tuned | None:
+    """The best verified measurement of a problem, of one strategy if named; None where there is none.
+
+    The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
+    the target's reference GPU, those of the very epilogue before those of none.
+    """
+    gpus = [name for name in (gpu, REFERENCE_GPU.get(target.name)) if name]
+    keys = (key(problem), key(problem, epilogue=False))
+    asked = dict.fromkeys((k, name) for name in gpus for k in keys)
+    for path in (user_path(), PACKAGED):
+        if found := _best(path, list(asked), strategy):
+            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, found.key == keys[0])
+    return None
+
+
+def stamp() -> list[tuple[int, int]]:
+    """Changes whenever the user's database does: part of the key of whatever a choice was cached in."""
+    found = []
+    for suffix in ("", "-wal"):
+        try:
+            stat = os.stat(f"{user_path()}{suffix}")
+        except OSError:
+            continue
+        found.append((stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Measurement | None:
+    """The fastest right measurement for the first (key, gpu) that has one."""
+    if not path.is_file():
+        return None
+    query = (
+        f"SELECT {_COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
+        "AND strategy = coalesce(?, strategy) ORDER BY us, strategy, options LIMIT 1"
+    )
+    try:
+        with closing(_connect_to_read(path)) as connection:
+            for problem, gpu in asked:
+                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy)
+                if row := connection.execute(query, values).fetchone():
+                    return _measurement(row)
+    except (sqlite3.Error, ValueError) as e:
+        warnings.warn(
+            f"{path} cannot be read as a tuning database ({e}); going on without it. "
+            "`convgen tune` sets a broken one aside and begins a new one.",
+            DatabaseWarning,
+            stacklevel=3,
+        )
+    return None
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    # the packaged file may lie where SQLite cannot make its lock files, and never changes
+    flags = "mode=ro&immutable=1" if path == PACKAGED else "mode=ro"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{flags}", uri=True, timeout=_BUSY_SECONDS)
+
+
+def _measurement(row: tuple) -> Measurement:
+    problem, gpu, _, strategy, options, status, us, detail, date = row
+    return Measurement(problem, gpu, strategy, json.loads(options), Status(status), us, detail, date)
+
+
+# ---- writing: what `convgen tune` keeps ------------------------------------------------------------
+
+
+class Database:
+    """A database open for writing.  Every `record` is on disk when it returns; processes may share the file."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None] | None = None) -> None:
+        """Opens or creates.  A file that is no tuning database is set aside under another name, and `warn`
+        (by default `warnings.warn`) is told.  Raises DatabaseError where nothing can be written."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _opening(path):
+                try:
+                    self._connection = _connect_to_write(path)
+                except NotATuningDatabase as e:
+                    aside = _set_aside(path)
+                    message = f"{path} is not a tuning database ({e}); it is now {aside.name}, and a new one is begun"
+                    warn(message) if warn else warnings.warn(message, DatabaseWarning, stacklevel=2)
+                    self._connection = _connect_to_write(path)
+        except (OSError, sqlite3.OperationalError) as e:
+            raise DatabaseError(
+                f"{path}: the tuning database cannot be written: {e}\nhint: CONVGEN_TUNING_DB names another place"
+            ) from None
+
+    def record(self, measurement: Measurement) -> None:
+        """Keep a measurement; it takes the place of an earlier one of the same candidate."""
+        m = measurement
+        date = m.date or datetime.now(UTC).isoformat(timespec="seconds")
+        row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, date)
+        with self._transaction() as connection:
+            connection.execute(f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
+
+    def measurements(self, asked: str | None = None, gpu: str | None = None) -> list[Measurement]:
+        """Every measurement of the current schema, of one key or one GPU if named, fastest first."""
+        where: list[str] = ["schema = ?"]
+        values: list[object] = [TUNING_SCHEMA]
+        for column, value in (("key", asked), ("gpu", gpu)):
+            if value is not None:
+                where.append(f"{column} = ?")
+                values.append(value)
+        query = f"SELECT {_COLUMNS} FROM measurement WHERE {' AND '.join(where)} ORDER BY us IS NULL, us"
+        return [_measurement(row) for row in self._connection.execute(query, values)]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+
+
+class NotATuningDatabase(Exception):
+    """A file of something else, of another layout, or broken."""
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """One process at a time: two must not both set a broken file aside, nor create the tables."""
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    """Opens or creates.  Raises NotATuningDatabase, sqlite3.OperationalError."""
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        (layout,) = connection.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and layout != _LAYOUT:
+            raise NotATuningDatabase(f"its layout is {layout}, and this convgen's is {_LAYOUT}")
+        (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if sound != "ok":
+            raise NotATuningDatabase(sound)
+        _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {_CREATE}; PRAGMA user_version = {_LAYOUT}; COMMIT")
+        connection.execute(f"SELECT {_COLUMNS} FROM measurement LIMIT 1")
+    except sqlite3.OperationalError:
+        connection.close()
+        raise
+    except sqlite3.DatabaseError as e:
+        connection.close()
+        raise NotATuningDatabase(str(e)) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """SQLite's busy timeout does not cover the change to WAL while another process reads."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            act()
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _set_aside(path: Path) -> Path:
+    """Renames a database and its companions; the new name of the database."""
+    stamped = f"{path.name}.broken-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+    for suffix in ("-wal", "-shm", ""):
+        companion = path.with_name(path.name + suffix)
+        if companion.exists():
+            os.replace(companion, path.with_name(stamped + suffix))
+    return path.with_name(stamped)
+
+
+def export(measurements: Iterable[Measurement], path: Path) -> int:
+    """Write the best verified measurement of every problem, GPU and strategy as a packaged database; how
+    many.  The same measurements give the same bytes."""
+    best: dict[tuple[str, str, str], Measurement] = {}
+    for m in measurements:
+        kept = best.get((m.key, m.gpu, m.strategy))
+        if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
+            best[m.key, m.gpu, m.strategy] = m
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        connection.executescript(f"{_CREATE}; PRAGMA user_version = {_LAYOUT}")
+        rows = [
+            (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
+            for _, m in sorted(best.items())
+        ]
+        connection.execute("BEGIN")
+        connection.executemany(f"INSERT INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        connection.execute("COMMIT")
+    os.replace(fresh, path)
+    return len(rows)

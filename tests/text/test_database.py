@@ -1,0 +1,297 @@
+"""The tuning database: keys, the choice, sharing between processes, files that are broken."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from convgen.ir import epilogue as ep
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.planner import CannotServe, choose, database
+from convgen.planner.database import Database, DatabaseError, DatabaseWarning, Measurement, Status
+from convgen.targets import TARGETS
+
+H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+SM_90A = TARGETS["sm_90a"]
+
+
+def problem(n: int = 8, name: str = "a", op: Op = Op.FPROP, layout: str = "nhwc") -> ConvProblem:
+    extents = {"n": n, "h": 14, "w": 14, "c": 64}
+    return ConvProblem(
+        name, op, n, 64, 96, (14, 14), (3, 3), (14, 14), (1, 1), (1, 1), (1, 1), (1, 1), 1,
+        Tensor(f"{name}_x", "x", "f16", tuple(layout), tuple(extents[d] for d in layout)),
+        Tensor("w", "w", "f16", ("k", "r", "s", "c"), (96, 3, 3, 64)),
+        Tensor("y", "y", "f16", ("n", "p", "q", "k"), (n, 14, 14, 96)),
+    )  # fmt: skip
+
+
+def with_bias(p: ConvProblem, function: str = "relu", operand: str = "b") -> ConvProblem:
+    value = ep.Call(function, (ep.Binary("+", ep.Acc(), ep.OperandRef(operand)),))
+    tensor = Tensor(operand, "operand", "f32", ("k",), (p.k,))
+    return replace(p, epilogue=ep.Epilogue((tensor,), (ep.Assignment("y", value),)))
+
+
+def measured(p: ConvProblem, us: float | None, strategy: str = "direct", status: Status = Status.RIGHT, **rest):
+    return Measurement(database.key(p), rest.get("gpu", H200), strategy, rest.get("options", {}), status, us)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's database, alone: nothing packaged."""
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(database, "PACKAGED", tmp_path / "packaged.sqlite")
+    return tmp_path / "tuning.sqlite"
+
+
+# ---- keys --------------------------------------------------------------------------------------
+
+
+def test_a_key_leaves_out_names_and_arithmetic():
+    assert database.key(problem(name="a")) == database.key(problem(name="b"))
+    assert database.key(with_bias(problem(), "relu", "b")) == database.key(with_bias(problem(), "gelu", "shift"))
+
+
+def test_a_key_tells_apart_what_moves_the_clock():
+    p = problem()
+    wide = replace(p, pad_lo=(1, 2))
+    identity = replace(p, epilogue=ep.Epilogue((), (ep.Assignment("y", ep.Acc()),)))
+    f32 = replace(p, y=replace(p.y, dtype="f32"))
+    different = [p, problem(n=9), problem(op=Op.DGRAD), problem(layout="nchw"), wide, f32, with_bias(p)]
+    assert len({database.key(q) for q in different}) == len(different)
+    assert database.key(identity) == database.key(p)
+
+
+# ---- the choice ----------------------------------------------------------------------------------
+
+
+def test_the_choice_is_the_fastest_that_was_verified(path: Path):
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 3.0, "a", Status.TIMED))
+        db.record(measured(p, 2.0, "b", Status.WRONG))
+        db.record(measured(p, None, "c", Status.FAILED))
+        assert database.lookup(p, SM_90A) is None
+        db.record(measured(p, 9.0, "d"))
+        db.record(measured(p, 5.0, "e", options={"tile.m": 128, "schedule": "pingpong"}))
+        db.record(measured(problem(n=9), 1.0, "f"))
+    tuned = database.lookup(p, SM_90A)
+    assert tuned is not None
+    assert (tuned.strategy, tuned.us, tuned.gpu) == ("e", 5.0, H200)
+    assert tuned.options == {"tile.m": 128, "schedule": "pingpong"}
+    assert tuned.reason == "tuned on NVIDIA H200: 5.0 us"
+    named = database.lookup(p, SM_90A, strategy="d")
+    assert named is not None and named.us == 9.0
+
+
+def test_a_measurement_takes_the_place_of_an_earlier_one(path: Path):
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 3.0, options={"a": 1, "b": 2}))
+        db.record(measured(p, 4.0, options={"b": 2, "a": 1}))
+        assert [m.us for m in db.measurements()] == [4.0]
+
+
+def test_the_gpu_at_hand_goes_before_the_reference_gpu(path: Path):
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 3.0, "a", gpu=H200))
+        db.record(measured(p, 7.0, "b", gpu=H100))
+
+    def choice(gpu: str | None, target: str = "sm_90a") -> str | None:
+        found = database.lookup(p, TARGETS[target], gpu)
+        return found and found.strategy
+
+    assert choice(None) == "a"
+    assert choice(H200) == "a"
+    assert choice(H100) == "b"
+    assert choice("NVIDIA GH200 480GB") == "a"
+    assert choice(None, "sm_80") is None
+
+
+def test_an_epilogue_that_was_not_measured_takes_the_bare_convolutions_choice(path: Path):
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 3.0, "bare"))
+        found = database.lookup(with_bias(p), SM_90A)
+        assert found is not None and found.strategy == "bare" and "without the epilogue" in found.reason
+        db.record(measured(with_bias(p), 4.0, "fused"))
+        found = database.lookup(with_bias(p), SM_90A)
+        assert found is not None and found.strategy == "fused" and found.exact
+
+
+def test_other_schemas_are_not_read(path: Path, monkeypatch: pytest.MonkeyPatch):
+    p = problem()
+    with Database(path) as db:
+        db.record(measured(p, 3.0))
+    monkeypatch.setattr(database, "TUNING_SCHEMA", database.TUNING_SCHEMA + 1)
+    assert database.lookup(p, SM_90A) is None
+
+
+def test_the_users_measurements_go_before_the_packaged_ones(path: Path):
+    p = problem()
+    rows = [
+        measured(p, 3.0, "packaged"),
+        measured(p, 4.0, "packaged", options={"a": 1}),
+        measured(p, 1.0, "hasty", Status.TIMED),
+    ]
+    assert database.export(rows, database.PACKAGED) == 1
+    found = database.lookup(p, SM_90A)
+    assert found is not None and (found.strategy, found.us) == ("packaged", 3.0)
+    with Database(path) as db:
+        db.record(measured(p, 9.0, "own"))
+    found = database.lookup(p, SM_90A)
+    assert found is not None and found.strategy == "own"
+
+
+def test_an_export_does_not_depend_on_the_order_of_rows(tmp_path: Path):
+    rows = [measured(problem(n=n), 1.0 * n, s) for n in (1, 2, 3) for s in ("a", "b")]
+    database.export(rows, tmp_path / "one")
+    database.export(rows[::-1], tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_reading_writes_nothing(path: Path):
+    assert database.lookup(problem(), SM_90A) is None
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_stamp_changes_with_every_record(path: Path):
+    stamps = [database.stamp()]
+    with Database(path) as db:
+        for us in (3.0, 2.0):
+            db.record(measured(problem(), us))
+            stamps.append(database.stamp())
+    assert len({str(s) for s in stamps}) == 3
+
+
+# ---- the planner -----------------------------------------------------------------------------------
+
+
+def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
+    p = problem()
+    before = choose(p, SM_90A, "auto", {})
+    assert "tuned" not in before.reason
+    with Database(path) as db:
+        db.record(measured(p, 5.0, "tma_im2col", options={"tile.m": 64, "tile.n": 96}))
+        choice = choose(p, SM_90A, "auto", {})
+        assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 96})
+        assert choice.reason == "tuned on NVIDIA H200: 5.0 us"
+        assert choose(p, SM_90A, "tma_im2col", {}).options == choice.options
+        assert choose(p, SM_90A, "tma_im2col", {"tile.m": 128}).options == {"tile.m": 128}
+        for illegal in ({"stages": 32, "tile.m": 256}, {"an option that is gone": 1}):
+            db.record(measured(p, 1.0, "tma_im2col", options=illegal))
+            assert choose(p, SM_90A, "auto", {}).reason == before.reason
+            with pytest.raises(CannotServe):
+                choose(problem(layout="nchw"), SM_90A, "tma_im2col", {})
+
+
+# ---- broken and foreign files ------------------------------------------------------------------------
+
+
+def ruin(path: Path, how: str) -> None:
+    with Database(path) as db:
+        for n in range(200):
+            db.record(measured(problem(n=n + 1), 1.0 + n))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    match how:
+        case "text":
+            data = bytearray(b"this is no database\n" * 100)
+        case "page":
+            data[8192:12288] = os.urandom(4096)
+        case "cut":
+            del data[len(data) // 2 :]
+        case "layout":
+            data[60:64] = (77).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["text", "page", "cut", "layout"])
+def test_a_broken_database_is_set_aside_with_a_message(path: Path, how: str):
+    ruin(path, how)
+    broken = path.read_bytes()
+    messages: list[str] = []
+    with Database(path, warn=messages.append) as db:
+        db.record(measured(problem(), 3.0))
+    assert len(messages) == 1 and str(path) in messages[0]
+    (aside,) = [p for p in path.parent.iterdir() if ".broken-" in p.name]
+    assert aside.name in messages[0] and aside.read_bytes() == broken
+    assert database.lookup(problem(), SM_90A) is not None
+
+
+def test_the_planner_goes_on_without_a_broken_database(path: Path):
+    path.write_text("this is no database\n" * 100)
+    database.export([measured(problem(), 3.0, "direct")], database.PACKAGED)
+    with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
+        assert choose(problem(), SM_90A, "auto", {}).strategy.name == "direct"
+    assert path.read_text().startswith("this is no database")
+
+
+def test_a_place_that_cannot_be_written_says_so(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match="CONVGEN_TUNING_DB"):
+        Database(tmp_path / "file" / "tuning.sqlite")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DatabaseError, match="CONVGEN_TUNING_DB"):
+        Database(tmp_path / "folder")
+
+
+# ---- many processes ----------------------------------------------------------------------------------
+
+ROWS = 40
+
+
+def write_rows(path: Path, strategy: str) -> None:
+    with Database(path) as db:
+        for n in range(1, ROWS + 1):
+            db.record(measured(problem(n=n), float(n), strategy))
+
+
+@pytest.mark.filterwarnings("ignore::convgen.planner.database.DatabaseWarning")
+@pytest.mark.parametrize("broken", [False, True])
+def test_processes_that_write_at_once_lose_nothing(path: Path, broken: bool):
+    if broken:
+        path.write_text("this is no database\n" * 100)
+    names = [f"s{i}" for i in range(6)]
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_rows, args=(path, name)) for name in names]
+    for writer in writers:
+        writer.start()
+    while any(w.is_alive() for w in writers):  # the planner reads all the while
+        database._best(path, [(database.key(problem()), H200)], None)
+    for writer in writers:
+        writer.join()
+    assert [w.exitcode for w in writers] == [0] * len(writers)
+    with Database(path) as db:
+        assert {(m.strategy, m.us) for m in db.measurements()} == {
+            (s, float(n)) for s in names for n in range(1, ROWS + 1)
+        }
+
+
+def test_a_process_that_is_killed_loses_nothing_that_it_recorded(path: Path):
+    program = (
+        "import sys, time; from pathlib import Path; from convgen.planner.database import *\n"
+        "db = Database(Path(sys.argv[1]))\n"
+        "for i in range(10**6):\n"
+        "  db.record(Measurement(f'key {i}', 'g', 's', {}, Status.TIMED, 1.0)); print(i, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(50):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    written = 50 + len(process.stdout.read().split())
+    process.wait()
+    with Database(path) as db:
+        assert len(db.measurements()) >= written
