@@ -40,13 +40,18 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Param:
-    """A kernel parameter: the address of a buffer, a tensor map over it, or a 32-bit integer."""
+    """A kernel parameter: the address of a buffer, a tensor map over it, or a 32-bit integer.
+
+    The address must be a multiple of `alignment` bytes: 16 suits tensor maps and every vector load; a
+    kernel that loads single elements may ask for less.
+    """
 
     name: str
     kind: str  # "pointer" | "tensor_map" | "int"
     buffer: str = ""
     map: TensorMap | None = None
     value: int = 0
+    alignment: int = 16
 
 
 @dataclass(frozen=True)

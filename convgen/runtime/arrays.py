@@ -1,0 +1,237 @@
+"""Arrays of the libraries that a user may come with: where they are, what they are, and new ones.
+
+A library answers in terms of `Slot`: `pointer` gives an argument's address or refuses it.  The answers
+for CuPy and torch read attributes alone, since they are on the path of every call.  torch is never
+imported: its module is taken from where its tensors came from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache, cached_property
+from typing import Any, Protocol
+
+from convgen.runtime import cuda
+from convgen.runtime.arguments import Seen, Slot, packed_strides
+from convgen.runtime.errors import Misaligned, WrongDevice, WrongShape, WrongType
+
+Array = Any
+
+
+class Library(Protocol):
+    def device(self, array: Array, slot: Slot) -> int:
+        """The GPU that an array is on, by number.  Raises WrongDevice."""
+        ...
+
+    def pointer(self, array: Array, slot: Slot, device: int, stream: int) -> int:
+        """The address of an array that is as the slot says.  Raises a LaunchError's subclass."""
+        ...
+
+    def stream(self, device: int) -> int:
+        """Handle of the library's current stream."""
+        ...
+
+    def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
+        """A new array, in order with a stream; None is the library's current one."""
+        ...
+
+
+class CupyLibrary:
+    def device(self, array: Array, slot: Slot) -> int:
+        return array.data.device_id
+
+    def pointer(self, array: Array, slot: Slot, device: int, stream: int) -> int:
+        data = array.data
+        if (
+            array.shape != slot.shape
+            or array.dtype not in slot.numpy_dtypes
+            or data.device_id != device
+            or not array._c_contiguous  # flags.c_contiguous takes 150 ns more
+        ):
+            strides = [s // array.dtype.itemsize for s in array.strides]
+            slot.refuse(
+                Seen(array.shape, array.dtype, strides, f"cuda:{data.device_id}", "transpose"), f"cuda:{device}"
+            )
+        return data.ptr
+
+    def stream(self, device: int) -> int:
+        return _cupy().cuda.get_current_stream(device).ptr
+
+    def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
+        cupy = _cupy()
+        if stream is None and cupy.cuda.runtime.getDevice() == device:
+            return cupy.empty(slot.shape, slot.numpy_dtypes[0])
+        with on_stream(device, self.stream(device) if stream is None else stream):
+            return cupy.empty(slot.shape, slot.numpy_dtypes[0])
+
+
+class TorchLibrary:
+    def device(self, array: Array, slot: Slot) -> int:
+        if not array.is_cuda:
+            raise WrongDevice(f"{slot.name} is on {array.device}: a kernel runs on a GPU\nhint: {slot.name}.cuda()")
+        return array.get_device()
+
+    def pointer(self, array: Array, slot: Slot, device: int, stream: int) -> int:
+        if (
+            array.shape != slot.shape
+            or array.dtype is not slot.torch_dtype
+            or array.get_device() != device
+            or not array.is_contiguous()
+        ):
+            seen = Seen(tuple(array.shape), array.dtype, array.stride(), str(array.device), "permute")
+            slot.refuse(seen, f"cuda:{device}")
+        return array.data_ptr()
+
+    def stream(self, device: int) -> int:
+        return self._raw_stream(device)
+
+    def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
+        torch = sys.modules["torch"]
+        if stream is None:
+            return torch.empty(slot.shape, dtype=slot.torch_dtype, device=_torch_device(device))
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            return torch.empty(slot.shape, dtype=slot.torch_dtype, device=_torch_device(device))
+
+    @cached_property
+    def _raw_stream(self) -> Callable[[int], int]:
+        torch = sys.modules["torch"]
+        # what torch's own compiler calls on its hot path: no Stream object is made
+        direct = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        return direct or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+
+
+class ForeignLibrary(CupyLibrary):
+    """Anything with `__cuda_array_interface__` or DLPack, seen through a CuPy view; results are CuPy's."""
+
+    def device(self, array: Array, slot: Slot) -> int:
+        return self.view(array, slot.name).data.device_id
+
+    def pointer(self, array: Array, slot: Slot, device: int, stream: int) -> int:
+        return super().pointer(self.view(array, slot.name, stream, slot.written), slot, device, stream)
+
+    def view(self, array: Array, name: str, stream: int | None = None, written: bool = False) -> Array:
+        """A CuPy array over the same memory.
+
+        `stream` is the one that will use it; it is made to wait for the stream on which the array is made.
+        """
+        interface = getattr(array, "__cuda_array_interface__", None)
+        if interface is not None:
+            return _interface_view(interface, array, name, stream, written)
+        kind, device = array.__dlpack_device__()
+        if kind not in _DLPACK_GPU:
+            raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: cupy.asarray copies it there")
+        if stream is None:
+            return _cupy().from_dlpack(array)
+        with on_stream(device, stream):
+            return _cupy().from_dlpack(array)
+
+
+#: DLDeviceType: CUDA, CUDA managed.
+_DLPACK_GPU = (2, 13)
+#: What the widest load or tensor map over scratch memory needs, in bytes.
+_SCRATCH_ALIGNMENT = 16
+CUPY, TORCH, FOREIGN = CupyLibrary(), TorchLibrary(), ForeignLibrary()
+
+
+def library_of(array: object, slot: Slot) -> Library:
+    """The library of an array.  Raises WrongType where it is none."""
+    for base in type(array).__mro__:
+        where = base.__module__.partition(".")[0]
+        if where == "cupy" and base.__name__ == "ndarray":
+            return CUPY
+        if where == "torch" and base.__name__ == "Tensor":
+            return TORCH
+    if hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack_device__"):
+        return FOREIGN
+    raise WrongType(
+        f"{slot.name} is a {type(array).__name__}: a CuPy array, a torch tensor, or an object with "
+        "__cuda_array_interface__ or DLPack is wanted"
+    )
+
+
+def handle(stream: object) -> int:
+    """The handle of a stream: CuPy's, torch's, anything with `__cuda_stream__`, or the handle itself."""
+    if isinstance(stream, int):
+        return stream
+    for attribute in ("ptr", "cuda_stream"):
+        if isinstance(found := getattr(stream, attribute, None), int):
+            return found
+    if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+        return protocol()[1]
+    raise WrongType(f"stream is a {type(stream).__name__}: a CuPy or torch stream, or a stream's handle, is wanted")
+
+
+def on_stream(device: int, stream: int) -> ExitStack:
+    """A context in which a GPU and one of its streams are CuPy's current ones."""
+    cupy = _cupy()
+    stack = ExitStack()
+    stack.enter_context(cupy.cuda.Device(device))
+    stack.enter_context(cupy.cuda.ExternalStream(stream, device))
+    return stack
+
+
+def check_numpy(array: object, slot: Slot) -> None:
+    """Raises a LaunchError's subclass where a NumPy array is not as the slot says."""
+    import numpy
+
+    if not isinstance(array, numpy.ndarray):
+        raise WrongType(f"{slot.name} is a {type(array).__name__}: the emulator takes NumPy arrays")
+    if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not array.flags.c_contiguous:
+        strides = [s // array.dtype.itemsize for s in array.strides]
+        slot.refuse(Seen(array.shape, array.dtype, strides, "cpu", "transpose"), "cpu")
+
+
+def allocate(size: int, device: int, stream: int) -> Any:
+    """Memory of CuPy's pool, used on one stream; also while that stream is captured."""
+    with cuda.driver().relaxed_capture(), on_stream(device, stream):
+        return _cupy().cuda.alloc(size)
+
+
+def scratch(array: Array, size: int, device: int, stream: int) -> Any:
+    """The memory of an array that a user gives as workspace.  Raises a LaunchError's subclass."""
+    view = array if isinstance(array, _cupy().ndarray) else FOREIGN.view(array, "workspace", stream, written=True)
+    if view.data.device_id != device:
+        raise WrongDevice(f"workspace is on cuda:{view.data.device_id}, the other arguments are on cuda:{device}")
+    if view.nbytes < size or not view.flags.c_contiguous:
+        raise WrongShape(f"workspace has {view.nbytes} bytes, the kernel needs {size} in one piece")
+    if view.data.ptr % _SCRATCH_ALIGNMENT:
+        raise Misaligned(f"workspace starts at {view.data.ptr:#x}, the kernel needs a multiple of {_SCRATCH_ALIGNMENT}")
+    return view.data
+
+
+def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: int | None, written: bool) -> Array:
+    """A CuPy array over memory described by the CUDA Array Interface, version 2 or 3."""
+    import numpy
+
+    cupy = _cupy()
+    address, read_only = interface["data"]
+    if written and read_only:
+        raise WrongType(f"{name}, a {type(owner).__name__}, is read-only")
+    device = cuda.driver().device_of(address)
+    if device is None:
+        raise WrongDevice(f"{name}, a {type(owner).__name__}, is not in a GPU's memory")
+    dtype = numpy.dtype(interface["typestr"])
+    if dtype.kind == "V":  # what NumPy has no name for: bits
+        dtype = numpy.dtype(f"u{dtype.itemsize}")
+    shape = interface["shape"]
+    strides = interface.get("strides") or tuple(s * dtype.itemsize for s in packed_strides(shape))
+    extent = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    memory = cupy.cuda.UnownedMemory(address, extent, owner, device)
+    written_on = interface.get("stream")
+    if stream is not None and written_on is not None and written_on != stream:
+        cuda.driver().wait(stream, written_on)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+@cache
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+@cache
+def _torch_device(device: int) -> Any:
+    return sys.modules["torch"].device("cuda", device)

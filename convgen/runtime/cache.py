@@ -1,0 +1,156 @@
+"""A cache of files under content keys, safe under many processes at once.
+
+An entry is a folder of files with a SHA256SUMS beside them.  It is written elsewhere and renamed into
+place, so nobody ever sees half of one; a lost race is fine, since both sides wrote the same.  Whatever
+does not match its sum is thrown away and counts as missing.  A cache that cannot be written is no
+error: it warns once and the work goes on without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+#: Entries beyond this many bytes go, least recently used first.
+LIMIT_BYTES = 2 << 30
+_SUMS = "SHA256SUMS"
+_STALE_SECONDS = 24 * 3600
+_warned: set[Path] = set()
+
+
+class CacheWarning(UserWarning):
+    """The cache cannot be used; compiled kernels are not kept."""
+
+
+class Cache:
+    """`root` is the folder; by default CONVGEN_CACHE_DIR or the user's cache folder.  CONVGEN_CACHE=0
+    in the environment turns every cache off.  Keys end in a hexadecimal digest."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or _default_root()
+        self.enabled = os.environ.get("CONVGEN_CACHE", "1") != "0"
+
+    def get(self, key: str) -> dict[str, bytes] | None:
+        """The files of an entry by name; None where there is none or it is corrupt (it is removed)."""
+        entry = self._entry(key)
+        if not self.enabled or not os.path.isdir(entry):
+            return None
+        try:
+            files = _verified(entry)
+        except (OSError, ValueError):
+            self._discard(entry)
+            return None
+        with suppress(OSError):  # a cache that may only be read
+            os.utime(entry)
+        return files
+
+    def put(self, key: str, files: Mapping[str, bytes]) -> None:
+        """Keep files under a key.  An entry that is there stays."""
+        if not self.enabled:
+            return
+        entry = self._entry(key)
+        staging = None
+        try:
+            staging = self._staging()
+            for name, data in files.items():
+                (staging / name).write_bytes(data)
+            sums = [f"{_digest(data)}  {name}\n" for name, data in sorted(files.items())]
+            (staging / _SUMS).write_text("".join(sums), encoding="ascii")
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(staging, entry)
+        except OSError as error:
+            if not os.path.isdir(entry):  # otherwise another process was faster
+                _warn(self.root, error)
+        finally:
+            if staging is not None:
+                shutil.rmtree(staging, ignore_errors=True)
+        if key.endswith("0"):  # one put in sixteen looks at the size of the whole
+            self._prune()
+
+    def clear(self) -> int:
+        """Removes every entry; how many there were."""
+        entries = self._entries()
+        for entry in entries:
+            self._discard(entry)
+        return len(entries)
+
+    def _entry(self, key: str) -> Path:
+        return self.root / key[-2:] / key
+
+    def _entries(self) -> list[Path]:
+        return list(self.root.glob("[0-9a-f][0-9a-f]/*"))
+
+    def _staging(self) -> Path:
+        """A fresh folder on the cache's own file system."""
+        base = self.root / "staging"
+        base.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=base))
+
+    def _discard(self, entry: Path) -> None:
+        """Takes an entry out of sight in one step, then deletes it."""
+        try:
+            grave = self._staging()
+            with suppress(FileNotFoundError):  # another process has done it
+                os.rename(entry, grave / entry.name)
+            shutil.rmtree(grave, ignore_errors=True)
+        except OSError as error:
+            _warn(self.root, error)
+
+    def _prune(self) -> None:
+        rows = []
+        for entry in self._entries():
+            with suppress(OSError):  # another process is removing it
+                rows.append((entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()), entry))
+        excess = sum(size for _, size, _ in rows) - LIMIT_BYTES
+        for _, size, entry in sorted(rows):
+            if excess <= 0:
+                break
+            self._discard(entry)
+            excess -= size
+        for left in self.root.glob("staging/*"):  # of processes that were killed
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def _default_root() -> Path:
+    if chosen := os.environ.get("CONVGEN_CACHE_DIR"):
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("convgen"))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _verified(entry: Path) -> dict[str, bytes]:
+    """The files of an entry.  Raises ValueError where one does not match its sum, is missing or extra."""
+    lines = (entry / _SUMS).read_text(encoding="ascii").splitlines()
+    sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    if set(os.listdir(entry)) != {_SUMS, *sums}:
+        raise ValueError("files are missing or extra")
+    files = {name: (entry / name).read_bytes() for name in sums}
+    if any(_digest(data) != sums[name] for name, data in files.items()):
+        raise ValueError("a file does not match its sum")
+    return files
+
+
+def _warn(root: Path, error: OSError) -> None:
+    if root in _warned:
+        return
+    _warned.add(root)
+    warnings.warn(
+        f"convgen's cache {root} cannot be used ({error.strerror or error}); kernels are compiled anew each time. "
+        "Set CONVGEN_CACHE_DIR to a folder that can be written, or CONVGEN_CACHE=0 to do without.",
+        CacheWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,242 @@
+"""The callable: a compiled kernel that takes a user's arrays and gives the result.
+
+A warm call reads each argument's shape, type, layout, device and address, and enqueues what was prepared
+for those addresses.  It does not synchronise, and with `out=` it does not allocate, so it can be
+captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from convgen.ir.plan import Launch, Plan
+from convgen.ir.tensor import Tensor
+from convgen.runtime.errors import Misaligned, Overlap, WrongArguments
+from convgen.runtime.launch import Program, workspace_bytes
+from convgen.runtime.manifest import buffer_name
+
+if TYPE_CHECKING:
+    from convgen.runtime.arguments import Slot
+    from convgen.runtime.arrays import Library
+    from convgen.runtime.artifacts import Artifact
+
+Array = Any
+#: How arguments of given types are read: the library that makes the result, what tells the GPU of the
+#: first argument, what gives the address of each.
+Readers = tuple["Library", Callable[..., int], tuple[Callable[..., int], ...]]
+
+
+class Kernel:
+    """A compiled convolution.
+
+        y = kernel(x, w, b=bias)                # a new y, of the library that x came from
+        kernel(x, w, b=bias, out=y, stream=s)   # no allocation
+
+    Tensors are passed in the order of `manifest.reads` then `manifest.operands`, or by their names in the
+    spec.  Each is packed, its shape the spec's in the spec's order of dims, and on one GPU: CuPy arrays,
+    torch tensors, or anything with `__cuda_array_interface__` or DLPack; none is copied.  The work goes to
+    `stream`, by default torch's current stream where a torch tensor was given, else CuPy's.
+
+    Raises a subclass of LaunchError before anything is launched, NoGpu or WrongGpu.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        replan: Callable[[], Plan] | None = None,
+        explain: Callable[[], str] | None = None,
+    ) -> None:
+        self.manifest = artifact.manifest
+        self.name = self.manifest.name
+        self.source = artifact.source
+        self.cubin = artifact.cubin
+        self.ptx = artifact.ptx
+        self._replan = replan
+        self._explain = explain
+        self._given = (*self.manifest.reads, *self.manifest.operands)
+        self._names = tuple(t.name for t in self._given)
+        self._readers: dict[tuple[type, ...], Readers] = {}
+        self._programs: dict[int, Program] = {}
+        self._workspaces: dict[tuple[int, int], Array] = {}  # by GPU and stream
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        return f"<convgen kernel {m.name}: {m.op} by {m.strategy} ({m.config}) for {m.target}>"
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, made anew from the spec; None where the kernel came without its spec."""
+        return self._replan() if self._replan else None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory that a call takes, and that `workspace=` must have."""
+        return workspace_bytes(*(w.bytes for w in self.manifest.workspaces))
+
+    def explain(self) -> str:
+        """Formulas, plan and reasons where the kernel came with its spec, else what the manifest says."""
+        if self._explain:
+            return self._explain()
+        m = self.manifest
+        figures = [
+            f"{entry}: {r.registers} registers, {r.spill_stores} bytes spilled" for entry, r in m.resources.items()
+        ]
+        return "\n".join([m.spec, f"strategy {m.strategy}: {m.config}", f"target {m.target}", m.reason, *figures])
+
+    def __call__(
+        self, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
+    ) -> Array:
+        """Computes the result, into `out` where it is given, and returns it.
+
+        `workspace` is scratch memory of `workspace_bytes` on the same GPU; without it the kernel brings
+        its own, which later calls on the same stream with `out=` use again.
+        """
+        given = self._bind(arrays, named)
+        slots = self._slots
+        if out is not None:
+            given = (*given, out)
+        types = tuple(map(type, given))
+        library, device_of, readers = self._readers.get(types) or self._find_readers(types, given)
+        device = device_of(given[0], slots[0])
+        handle = library.stream(device) if stream is None else _arrays().handle(stream)
+        addresses = [
+            read(array, slot, device, handle) for read, array, slot in zip(readers, given, slots, strict=False)
+        ]
+        if out is None:
+            result = library.empty(slots[-1], device, None if stream is None else handle)
+            addresses.append(library.pointer(result, slots[-1], device, handle))
+        else:
+            result = out
+        if self.manifest.workspaces:
+            scratch = self._scratch(workspace, device, handle, keep=out is not None)
+            addresses.append(scratch.ptr)  # `scratch` lives until the launch is enqueued
+        program = self._programs.get(device) or self._load(device)
+        key = (handle, *addresses)
+        calls = program.prepared.get(key)
+        if calls is None:
+            self._check_addresses(addresses)
+            calls = program.prepare(key)
+        program.run(calls)
+        return result
+
+    def emulate(
+        self,
+        *arrays: Array,
+        out: Array = None,
+        seed: int = 0,
+        progress: Callable[..., None] | None = None,
+        sms: int = 2,
+        **named: Array,
+    ) -> Array:
+        """Runs the generated source on the CPU, on NumPy arrays of the same shapes and types.
+
+        `seed` decides the order in which the emulated GPU does things, `sms` how many multiprocessors it
+        has.  A result that is not given starts as NaN (-1 for integers) in every element.
+        """
+        import numpy
+
+        from convgen import emulator
+        from convgen.runtime.arrays import check_numpy
+
+        given = self._bind(arrays, named)
+        slots = self._slots
+        if out is None:
+            out = numpy.empty(slots[-1].shape, slots[-1].numpy_dtypes[0])
+            out.view(numpy.uint8).fill(0xFF)
+        for array, slot in zip((*given, out), slots, strict=True):
+            check_numpy(array, slot)
+        buffers = {slot.buffer: array for array, slot in zip((*given, out), slots, strict=True)}
+        m = self.manifest
+        emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
+        return out
+
+    @cached_property
+    def _slots(self) -> tuple[Slot, ...]:
+        """What is expected of each tensor that is read, each operand, and the result."""
+        from convgen.runtime.arguments import Slot
+
+        alignments: dict[str, int] = {}
+        for step in self.manifest.steps:
+            for param in step.params if isinstance(step, Launch) else ():
+                alignments[param.buffer] = max(param.alignment, alignments.get(param.buffer, 1))
+
+        def slot(tensor: Tensor, written: bool) -> Slot:
+            buffer = buffer_name(tensor)
+            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), written)
+
+        return (*(slot(t, False) for t in self._given), slot(self.manifest.result, True))
+
+    def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> tuple[Array, ...]:
+        """The arguments in the order of the slots."""
+        given = arrays
+        if named:
+            given += tuple([named[name] for name in self._names[len(arrays) :] if name in named])
+        if len(given) != len(self._names) or len(arrays) + len(named) != len(self._names):
+            self._refuse_call(arrays, named)
+        return given
+
+    def _refuse_call(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> NoReturn:
+        names, positional = self._names, self._names[: len(arrays)]
+        problems = [
+            *(f"{name} is missing" for name in names if name not in positional and name not in named),
+            *(f"{name} is given twice" for name in named if name in positional),
+            *(f"it has no tensor {name}" for name in named if name not in names),
+        ]
+        if len(arrays) > len(names):
+            problems.append(f"{len(arrays)} tensors are given, it takes {len(names)}")
+        reads = [t.name for t in self.manifest.reads]
+        operands = [f"{t.name}=..." for t in self.manifest.operands]
+        call = ", ".join([*reads, *operands, "out=None", "stream=None"])
+        raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}({call})")
+
+    def _find_readers(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
+        arrays = _arrays()
+        libraries = [arrays.library_of(a, slot) for a, slot in zip(given, self._slots, strict=False)]
+        inputs = libraries[: len(self._names)]
+        library = arrays.TORCH if arrays.TORCH in inputs else arrays.CUPY
+        found = library, libraries[0].device, tuple(each.pointer for each in libraries)
+        self._readers[types] = found
+        return found
+
+    def _load(self, device: int) -> Program:
+        with self._lock:
+            if device not in self._programs:
+                self._programs[device] = Program(self.manifest, self.cubin, device)
+            return self._programs[device]
+
+    def _scratch(self, workspace: Array, device: int, stream: int, keep: bool) -> Any:
+        """Memory for the workspaces, with its address as `ptr`."""
+        arrays = _arrays()
+        size = self.workspace_bytes
+        if workspace is not None:
+            return arrays.scratch(workspace, size, device, stream)
+        found = self._workspaces.get((device, stream))
+        if found is None:
+            found = arrays.allocate(size, device, stream)
+            if keep:
+                self._workspaces[device, stream] = found
+        return found
+
+    def _check_addresses(self, addresses: list[int]) -> None:
+        """What depends on the addresses alone, so that a prepared launch need not be checked again."""
+        *inputs, result = spans = list(zip(self._slots, addresses, strict=False))
+        for slot, address in spans:
+            if address % slot.alignment:
+                raise Misaligned(
+                    f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
+                    f"\nhint: pass a copy of {slot.name}: new arrays are aligned"
+                )
+        out, start = result
+        for slot, address in inputs:
+            if address < start + out.tensor.bytes and start < address + slot.tensor.bytes:
+                raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
+
+
+def _arrays() -> Any:
+    from convgen.runtime import arrays
+
+    return arrays

@@ -1,0 +1,167 @@
+"""A kernel's code on one GPU, and its launches.
+
+What a launch takes (configuration, parameter block, tensor maps) depends on the stream and on the
+addresses alone.  It is prepared once for each set of those and never changed afterwards, so a repeated
+call writes nothing, encodes nothing, and is safe from any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap
+from convgen.runtime import cuda, tensor_map
+from convgen.runtime.errors import NoGpu, WrongGpu
+from convgen.runtime.manifest import Manifest, buffer_name
+from convgen.targets import TARGETS, target_for
+
+#: A function and its arguments; it returns a driver status, where 0 and None are success.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+#: How many sets of addresses, and tensor maps, a program keeps ready; the oldest goes first.
+KEPT = 4096
+#: Workspaces share one allocation and start at multiples of this many bytes.
+WORKSPACE_ALIGNMENT = 256
+
+
+class Program:
+    """A compiled kernel loaded on one GPU.  Raises NoGpu, WrongGpu, DriverError.
+
+    A call's key is (stream, *addresses of reads, operands and result[, address of the workspaces]).
+    """
+
+    def __init__(self, manifest: Manifest, cubin: bytes, device: int) -> None:
+        self.device = device
+        self.prepared: dict[tuple[int, ...], tuple[Call, ...]] = {}
+        self._manifest = manifest
+        self._driver = driver = cuda.driver()
+        self._one_gpu = driver.device_count == 1
+        self._sms = driver.attribute(device, cuda.MULTIPROCESSOR_COUNT)
+        self._lock = threading.Lock()
+        self._maps: dict[tuple[TensorMap, int], Any] = {}
+        _check_capability(manifest, driver.capability(device), device)
+        launches = [step for step in manifest.steps if isinstance(step, Launch)]
+        with driver.relaxed_capture(), driver.context(device):
+            module = driver.load(cubin)
+            self._functions = {s.entry: driver.function(module, s.entry, s.shared_bytes) for s in launches}
+
+    def prepare(self, key: tuple[int, ...]) -> tuple[Call, ...]:
+        """The calls that a launch takes, kept in `prepared`.  Raises DriverError."""
+        stream, *addresses = key
+        buffers = {buffer_name(t): (a, t.bytes) for t, a in zip(self._manifest.tensors, addresses, strict=False)}
+        base = addresses[-1]
+        for workspace in self._manifest.workspaces:
+            buffers[workspace.name] = base, workspace.bytes
+            base += workspace_bytes(workspace.bytes)
+        with self._lock:
+            calls = tuple(self._call(step, buffers, stream) for step in self._manifest.steps)
+            _keep(self.prepared, key, calls)
+        return calls
+
+    def run(self, calls: tuple[Call, ...]) -> None:
+        """Enqueues prepared calls.  Raises DriverError."""
+        if not self._one_gpu and not self._driver.is_current(self.device):
+            with self._driver.context(self.device):
+                self._enqueue(calls)
+        else:
+            self._enqueue(calls)
+
+    def _enqueue(self, calls: tuple[Call, ...]) -> None:
+        for function, arguments in calls:
+            status = function(*arguments)
+            if status:
+                if status == cuda.INVALID_CONTEXT:  # this thread has not used the GPU yet
+                    self._driver.enter(self.device)
+                    status = function(*arguments)
+                self._driver.check(status, f"launching {self._manifest.name}")
+
+    def _call(self, step: Step, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
+        if isinstance(step, Launch):
+            return self._launch(step, buffers, stream)
+        if isinstance(step, Fill):
+            address, size = buffers[step.buffer]
+            return self._driver.memset, (address, 0, size, stream)
+        from convgen.runtime import cublas
+
+        addresses = {name: address for name, (address, _) in buffers.items()}
+        return cublas.prepare(step, addresses, self.device, stream), ()
+
+    def _launch(self, step: Launch, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
+        values = [self._value(param, buffers) for param in step.params]
+        block = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        attributes = (cuda.LaunchAttribute * 1)(
+            cuda.LaunchAttribute(id=cuda.PROGRAMMATIC_STREAM_SERIALIZATION, value=1),
+        )
+        config = cuda.LaunchConfig(
+            grid=launch_grid(step, self._sms),
+            block=(step.block, 1, 1),
+            shared_bytes=step.shared_bytes,
+            stream=stream,
+            attributes=attributes,
+            attribute_count=int(step.dependent),
+        )
+        config.keep = values  # the block holds their addresses alone
+        return self._driver.launch, (ctypes.byref(config), self._functions[step.entry], block, None)
+
+    def _value(self, param: Param, buffers: dict[str, tuple[int, int]]) -> Any:
+        """A parameter's storage, of which the driver copies as many bytes as the kernel declares."""
+        if param.map is not None:
+            return self._tensor_map(param.map, buffers[param.buffer][0])
+        if param.kind == "int":
+            return ctypes.c_int(param.value)
+        return ctypes.c_void_p(buffers[param.buffer][0])
+
+    def _tensor_map(self, map: TensorMap, address: int) -> Any:
+        key = map, address
+        if key not in self._maps:
+            _keep(self._maps, key, ctypes.create_string_buffer(tensor_map.encode(map, address), tensor_map.BYTES))
+        return self._maps[key]
+
+
+def launch_grid(launch: Launch, sms: int) -> tuple[int, int, int]:
+    """Blocks to launch on a GPU of that many multiprocessors."""
+    if not launch.persistent:
+        return launch.grid
+    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // launch.cluster * launch.cluster
+    return max(blocks, launch.cluster), 1, 1
+
+
+def workspace_bytes(*sizes: int) -> int:
+    """Bytes of one allocation for workspaces of these sizes."""
+    return sum(-(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for size in sizes)
+
+
+def device_capability() -> tuple[int, int] | None:
+    """Compute capability of the GPU at hand; None where there is none.
+
+    Asks NVML first where all GPUs are alike, since initialising CUDA takes a tenth of a second or more.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None
+    found = cuda.nvml_capabilities()
+    if len(found) == 1:
+        return found.pop()
+    try:
+        return cuda.driver().capability(0)
+    except NoGpu:
+        return None
+
+
+def _check_capability(manifest: Manifest, capability: tuple[int, int], device: int) -> None:
+    if TARGETS[manifest.target].runs_on(capability):
+        return
+    fits = target_for(capability)
+    version = ".".join(map(str, capability))
+    hint = f"compile for target {fits}" if fits else "convgen has no target for it"
+    where = f"GPU {device} has compute capability {version}"
+    raise WrongGpu(f"{manifest.name} was compiled for {manifest.target}; {where}\nhint: {hint}")
+
+
+def _keep(kept: dict, key: Any, value: Any) -> None:
+    if len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value

@@ -1,0 +1,162 @@
+"""The manifest: everything that running a compiled kernel takes, as plain data.
+
+It is written beside the cubin as JSON and read back without parsing the spec, so that a kernel from the
+cache runs without sympy, lark or jinja2.  JSON and records correspond field by field; the record types
+themselves (`ir.plan`, `ir.tensor`) are the schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Any
+
+from convgen.diagnostics import ConvgenError
+from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step, Workspace
+from convgen.ir.tensor import Tensor
+from convgen.runtime.nvrtc import Resources
+
+#: Changes whenever a field changes its name or its meaning.
+SCHEMA = 1
+_STEPS: dict[str, type] = {"launch": Launch, "gemm": Gemm, "fill": Fill}
+_STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
+
+
+class ManifestError(ConvgenError):
+    """A manifest's text is not one, or is of another version of convgen."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was compiled, why so, and how to run it.
+
+    `reads` are the tensors that a caller passes, in order, then `operands`; `result` is what comes back.
+    `steps` run in order on one stream.  `macs` counts multiply-adds, `min_bytes` each tensor once.
+    `spec` is the canonical text, `digest` its digest; `resources` are ptxas's figures by entry point.
+    """
+
+    convgen: str
+    name: str
+    op: str
+    strategy: str
+    config: str
+    reason: str
+    notes: tuple[str, ...]
+    target: str
+    digest: str
+    spec: str
+    macs: int
+    min_bytes: int
+    reads: tuple[Tensor, ...]
+    operands: tuple[Tensor, ...]
+    result: Tensor
+    steps: tuple[Step, ...]
+    workspaces: tuple[Workspace, ...]
+    resources: Mapping[str, Resources]
+    nvrtc: str
+    flags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, resources: Mapping[str, Resources], nvrtc: str, flags: tuple[str, ...]) -> Manifest:
+        """The manifest of a plan whose source NVRTC has compiled."""
+        from convgen import __version__
+
+        problem = plan.problem
+        return cls(
+            convgen=__version__,
+            name=problem.name,
+            op=str(problem.op),
+            strategy=plan.strategy,
+            config=str(plan.config),
+            reason=plan.reason,
+            notes=plan.notes,
+            target=plan.target.name,
+            digest=problem.digest,
+            spec=str(problem),
+            macs=problem.macs,
+            min_bytes=problem.min_bytes,
+            reads=problem.reads,
+            operands=problem.operands,
+            result=problem.result,
+            steps=plan.steps,
+            workspaces=plan.workspaces,
+            resources=dict(resources),
+            nvrtc=nvrtc,
+            flags=flags,
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor that a launch touches: reads, operands, result."""
+        return (*self.reads, *self.operands, self.result)
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": SCHEMA, **_plain(self)}, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Raises ManifestError."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise ManifestError(f"not a manifest: {error}") from None
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ManifestError(f"not a manifest of schema {SCHEMA}: compile the spec again with this convgen")
+        try:
+            return _record(cls, data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ManifestError(f"a manifest with a missing or wrong field: {error!r}") from None
+
+
+def buffer_name(tensor: Tensor) -> str:
+    """What steps call a tensor's memory: its role, or its name where it is an operand."""
+    return tensor.name if tensor.role == "operand" else tensor.role
+
+
+def _plain(value: Any) -> Any:
+    """Records as dicts, tuples as lists.  A step says which kind it is; a tensor also shows its shape
+    and strides, which readers of the JSON want and `_record` derives again."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    plain: dict[str, Any] = {"step": _STEP_NAMES[type(value)]} if type(value) in _STEP_NAMES else {}
+    plain |= {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Tensor):
+        plain |= {"shape": list(value.shape), "strides": list(value.strides)}
+    return plain
+
+
+def _record(kind: Any, data: Any) -> Any:
+    """The inverse of `_plain`, led by the type that is wanted."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{name: _record(hint, data[name]) for name, hint in _hints(kind)})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        kinds = arguments[:1] * len(data) if arguments[-1] is Ellipsis else arguments
+        return tuple(_record(hint, item) for hint, item in zip(kinds, data, strict=True))
+    if origin is UnionType:  # X | None, or a step
+        if data is None:
+            return None
+        chosen = _STEPS[data["step"]] if Launch in arguments else arguments[0]
+        return _record(chosen, data)
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _record(arguments[1], item) for key, item in data.items()}
+    if kind is float and isinstance(data, int):
+        return float(data)
+    if not isinstance(data, kind):
+        raise TypeError(f"expected {kind.__name__}, got {data!r}")
+    return data
+
+
+@cache
+def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
