@@ -6,9 +6,9 @@ calls `floor_div` or `floor_mod` (templates/types.cuh.j2), otherwise the plain o
 
 from __future__ import annotations
 
-from sympy import Add, Expr, Integer, Mul, Symbol
+from sympy import Add, Expr, Integer, Mul, Pow, Symbol
 
-from convgen.ir.integer import Ranges, bounds, floordiv, mod
+from convgen.ir.integer import Ranges, bounds, factors, floordiv, mod
 
 _ADD, _MUL, _ATOM = 1, 2, 3
 
@@ -25,10 +25,10 @@ def _print(e: Expr, ranges: Ranges) -> tuple[str, int]:
         return e.name, _ATOM
     if isinstance(e, Add):
         # positive terms first, symbols before the constant: reads as a person writes it
-        terms = sorted(e.args, key=lambda t: (t.is_Integer, t.could_extract_minus_sign(), -_weight(t), str(t)))
+        terms = sorted(e.args, key=lambda t: (t.is_Integer, _coefficient(t) < 0, -abs(_coefficient(t)), str(t)))
         text = ""
         for t in terms:
-            if t.could_extract_minus_sign():
+            if _coefficient(t) < 0:
                 part, level = _print(-t, ranges)
                 part = f"({part})" if level == _ADD else part
                 text = f"{text} - {part}" if text else f"-{part}"
@@ -36,12 +36,12 @@ def _print(e: Expr, ranges: Ranges) -> tuple[str, int]:
                 part, _ = _print(t, ranges)
                 text = f"{text} + {part}" if text else part
         return text, _ADD
-    if isinstance(e, Mul):
-        factors = sorted(e.args, key=lambda f: (f.is_Integer, str(f)))
-        if factors[-1] == -1:
-            part, level = _print(Mul(*factors[:-1]), ranges)
+    if isinstance(e, Mul | Pow):
+        parts = sorted(factors(e), key=lambda f: (f.is_Integer, str(f)))
+        if parts[-1] == -1:
+            part, level = _print(Mul(*parts[:-1]), ranges)
             return f"-{part if level > _ADD else f'({part})'}", _ADD
-        return " * ".join(_wrap(f, ranges, _ATOM) for f in factors), _MUL
+        return " * ".join(_wrap(f, ranges, _ATOM) for f in parts), _MUL
     if isinstance(e, floordiv | mod):
         a, b = e.args
         negative = bounds(a, ranges)[0] < 0
@@ -58,6 +58,5 @@ def _wrap(e: Expr, ranges: Ranges, level: int) -> str:
     return text if own >= level else f"({text})"
 
 
-def _weight(t: Expr) -> int:
-    c, _ = t.as_coeff_Mul()
-    return abs(int(c)) if isinstance(c, Integer) else 0
+def _coefficient(t: Expr) -> int:
+    return int(t.as_coeff_Mul()[0])
