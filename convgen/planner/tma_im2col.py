@@ -29,9 +29,9 @@ def default_tile(problem: ConvProblem, target: Target, fixed: Mapping[str, int |
     best: tuple[float, Tile] | None = None
     for m, consumers in ((64, 1), (128, 2), (192, 3), (256, 2)):
         for n in (16, 32, 48, 64, 96, 128, 160, 192, 256):
-            if (m, consumers) == (256, 2) and n > 128 or consumers == 3 and n > 192:
+            if ((m, consumers) == (256, 2) and n > 128) or (consumers == 3 and n > 192):
                 continue
-            if "tile.m" in fixed and m != fixed["tile.m"] or "tile.n" in fixed and n != fixed["tile.n"]:
+            if ("tile.m" in fixed and m != fixed["tile.m"]) or ("tile.n" in fixed and n != fixed["tile.n"]):
                 continue
             if "consumers" in fixed and consumers != fixed["consumers"]:
                 continue

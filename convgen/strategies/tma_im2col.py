@@ -58,6 +58,16 @@ class RegisterSplit:
 REGISTERS: dict[int, RegisterSplit | None] = {1: None, 2: RegisterSplit(40, 232), 3: RegisterSplit(32, 160)}
 
 
+def register_split(consumers: int, blocks: int) -> RegisterSplit | None:
+    return REGISTERS[consumers] if blocks == 1 else None
+
+
+def block_threads(consumers: int, blocks: int = 1) -> int:
+    """Threads of a block: the consumers' warpgroups, then a warp for the producer, which setmaxnreg asks to be a
+    warpgroup of its own."""
+    return 128 * consumers + (128 if register_split(consumers, blocks) else 32)
+
+
 # --- configuration -----------------------------------------------------------------------------------
 
 
@@ -209,7 +219,7 @@ class TmaIm2col:
         launch = Launch(
             entry=prefix,
             grid=(tiles * config.split, 1, 1),
-            block=128 * (config.consumers + 1),
+            block=block_threads(config.consumers, config.blocks),
             params=tuple(params),
             shared_bytes=size.total,
             cluster=config.split,
@@ -260,7 +270,7 @@ class TmaIm2col:
             c_blocks=-(-problem.c // config.k),
             m_tail=problem.output_pixels % config.m != 0,
             n_tail=problem.k % config.n != 0,
-            registers=REGISTERS[config.consumers] if config.blocks == 1 else None,
+            registers=register_split(config.consumers, config.blocks),
             rows_per_consumer=config.m if config.schedule == "pingpong" else config.m // config.consumers,
             in_type=problem.x.dtype,
             by_tma=stores_by_tma(problem),
@@ -352,14 +362,9 @@ def _config_obstacles(problem: ConvProblem, target: Target, options: Options) ->
         )
     rows = config.m if pingpong else config.m // config.consumers
     accumulators = rows // 64 * config.n // 2
-    split = REGISTERS.get(config.consumers)
-    # a launch of 512 threads is compiled for 128 registers a thread before setmaxnreg can act
-    limit = (
-        65536 // (128 * (config.consumers + 1) * config.blocks)
-        if (split is None or config.blocks > 1)
-        else (split.consumer)
-    )
-    budget = min(limit, 255) - 40
+    split = register_split(config.consumers, config.blocks)
+    limit = split.consumer if split else 65536 // (block_threads(config.consumers, config.blocks) * config.blocks)
+    budget = min(limit // 8 * 8, 255) - 40
     if accumulators > budget:
         found.append(
             Obstacle(
@@ -380,7 +385,9 @@ def _config_obstacles(problem: ConvProblem, target: Target, options: Options) ->
                 Obstacle(f"tile n={config.n} does not split into {config.split} times 8 channels", option="split")
             )
         if steps // config.merge < config.split:
-            found.append(Obstacle(f"{steps // config.merge} stages of k are fewer than split {config.split}", option="split"))
+            found.append(
+                Obstacle(f"{steps // config.merge} stages of k are fewer than split {config.split}", option="split")
+            )
     if found:
         return found
     size = footprint(problem, config)

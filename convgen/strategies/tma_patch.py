@@ -17,7 +17,7 @@ from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import pairwise
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.tma_im2col import REGISTERS, ROW_ALIGNMENT, SWIZZLE_FIELD, _memory_order
+from convgen.strategies.tma_im2col import REGISTERS, ROW_ALIGNMENT, SWIZZLE_FIELD, _memory_order, block_threads
 from convgen.targets import Target
 
 MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
@@ -178,7 +178,7 @@ class TmaPatch:
         launch = Launch(
             entry=f"convgen_{problem.name}",
             grid=(size.tiles * size.channel_tiles, 1, 1),
-            block=128 * (config.consumers + 1),
+            block=block_threads(config.consumers),
             params=tuple(params),
             shared_bytes=size.total,
             persistent=True,
