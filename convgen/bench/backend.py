@@ -8,23 +8,22 @@ of CuPy, so that everything that runs there is captured and timed, whoever launc
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy
 
-from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
 from convgen.ir.verify import poison
+from convgen.runtime.cuda import driver
+from convgen.runtime.nvrtc import nvrtc_version
 
 Array = Any
-
-
-class NoGpu(ConvgenError):
-    """Measuring was asked for where there is no GPU."""
 
 
 class Backend(Protocol):
@@ -41,6 +40,10 @@ class Backend(Protocol):
 
     def replay(self, graph: Any, times: int) -> list[float]:
         """Milliseconds of each of `times` replays, enqueued back to back."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Start the random numbers of `normal` anew."""
         ...
 
     def normal(self, tensor: Tensor) -> Array:
@@ -63,20 +66,19 @@ class Backend(Protocol):
         """Give cached memory back to the driver."""
         ...
 
+    def environment(self) -> dict[str, str]:
+        """The GPU's name (`gpu`), and versions of the driver and of the libraries in use."""
+        ...
+
 
 def at_hand() -> Backend:
     """PyTorch's backend where it is installed with CUDA, else CuPy's.  Raises NoGpu."""
+    driver()
     if importlib.util.find_spec("torch"):
         import torch
 
         if torch.cuda.is_available():
             return TorchBackend()
-    import cupy
-
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as e:
-        raise NoGpu(f"measuring needs a GPU, and the CUDA driver reports: {e}") from None
     return CupyBackend()
 
 
@@ -122,6 +124,9 @@ class CupyBackend:
         events[-1].synchronize()
         return [self.cupy.cuda.get_elapsed_time(a, b) for a, b in pairwise(events)]
 
+    def seed(self, seed: int) -> None:
+        self.cupy.random.seed(seed)
+
     def normal(self, tensor: Tensor) -> Array:
         if not tensor.element.is_float:
             return self.cupy.random.randint(-8, 9, tensor.shape).astype(tensor.element.numpy)
@@ -143,6 +148,9 @@ class CupyBackend:
 
     def release(self) -> None:
         self.cupy.get_default_memory_pool().free_all_blocks()
+
+    def environment(self) -> dict[str, str]:
+        return _environment(self.cupy)
 
 
 #: Element type -> PyTorch's name, and the integer type of the same width that CuPy can read.
@@ -200,6 +208,9 @@ class TorchBackend:
         events[-1].synchronize()
         return [a.elapsed_time(b) for a, b in pairwise(events)]
 
+    def seed(self, seed: int) -> None:
+        self.torch.manual_seed(seed)
+
     def normal(self, tensor: Tensor) -> Array:
         dtype = self.dtype(tensor.dtype)
         if not tensor.element.is_float:
@@ -227,3 +238,30 @@ class TorchBackend:
     def release(self) -> None:
         self.torch.cuda.empty_cache()
         self.cupy.get_default_memory_pool().free_all_blocks()
+
+    def environment(self) -> dict[str, str]:
+        cudnn = self.torch.backends.cudnn.version()
+        libraries = {"torch": self.torch.__version__, "torch_cuda": self.torch.version.cuda}
+        if cudnn:
+            libraries["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+        return _environment(self.cupy) | libraries
+
+
+def _environment(cupy: Any) -> dict[str, str]:
+    runtime = cupy.cuda.runtime
+    cuda = runtime.driverGetVersion()
+    return {
+        "gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
+        "driver": _kernel_driver(),
+        "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "nvrtc": nvrtc_version(),
+        "cupy": cupy.__version__,
+    }
+
+
+def _kernel_driver() -> str:
+    """Version of the driver's kernel module, as `nvidia-smi` shows it."""
+    with suppress(OSError):
+        if found := re.search(r"\s(\d+\.\d+[\d.]*)\s", Path("/proc/driver/nvidia/version").read_text()):
+            return found[1]
+    return "unknown"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from convgen.bench.backend import Array, Backend
@@ -24,7 +24,9 @@ MOST_SETS = 32
 #: A replay lasts about this long; a kernel so slow that one round of the sets takes `LONGEST_MS` does less.
 REPLAY_MS = 1.5
 LONGEST_MS = 15.0
+#: Replays that count: fewer of a kernel so slow that they would take longer than MOST_MS together.
 REPLAYS = 8
+MOST_MS = 100.0
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ class Timing:
         return f"{self.us:.2f} us"
 
 
-def time_graph(run: Callable[[int], object], sets: int, backend: Backend, replays: int = REPLAYS) -> Timing:
+def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopeless_us: float = math.inf) -> Timing:
     """Time a launch.  `run(i)` launches on buffer set i on the current stream, and must be capturable
-    after its first call."""
+    after its first call.  A launch slower than `hopeless_us` is timed roughly."""
     with backend.stream():
         for i in range(sets):  # modules load, workspaces are made, libraries choose their algorithms
             run(i)
@@ -53,11 +55,13 @@ def time_graph(run: Callable[[int], object], sets: int, backend: Backend, replay
         while True:
             graph = backend.capture(lambda n=launches: _cycle(run, n, sets))  # type: ignore[misc]
             lasted = backend.replay(graph, 2)[-1]
+            if lasted * 1000 > hopeless_us * launches:
+                return Timing(lasted * 1000 / launches, 0.0, 1, launches)
             wanted = _launches(lasted / launches, sets)
             if wanted <= 1.3 * launches:
                 break
             launches = min(wanted, 32 * launches)  # the first, short graphs are mostly overhead
-        count = max(3, min(replays, round(100 / max(lasted, 1e-3))))
+        count = max(3, min(REPLAYS, round(MOST_MS / max(lasted, 1e-3))))
         times = sorted(t * 1000 / launches for t in backend.replay(graph, count + 1)[1:])
     median = statistics.median(times)
     return Timing(median, (times[-1] - times[0]) / median, count, launches)
@@ -77,14 +81,10 @@ def _launches(ms: float, sets: int) -> int:
 
 @dataclass(frozen=True)
 class Buffers:
-    """One set of arrays for a problem: what the operator reads, in order; operands by name; the result."""
+    """One set of arrays for a problem: what the operator reads, then the operands; the result."""
 
-    reads: tuple[Array, ...]
-    operands: Mapping[str, Array]
+    inputs: tuple[Array, ...]
     out: Array
-
-    def launch(self, kernel: Callable[..., object]) -> object:
-        return kernel(*self.reads, **self.operands, out=self.out)
 
 
 def set_count(bytes_each: int, bytes_together: float = ROTATED_BYTES) -> int:
@@ -99,16 +99,15 @@ def buffer_sets(problem: ConvProblem, backend: Backend, bytes_together: float = 
 
 
 def _buffers(problem: ConvProblem, backend: Backend) -> Buffers:
-    return Buffers(
-        tuple(backend.normal(t) for t in problem.reads),
-        {t.name: backend.normal(t) for t in problem.operands},
-        backend.poisoned(problem.result),
-    )
+    inputs = tuple(backend.normal(t) for t in (*problem.reads, *problem.operands))
+    return Buffers(inputs, backend.poisoned(problem.result))
 
 
-def time_kernel(kernel: Callable[..., object], sets: Sequence[Buffers], backend: Backend) -> Timing:
-    """Time a compiled kernel, called as `kernel(*reads, **operands, out=...)`, over buffer sets."""
-    return time_graph(lambda i: sets[i].launch(kernel), len(sets), backend)
+def time_kernel(
+    kernel: Callable[..., object], sets: Sequence[Buffers], backend: Backend, hopeless_us: float = math.inf
+) -> Timing:
+    """Time a compiled kernel, called as `kernel(*inputs, out=...)`, over buffer sets."""
+    return time_graph(lambda i: kernel(*sets[i].inputs, out=sets[i].out), len(sets), backend, hopeless_us)
 
 
 # ---- verifying ---------------------------------------------------------------------------------
@@ -119,34 +118,53 @@ _ELEMENTS = 1 << 25
 
 def check(kernel: Callable[..., object], problem: ConvProblem, backend: Backend) -> verify.Report:
     """Launch once on fresh random data and compare every element with the float64 reference."""
-    seed = random.SystemRandom().getrandbits(32)
-    with backend.stream():
-        buffers = _check_buffers(problem, backend, seed)
-        buffers.launch(kernel)
-        arrays = {t.role: backend.as_xp(a) for t, a in zip(problem.reads, buffers.reads, strict=True)}
-        arrays |= {name: backend.as_xp(a) for name, a in buffers.operands.items()}
-        actual = backend.as_xp(buffers.out)
-        report = None
-        for part, first in image_parts(problem):
-            cut = {name: cut_images(problem.tensor(name), part.n, first, a) for name, a in arrays.items()}
-            report = verify.check(part, cut, cut_images(problem.result, part.n, first, actual), xp=backend.xp)
-            if not report:
-                where = f"; counted from image {first}" if first else ""
-                return replace(report, message=f"{report.message}{where} (seed {seed})")
-    assert report is not None
-    return report
+    return Checker(problem, backend)(kernel)
 
 
-def _check_buffers(problem: ConvProblem, backend: Backend, seed: int) -> Buffers:
-    """Random inputs: on the GPU, but on the host where sums must be scaled to the result's narrow range."""
+class Checker:
+    """Random data for a problem and what a right kernel makes of it, computed once for any number of kernels."""
+
+    def __init__(self, problem: ConvProblem, backend: Backend) -> None:
+        self._problem, self._backend = problem, backend
+        self._seed = random.SystemRandom().getrandbits(32)
+        with backend.stream():
+            self._inputs = _check_inputs(problem, backend, self._seed)
+            tensors = (*problem.reads, *problem.operands)
+            arrays = [(t, backend.as_xp(a)) for t, a in zip(tensors, self._inputs, strict=True)]
+            self._parts = []
+            for part, first in image_parts(problem):
+                cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in arrays}
+                self._parts.append((part, first, verify.expect(part, cut, backend.xp)))
+
+    def __call__(self, kernel: Callable[..., object]) -> verify.Report:
+        """Whether a kernel's result is right, in every element."""
+        problem, backend = self._problem, self._backend
+        with backend.stream():
+            out = backend.poisoned(problem.result)
+            kernel(*self._inputs, out=out)
+            actual = backend.as_xp(out)
+            for part, first, expected in self._parts:
+                cut = cut_images(problem.result, part.n, first, actual)
+                report = verify.compare(part, cut, expected, backend.xp)
+                if not report:
+                    where = f"; counted from image {first}" if first else ""
+                    return replace(report, message=f"{report.message}{where} (seed {self._seed})")
+        return report
+
+
+def _check_inputs(problem: ConvProblem, backend: Backend, seed: int) -> list[Array]:
+    """Random inputs: made on the GPU, but on the host where sums must be scaled to the result's narrow range."""
+    tensors = (*problem.reads, *problem.operands)
     if not (problem.result.element.is_float and problem.result.element.bytes == 1):
-        return _buffers(problem, backend)
+        backend.seed(seed)
+        return [backend.normal(t) for t in tensors]
     made = verify.random_inputs(problem, seed)
-    return Buffers(
-        tuple(backend.upload(made[t.role], t) for t in problem.reads),
-        {t.name: backend.upload(made[t.name], t) for t in problem.operands},
-        backend.poisoned(problem.result),
-    )
+    return [backend.upload(made[_array_name(t)], t) for t in tensors]
+
+
+def _array_name(tensor: Tensor) -> str:
+    """What references call a tensor."""
+    return tensor.name if tensor.role == "operand" else tensor.role
 
 
 def image_parts(problem: ConvProblem) -> list[tuple[ConvProblem, int]]:
