@@ -1,0 +1,71 @@
+"""implicit_gemm: fprop on mma.sync with addresses made in software, for sm_80 and up.
+
+It serves what TMA cannot: rows of any alignment, any channel count, groups, every memory layout.  After
+"Characterizing and Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication
+Accelerators" (2021), section V: the lowered matrix is never made, blocks of it are.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem, Op
+from convgen.strategies import lowering
+from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.implicit_gemm import gather
+from convgen.strategies.implicit_gemm.mma import MATHS, MMAS, maths
+from convgen.strategies.implicit_gemm.walk import ORDERS
+from convgen.targets import Target
+
+OPTIONS = (
+    Option("tile.m", "output pixels a tile", 16, 512),
+    Option("tile.n", "output channels of a group a tile", 16, 512),
+    Option("tile.k", "elements of gemm_k a step", choices=(16, 32, 64, 128)),
+    Option("warps.m", "warps along m", 1, 8),
+    Option("warps.n", "warps along n", 1, 8),
+    Option("stages", "k steps in flight", 2, 8),
+    Option("split", "slices of gemm_k, added in order by a second kernel", 1, 64),
+    Option("order", "what gemm_k runs over", choices=tuple(ORDERS)),
+    Option("math", "how f32 is multiplied", choices=tuple(MATHS["f32"])),
+    Option("blocks", "blocks a multiprocessor", 1, 8),
+)
+
+
+class ImplicitGemm:
+    name = "implicit_gemm"
+    summary = "implicit GEMM on mma.sync and cp.async with software addresses: any layout, alignment and groups"
+    options = OPTIONS
+
+    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+        found = lowering.type_obstacles(problem, target)
+
+        def no(message: str, hint: str = "", option: str = "") -> None:
+            found.append(Obstacle(message, hint, option))
+
+        x, w = problem.x, problem.w
+        math_ = str(options.get("math", maths(x.dtype)[0]))
+        row = MMAS.get((x.dtype, math_))
+        if problem.op is not Op.FPROP:
+            no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
+        if x.dtype != w.dtype:
+            no(f"types {x.dtype} x {w.dtype}: the factors must have one type")
+        if math_ not in maths(x.dtype):
+            no(f"math {math_} is for f32, and {x.name} is {x.dtype}", "leave it out", "math")
+        elif row is None:
+            no(f"no tensor-core instruction multiplies {x.dtype}", "f16, bf16, f32, s8, e4m3 or e5m2")
+        else:
+            if row.feature not in target.features:
+                no(f"target {target} has no {row} instruction", "a later target, or f16")
+            if problem.accumulate != row.accumulator:
+                no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
+        if problem.output_pixels >= lowering.INT_LIMIT:
+            no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+        return found or gather.obstacles(problem, target, options)
+
+    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
+        return gather.plan(problem, target, options, self.name)
+
+    def render(self, plan: Plan) -> str:
+        return gather.source(plan)
+
+
+STRATEGY = ImplicitGemm()

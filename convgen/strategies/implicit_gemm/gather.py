@@ -1,0 +1,360 @@
+"""The general kernel: tiles of both factors are gathered from x and w by gemm_k, and multiplied.
+
+It serves every layout, channel count and alignment.  A block makes one tile of one group (and one slice of
+gemm_k); its threads copy the next tiles with cp.async while its warps multiply this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Launch, Param, Plan, Workspace
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import lowering
+from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
+from convgen.strategies.implicit_gemm import output
+from convgen.strategies.implicit_gemm.mma import COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
+from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
+from convgen.strategies.implicit_gemm.walk import ORDERS, Walk, walk
+from convgen.targets import Target
+
+ORDER_DOCS = {
+    "channel_first": "taps, channels inside",
+    "channel_last": "channels, taps inside",
+    "taps_inner": "blocks of channels, taps inside them, the block's channels inside these",
+}
+WARP = 32
+REDUCE_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class GatherConfig:
+    """Tile (m pixels, n output channels, k of gemm_k), warps along m and n, stages, slices of gemm_k, order
+    of gemm_k, arithmetic, blocks a multiprocessor."""
+
+    m: int
+    n: int
+    k: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    split: int
+    order: str
+    math: str
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps_m * self.warps_n
+
+    def __str__(self) -> str:
+        split = f", gemm_k in {self.split} slices" if self.split > 1 else ""
+        math_ = f", {self.math}" if self.math else ""
+        return (
+            f"gather: tile {self.m}x{self.n}x{self.k}, {self.warps_m}x{self.warps_n} warps, {self.stages} stages, "
+            f"{self.order}{math_}{split}"
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What follows from a problem and a configuration."""
+
+    problem: ConvProblem
+    config: GatherConfig
+
+    @cached_property
+    def columns(self) -> output.Columns:
+        return output.columns(self.problem)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the product's rows are output channels, and its columns pixels."""
+        return self.columns.role == "pixels"
+
+    @property
+    def warp_rows(self) -> int:
+        c = self.config
+        return c.n // c.warps_n if self.swapped else c.m // c.warps_m
+
+    @property
+    def warp_columns(self) -> int:
+        c = self.config
+        return c.m // c.warps_m if self.swapped else c.n // c.warps_n
+
+    @property
+    def warps_across(self) -> int:
+        return self.config.warps_m if self.swapped else self.config.warps_n
+
+    @cached_property
+    def run(self) -> int:
+        return output.run_length(self.problem, self.columns, self.warp_columns)
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self.config.k * self.element_bytes
+
+    @cached_property
+    def walks(self) -> dict[str, Walk]:
+        return {role: walk(self.problem, role, self.config.order, self.config.k) for role in ("x", "w")}
+
+    @property
+    def steps(self) -> int:
+        """k steps of one slice."""
+        return -(-self.walks["x"].depth // (self.config.k * self.config.split))
+
+    def tile(self, role: str) -> Tile:
+        c = self.config
+        return Tile(c.m if role == "x" else c.n, c.k, c.threads, self.element_bytes)
+
+    def reader(self, role: str) -> Reader:
+        c = self.config
+        tile = self.tile(role)
+        permuted = self.run > 2 and (role == "x") == self.swapped
+        return reader(self.problem, self.walks[role], role, tile, self.steps * c.k, c.split, permuted)
+
+    @property
+    def mma(self) -> Mma:
+        return MMAS[self.problem.x.dtype, self.config.math]
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.config.stages * (self.config.m + self.config.n) * self.row_bytes
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        p, c = self.problem, self.config
+        return -(-p.output_pixels // c.m), -(-p.k_per_group // c.n)
+
+    @property
+    def index(self) -> str:
+        return lowering.index_type(self.problem, (self.tiles[0] * self.config.m,))
+
+
+# --- configuration -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile and the warps that share it."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+
+
+#: Tiles that are worth a try, by warp tiles of at most 64 x 64: larger ones read shared memory less often.
+SHAPES = tuple(
+    Shape(wm * m, wn * n, wm, wn)
+    for m, n in ((64, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32), (16, 64), (64, 16))
+    for wm, wn in ((1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
+)
+
+
+def choose(problem: ConvProblem, target: Target, options: Options) -> GatherConfig:
+    """The configuration that `options` fix, the rest by estimate."""
+    return min(_candidates(problem, target, options), key=lambda c: _cost(Layout(problem, c), target))
+
+
+def _candidates(problem: ConvProblem, target: Target, options: Options) -> Iterator[GatherConfig]:
+    size = problem.x.element.bytes
+    depth = problem.taps * problem.c_per_group
+    k = int(options.get("tile.k", (64 if depth * size > 256 else 32) * 2 // size if size < 4 else 16))
+    order = str(options.get("order", "channel_first"))
+    math_ = str(options.get("math", maths(problem.x.dtype)[0]))
+    fixed = {"m": "tile.m", "n": "tile.n", "warps_m": "warps.m", "warps_n": "warps.n"}
+    shapes = [s for s in SHAPES if all(o not in options or getattr(s, f) == options[o] for f, o in fixed.items())]
+    if not shapes:
+        shapes = [Shape(*(int(options.get(o, d)) for o, d in zip(fixed.values(), (64, 64, 2, 2), strict=True)))]
+    for s in shapes:
+        layout = Layout(problem, GatherConfig(s.m, s.n, k, s.warps_m, s.warps_n, 2, 1, order, math_, 1))
+        if "split" in options:
+            splits = [int(options["split"])]
+        else:
+            tiles = math.prod(layout.tiles) * problem.groups
+            splits = [1] if tiles >= target.sms else [1, 2, 3, 4, 6, 8]
+        for split in splits:
+            stages = int(options.get("stages", 4 if size * k <= 64 else 3))
+            blocks = int(options.get("blocks", _blocks(layout, stages, target)))
+            yield GatherConfig(s.m, s.n, k, s.warps_m, s.warps_n, stages, split, order, math_, blocks)
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs."""
+    r, c = layout.warp_rows, layout.warp_columns
+    fragments = (r + c) // 4
+    loads = [loading(layout.walks[role], layout.tile(role)) for role in ("x", "w")]
+    held = sum(4 * x.share.rows * x.share.chunks for x in loads if not x.asynchronous)
+    return r * c // WARP + fragments * (2 if layout.config.math == "tf32x3" else 1) + held + 56
+
+
+def _blocks(layout: Layout, stages: int, target: Target) -> int:
+    """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
+    shared = stages * (layout.config.m + layout.config.n) * layout.row_bytes + 1024
+    registers = -(-_registers(layout) // 8) * 8 * layout.config.threads
+    return max(1, min(4, target.shared_bytes_per_sm // shared, target.registers_per_sm // registers))
+
+
+def _cost(layout: Layout, target: Target) -> float:
+    """Estimated time in cycles: waves of tiles, each bound by the tensor cores or by shared memory."""
+    p, c = layout.problem, layout.config
+    pixels, channels = layout.tiles
+    tiles = pixels * channels * p.groups * c.split
+    warps = c.warps_m * c.warps_n
+    k_slices = c.k * layout.element_bytes // K_BYTES
+    r, n = layout.warp_rows // ROWS, layout.warp_columns // COLUMNS
+    products = 1.7 * warps * r * n * (3 if c.math == "tf32x3" else 1) * (2 if layout.element_bytes == 4 else 1)
+    reads = 4 * warps * (r + n / 2)
+    writes = (c.m + c.n) / 4
+    step = k_slices * max(products, reads + writes) + (0 if warps * c.blocks >= 8 else 40)
+    resident = min(c.blocks, -(-tiles // target.sms))
+    waves = -(-tiles // (target.sms * resident))
+    # a multiprocessor with few warps does not keep its tensor cores busy
+    busy = min(1.0, 0.35 + 0.11 * warps * resident / 2)
+    fill = 1500 + 600 * c.stages / 3 + c.m * c.n / (16 * warps)
+    reduce = 4000 + 2 * p.y.size * 4 * c.split / (target.sms * 32) if c.split > 1 else 0
+    return waves * (layout.steps * step * resident / busy + fill) + reduce
+
+
+def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    """What stands against a configuration that `options` ask for."""
+    config = choose(problem, target, options)
+    layout = Layout(problem, config)
+    found = []
+    for name, extent, warps, step in (
+        ("m", config.m, config.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
+        ("n", config.n, config.warps_n, ROWS if layout.swapped else COLUMNS * 2),
+    ):
+        if extent % (warps * step):
+            message = f"tile {name}={extent} does not split into {warps} warps of a multiple of {step}"
+            found.append(Obstacle(message, f"a multiple of {warps * step}", f"tile.{name}"))
+    if layout.row_bytes not in (64, 128):
+        sizes = " or ".join(str(b // layout.element_bytes) for b in (64, 128))
+        message = f"tile k={config.k} makes rows of {layout.row_bytes} bytes in shared memory"
+        found.append(Obstacle(message, f"k must be {sizes} for {problem.x.dtype}", "tile.k"))
+    if found:
+        return found
+    if layout.shared_bytes > target.shared_bytes_per_block:
+        message = f"{config.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
+        message += f"{target.shared_bytes_per_block}"
+        found.append(Obstacle(message, "fewer stages or a smaller tile", "stages"))
+    if layout.warp_rows * layout.warp_columns > 64 * 96:
+        message = f"a warp's part of {layout.warp_rows}x{layout.warp_columns} does not fit its registers"
+        found.append(Obstacle(message, "more warps, or a smaller tile", "tile.n"))
+    if config.split > layout.walks["x"].depth:
+        found.append(Obstacle(f"split {config.split} is more than gemm_k", "a smaller split", "split"))
+    return found
+
+
+# --- plan and source ---------------------------------------------------------------------------------
+
+
+def _pointers(problem: ConvProblem, config: GatherConfig) -> list[Pointer]:
+    read = [Pointer("x", problem.x.dtype, "x"), Pointer("w", problem.w.dtype, "w")]
+    if config.split > 1:
+        return [*read, Pointer("partial", problem.accumulate, "partial", written=True)]
+    return [*read, *_result_pointers(problem)]
+
+
+def _result_pointers(problem: ConvProblem) -> list[Pointer]:
+    return [Pointer("y", problem.y.dtype, "y", written=True), *operand_pointers(problem)]
+
+
+def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> Plan:
+    config = choose(problem, target, options)
+    layout = Layout(problem, config)
+    entry = f"convgen_{problem.name}"
+    pixels, channels = layout.tiles
+    params = tuple(p.param for p in _pointers(problem, config))
+    first = Launch(
+        entry, (pixels * channels, problem.groups, config.split), config.threads, params, layout.shared_bytes,
+        blocks_per_sm=config.blocks,
+    )  # fmt: skip
+    if config.split == 1:
+        return Plan(problem, target, name, config, (first,))
+    threads = -(-problem.y.size // _reduce_run(problem))
+    reads = [Param("partial", "pointer", "partial"), *(p.param for p in _result_pointers(problem))]
+    second = Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, tuple(reads))
+    workspace = Workspace("partial", 4 * problem.y.size * config.split)
+    return Plan(problem, target, name, config, (first, second), (workspace,))
+
+
+def _reduce_run(problem: ConvProblem) -> int:
+    return math.gcd(output.neighbours(problem, problem.y, output.columns(problem)), 4)
+
+
+def source(plan_: Plan) -> str:
+    problem, config = plan_.problem, plan_.config
+    assert isinstance(config, GatherConfig)
+    layout = Layout(problem, config)
+    along, run, index = layout.columns, layout.run, layout.index
+    wide = index != "int"
+    maps = output.product_map(problem)
+    accumulator = layout.mma.accumulator
+    if config.split > 1:
+        result = output.partial_result(problem, maps, run, accumulator, wide)
+    else:
+        result = output.result(problem, maps, along, along.index, run, accumulator, wide)
+    return render(
+        "implicit_gemm.cu.j2",
+        plan_,
+        config=config,
+        layout=layout,
+        launch=plan_.launches[0],
+        columns=along,
+        pixel_dims=output.pixel_dims(problem),
+        order_doc=ORDER_DOCS[config.order],
+        formulas=window_formulas(problem),
+        row_mmas=layout.warp_rows // ROWS,
+        col_mmas=layout.warp_columns // COLUMNS,
+        run=run,
+        column_of=output.column_of(run),
+        readers=[layout.reader("x"), layout.reader("w")],
+        pointers=_pointers(problem, config),
+        index=index,
+        accumulator=lowering.ACCUMULATORS[accumulator].c_type,
+        result=result,
+        reduction=_reduction(plan_, accumulator) if config.split > 1 else None,
+    )
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The kernel that adds the slices' sums, in order, and finishes y."""
+
+    launch: Launch
+    pointers: tuple[Pointer, ...]
+    slices: int
+    size: int
+    run: int
+    index: str
+    accumulator: str
+    result: output.Result
+
+
+def _reduction(plan_: Plan, accumulator: str) -> Reduction:
+    problem, config = plan_.problem, plan_.config
+    assert isinstance(config, GatherConfig)
+    run = _reduce_run(problem)
+    index = lowering.index_type(problem, (problem.y.size * config.split,))
+    maps = output.element_map(problem)
+    result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator, False)
+    pointers = (Pointer("partial", accumulator, "partial"), *_result_pointers(problem))
+    return Reduction(
+        plan_.launches[1], pointers, config.split, problem.y.size, run, index,
+        lowering.ACCUMULATORS[accumulator].c_type, result,
+    )  # fmt: skip
+
+
+def orders() -> tuple[str, ...]:
+    return tuple(ORDERS)

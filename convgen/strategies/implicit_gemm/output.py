@@ -1,0 +1,271 @@
+"""From accumulators to y: runs of neighbouring elements, the epilogue, vector stores.
+
+mma.sync leaves a lane two neighbouring columns of each 8.  Which column of the problem an mma column stands
+for is ours to choose, so the tile's columns are dealt out such that a lane's columns of `run / 2`
+instructions are neighbours in y: what a lane stores at once is one vector, and a warp's vectors fill whole
+sectors without a detour through shared memory.  Columns are output channels where y's channels are
+innermost, and pixels otherwise (then x and w change places in the product).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, Symbol
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.epilogue import c_epilogue
+from convgen.ir import integer
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.index_map import IndexMap, decompose, derive, variable
+from convgen.ir.integer import symbol
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.strategies import lowering
+from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
+
+#: Two floats packed in one conversion.
+PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
+WORD = 4
+#: C text of a 4-byte element's bits, by its type and the accumulator's.
+WHOLE_WORDS = {
+    ("f32", "f32"): "__float_as_uint({0})",
+    ("f32", "s32"): "__float_as_uint(float({0}))",
+    ("s32", "f32"): "u32(int(rintf({0})))",
+    ("s32", "s32"): "u32({0})",
+}
+#: C type of an access of so many bytes.
+ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
+M, N, GROUP, OFFSET = symbol("gemm_m"), symbol("gemm_n"), symbol("group"), symbol("offset")
+
+
+def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:
+    """The dims that gemm_m runs over, in the order in which they lie in y."""
+    dims = ("n", *problem.spatial.output)
+    return (*(d for d in dims if d not in problem.y.dims), *(d for d in problem.y.dims if d in dims))
+
+
+def _extent(problem: ConvProblem) -> Callable[[str], Expr]:
+    return lambda dim: Integer(problem.extent(dim))
+
+
+def product_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over gemm_m (pixels), gemm_n (channels of a group) and the group."""
+    variables = (
+        variable("gemm_m", problem.output_pixels),
+        variable("gemm_n", problem.k_per_group),
+        variable("group", problem.groups),
+    )
+    loop = decompose(M, pixel_dims(problem), _extent(problem))
+    return derive(problem, variables, loop | {"g": GROUP, "k_in_group": N})
+
+
+def element_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over the offset of an element of y."""
+    absent = {d: Integer(0) for d in ("n", *problem.spatial.output, "k") if d not in problem.y.dims}
+    loop = decompose(OFFSET, problem.y.dims, _extent(problem)) | absent
+    return derive(problem, (variable("offset", problem.y.size),), loop)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of the product are: y's innermost dims, along which a lane holds neighbours."""
+
+    role: str  # "channels" or "pixels"
+    dims: tuple[str, ...]
+
+    @property
+    def index(self) -> Symbol:
+        return N if self.role == "channels" else M
+
+
+def columns(problem: ConvProblem) -> Columns:
+    dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
+    if not dims or dims[-1] == "k":
+        return Columns("channels", ("k",))
+    inner = len(dims) - (dims.index("k") + 1 if "k" in dims else 0)
+    return Columns("pixels", tuple(dims[-inner:]))
+
+
+def neighbours(problem: ConvProblem, tensor: Tensor, along: Columns) -> int:
+    """How many neighbouring columns are neighbours in a tensor too, as a power of two: any run of so many
+    that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
+    for all of them."""
+    if not any(d in tensor.dims for d in along.dims):
+        return 0
+    held = [d for d in tensor.dims if tensor.extent(d) > 1]
+    inner = list(along.dims)
+    if held[-len(inner) :] != inner:
+        return 1
+    run = problem.k_per_group if along.role == "channels" else math.prod(problem.extent(d) for d in inner)
+    return math.gcd(run, 1 << 10)
+
+
+def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
+    """Elements that a lane stores at once: one vector, where y's rows are aligned and a warp's `width`
+    columns hold four of them (one for each lane of a quad)."""
+    widest = max(CHUNK_BYTES // problem.y.element.bytes, 2)
+    return max(math.gcd(neighbours(problem, problem.y, along), widest, width // 4), 1)
+
+
+def column_of(run: int) -> str:
+    """C text: the tile's column that stands in place `at` of the tile's columns in shared memory.
+
+    Place j * 8 + 2 * t + e is column 2 * t + e of instruction j, which lane t of a quad holds; it becomes
+    neighbour 2 * j + e of lane t's run.
+    """
+    per_run = run // 2
+    if per_run <= 1:
+        return "at"
+    shift = per_run.bit_length() - 1
+    return f"(at & ~{4 * run - 1}) | (at >> 1 & 3) << {shift + 1} | (at >> 3 & {per_run - 1}) << 1 | (at & 1)"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,
+    `body` makes result i, `store` writes the vectors."""
+
+    c_type: str  # of v
+    loads: tuple[str, ...]
+    body: tuple[str, ...]
+    store: tuple[str, ...]
+
+
+def result(
+    problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str, wide: bool
+) -> Result:
+    """The epilogue and the store of a run of y that begins where `maps` says.
+
+    `index` is the variable of `maps` that runs along the neighbours; `wide` asks for 64-bit offsets.
+    """
+
+    def text(e: Expr, name: str = index.name) -> str:
+        ranges = {**maps.ranges, symbol("i"): (0, run - 1)}
+        printed = c_expr(e, ranges)
+        return printed.replace(name, f"(long long){name}", 1) if wide else printed
+
+    y = f"y + {_bracket(text(maps.offset('y')))}"
+    if not lowering.has_epilogue(problem):
+        stored = store_run(problem.y.dtype, y, run, accumulator)
+        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored)
+    assert problem.epilogue
+    loads: list[str] = []
+    values: dict[str, str] = {}
+    for t in lowering.used_operands(problem):
+        name = f"value_{t.name}"
+        at = maps.offset(t.name)
+        common = neighbours(problem, t, along)
+        if common == 0:
+            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
+            values[t.name] = name
+            continue
+        values[t.name] = f"{name}[i]"
+        if common >= run:
+            loads += load_run(t.dtype, name, f"operand_{t.name} + {_bracket(text(at))}", run)
+            continue
+        neighbour = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
+        neighbour = integer.simplify(neighbour, {**maps.ranges, symbol("i"): (0, run - 1)})
+        element = f"operand_{t.name}[{text(neighbour)}]"
+        loads += [
+            f"float {name}[{run}];",
+            "#pragma unroll",
+            f"for (int i = 0; i < {run}; ++i) {name}[i] = {lowering.load(t.dtype, element, 'f32')};",
+        ]
+    body = []
+    *named, last = problem.epilogue.body
+    for assignment in named:
+        body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
+        values[assignment.name] = f"local_{assignment.name}"
+    body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
+    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"))
+
+
+def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str, wide: bool) -> Result:
+    """The store of a run of one slice's sums, which lie as y does."""
+    row = lowering.ACCUMULATORS[accumulator]
+    printed = c_expr(maps.offset("y"), maps.ranges)
+    printed = printed.replace("gemm_m", "(long long)gemm_m", 1) if wide else printed
+    return Result(row.c_type, (), (), store_run(accumulator, f"partial + {_bracket(printed)}", run, accumulator))
+
+
+def _bracket(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
+
+
+def _words(dtype: str, run: int, accumulator: str) -> list[str]:
+    """C text of the 32-bit words of a run of stored elements."""
+    size = DTYPES[dtype].bytes
+    if size == WORD:
+        text = WHOLE_WORDS[dtype, accumulator]
+        return [text.format(f"v[{i}]") for i in range(run)]
+    if dtype in PACK and accumulator == "f32":
+        return [f"{PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2)]
+    per_word, bits = WORD // size, 8 * size
+    unsigned = ACCESS[size]
+    return [
+        " | ".join(
+            f"u32({unsigned}({lowering.store(dtype, f'v[{i + j}]', accumulator)}))" + (f" << {bits * j}" if j else "")
+            for j in range(per_word)
+        )
+        for i in range(0, run, per_word)
+    ]
+
+
+def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str, ...]:
+    """Lines that store v[0..run) as vectors of at most 16 bytes."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        return tuple(f"({pointer})[{i}] = {lowering.store(dtype, f'v[{i}]', accumulator)};" for i in range(run))
+    words = _words(dtype, run, accumulator)
+    lines = []
+    for start in range(0, len(words), CHUNK_BYTES // WORD):
+        vector = words[start : start + CHUNK_BYTES // WORD]
+        at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
+        value = {
+            1: lambda v: v[0],
+            2: lambda v: f"u64({v[1]}) << 32 | {v[0]}",
+            4: lambda v: "Vec4{" + ", ".join(v) + "}",
+        }[len(vector)](vector)
+        lines.append(f"*reinterpret_cast<{ACCESS[WORD * len(vector)]}*>({at}) = {value};")
+    return tuple(lines)
+
+
+def load_run(dtype: str, name: str, pointer: str, run: int) -> list[str]:
+    """Lines that load `run` neighbours as vectors of at most 16 bytes into float name[run]."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD or run == 1:
+        values = [lowering.load(dtype, f"({pointer})[{i}]", "f32") for i in range(run)]
+        return [f"const float {name}[{run}] = {{{', '.join(values)}}};"]
+    width = min(run * size, CHUNK_BYTES)
+    lines: list[str] = []
+    words: list[str] = []
+    for start in range(0, run * size, width):
+        at = pointer if start == 0 else f"{pointer} + {start // size}"
+        raw = f"raw_{name.removeprefix('value_')}_{start // width}"
+        lines.append(f"const {ACCESS[width]} {raw} = *reinterpret_cast<const {ACCESS[width]}*>({at});")
+        words += _parts(raw, width)
+    values = []
+    for i in range(run):
+        word, bits = words[i * size // WORD], 8 * (i * size % WORD)
+        shifted = f"{word} >> {bits}" if bits else word
+        values.append(_decode(dtype, shifted))
+    return [*lines, f"const float {name}[{run}] = {{{', '.join(values)}}};"]
+
+
+def _parts(name: str, width: int) -> Sequence[str]:
+    return {
+        4: [name],
+        8: [f"u32({name})", f"u32({name} >> 32)"],
+        16: [f"{name}.{p}" for p in "xyzw"],
+    }[width]
+
+
+def _decode(dtype: str, word: str) -> str:
+    """A float from the low bits of a word."""
+    row = DTYPES[dtype]
+    if row.bytes == WORD:
+        return f"__uint_as_float({word})" if row.is_float else f"float(int({word}))"
+    return lowering.load(dtype, f"{row.c_type}({word})", "f32")

@@ -1,0 +1,243 @@
+"""A tile of x or w on its way to shared memory: which thread loads what, and the text that does it.
+
+A tile is rows of `TILE_K` elements in chunks of 16 bytes.  A thread owns a few chunks of a few rows.  Where
+vectors of 4 bytes or more are contiguous and aligned it copies them with cp.async; where they are not it
+gathers elements into registers while the step before is multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from convgen.ir.index_map import decompose
+from convgen.ir.integer import symbol
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import lowering
+from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
+from convgen.strategies.implicit_gemm.output import ACCESS, WORD, pixel_dims
+from convgen.strategies.implicit_gemm.walk import Digit, Walk
+
+#: cp.async copies 4, 8 or 16 bytes.
+LEAST_ASYNC_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows by elements of gemm_k, loaded by so many threads."""
+
+    rows: int
+    k: int
+    threads: int
+    element_bytes: int
+
+    @property
+    def chunks(self) -> int:
+        return self.k * self.element_bytes // CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Share:
+    """A thread's share of a tile: C text of its row (`i` counts them) and its first chunk."""
+
+    row: str
+    rows: int
+    chunk: str
+    chunks: int
+    chunk_stride: int
+    active: str  # condition for having work; empty where it always holds
+
+
+def share(tile: Tile, along_rows: bool) -> Share:
+    """`along_rows`: neighbouring threads take neighbouring rows, else neighbouring chunks."""
+    if not along_rows:
+        step = tile.threads // tile.chunks
+        rows = -(-tile.rows // step)
+        guard = f"row < {tile.rows}" if rows * step != tile.rows else ""
+        return Share(_plus(f"thread / {tile.chunks}", "i", step, rows), rows, f"thread % {tile.chunks}", 1, 1, guard)
+    if tile.rows >= tile.threads:
+        rows = -(-tile.rows // tile.threads)
+        guard = f"row < {tile.rows}" if rows * tile.threads != tile.rows else ""
+        return Share(_plus("thread", "i", tile.threads, rows), rows, "0", tile.chunks, 1, guard)
+    parts = max(p for p in range(1, tile.threads // tile.rows + 1) if tile.chunks % p == 0)
+    guard = f"thread < {parts * tile.rows}" if parts * tile.rows != tile.threads else ""
+    chunk = f"thread / {tile.rows}" if parts > 1 else "0"
+    return Share(f"thread % {tile.rows}", 1, chunk, tile.chunks // parts, parts, guard)
+
+
+def _plus(text: str, counter: str, step: int, count: int) -> str:
+    return f"{text} + {counter} * {step}" if count > 1 else text
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition."""
+
+    asynchronous: bool
+    piece: int
+    share: Share
+
+
+def loading(walk: Walk, tile: Tile) -> Loading:
+    elements = CHUNK_BYTES // tile.element_bytes
+    vector = min(walk.aligned, elements)
+    if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
+        return Loading(True, vector, share(tile, along_rows=False))
+    # neighbouring threads go along what is contiguous
+    along_rows = walk.digits[-1].step != 1 and 1 in {abs(s) for s in walk.row_steps}
+    return Loading(False, min(walk.piece, elements), share(tile, along_rows))
+
+
+@dataclass(frozen=True)
+class RowBound:
+    name: str
+    row: str  # C text of the row's part of the coordinate
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Finished values for the template's `reader`."""
+
+    name: str
+    doc: str
+    index: str
+    bits_type: str  # C type of an element's bits
+    source: str  # the tensor as a pointer to it
+    element_bytes: int
+    asynchronous: bool
+    piece: int  # elements that are loaded under one condition
+    element_step: int  # from one element of a piece to the next
+    chunk_elements: int
+    share: Share
+    row_index: str
+    permuted: bool
+    coordinates: tuple[str, ...]
+    row_offset: str
+    bounds: tuple[RowBound, ...]
+    digits: tuple[Digit, ...]
+    digits_at_start: tuple[str, ...]
+    k_offset: str
+    k_inside: tuple[str, ...]  # conditions that do not depend on the row
+    row_inside: tuple[str, ...]  # conditions for row i
+    next_piece: tuple[str, ...]
+    next_chunk: tuple[str, ...]
+    next_step: tuple[str, ...]
+    grouped: bool
+    sliced: bool
+
+    @property
+    def start_parameters(self) -> str:
+        extra = (", int group" if self.grouped else "") + (", int first_k" if self.sliced else "")
+        return f"{self.index} first{extra}"
+
+    @property
+    def pieces(self) -> int:
+        return self.chunk_elements // self.piece
+
+
+def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
+    """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
+    subtraction a digit is enough."""
+    lines: list[str] = []
+    carry = False
+    for i in range(len(digits) - 1, -1, -1):
+        digit, add = digits[i], number[i]
+        if add:
+            lines.append(f"{digit.name} += {add};")
+        carry = i > 0 and (carry or add > 0)
+        if carry:
+            lines.append(
+                f"if ({digit.name} >= {digit.extent}) {{ {digit.name} -= {digit.extent}; ++{digits[i - 1].name}; }}"
+            )
+    return tuple(lines)
+
+
+def _digit_offset(digits: Sequence[Digit]) -> str:
+    terms = [d.name if d.step == 1 else f"{d.name} * {d.step}" for d in digits if d.step]
+    return " + ".join(terms) or "0"
+
+
+def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
+    return [d.name if m.by == 1 else f"{d.name} * {m.by}" for d in digits for m in d.moves if m.dim == dim]
+
+
+def reader(
+    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, permuted: bool
+) -> Reader:
+    """`covered` is how much of gemm_k one slice steps over; `permuted` tells that the tile's rows are the
+    product's columns, dealt out by `column_of`."""
+    size = tile.element_bytes
+    chunk_elements = CHUNK_BYTES // size
+    loads = loading(walk, tile)
+    mine, piece = loads.share, loads.piece
+
+    index = lowering.index_type(problem, ())
+    scope = lowering.Scope(index)
+    group = scope.declare("group", problem.groups)
+    if role == "x":
+        row_index = "gemm_m"
+        dims = pixel_dims(problem)
+        m = scope.declare(row_index, problem.output_pixels)
+        at = lowering.coordinates(scope, m, dims, [problem.extent(d) for d in dims])
+    else:
+        row_index = "gemm_n"
+        at = {"k_in_group": scope.declare(row_index, problem.k_per_group)}
+    values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
+    row_offset = scope.text(walk.row.subs(values))
+    bounds = tuple(
+        RowBound(lowering.coordinate_name(b.dim), scope.text(b.row.subs(values)))
+        for b in walk.bounds
+        if b.row is not None
+    )
+    lines = scope.take()
+    lines = lowering.drop_unused(lines, "\n".join([row_offset, *(b.row for b in bounds)]))
+
+    chunk_scope = lowering.Scope("int")
+    first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
+    digits = walk.digits
+    start = decompose(first, [d.name for d in digits], lambda name: next(d.extent for d in digits if d.name == name))
+    k_inside = [f"{digits[0].name} < {digits[0].extent}"] if covered * slices > walk.depth else []
+    row_inside = []
+    for b in walk.bounds:
+        moved = _moved(digits, b.dim)
+        if b.row is None:
+            k_inside.append(f"{' + '.join(moved)} < {b.extent}")
+        else:
+            name = lowering.coordinate_name(b.dim)
+            row_inside.append(f"u32({' + '.join([f'{name}[i]', *moved])}) < {b.extent}")
+    pieces = chunk_elements // piece
+    chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
+    element = problem.tensor(role).element
+    bits_type = element.c_type if element.is_float and size < WORD else ACCESS[size]
+    how = f"cp.async of {piece * size} bytes" if loads.asynchronous else f"elements, {piece} at a time"
+    what = "pixels" if role == "x" else "output channels"
+    return Reader(
+        name=role,
+        doc=f"{role}: {tile.rows} {what} by {tile.k} of gemm_k; {how}",
+        index=index,
+        bits_type=bits_type,
+        source=role if bits_type == element.c_type else f"reinterpret_cast<const {bits_type}*>({role})",
+        element_bytes=size,
+        asynchronous=loads.asynchronous,
+        piece=piece,
+        element_step=digits[-1].step,
+        chunk_elements=chunk_elements,
+        share=mine,
+        row_index=row_index,
+        permuted=permuted,
+        coordinates=tuple(lines),
+        row_offset=row_offset,
+        bounds=bounds,
+        digits=digits,
+        digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
+        k_offset=_digit_offset(digits),
+        k_inside=tuple(k_inside),
+        row_inside=tuple(row_inside),
+        next_piece=advance(digits, walk.number(piece)) if pieces > 1 else (),
+        next_chunk=advance(digits, walk.number(chunk_jump)) if mine.chunks > 1 else (),
+        next_step=advance(digits, walk.number(tile.k)),
+        grouped=problem.groups > 1,
+        sliced=slices > 1,
+    )
