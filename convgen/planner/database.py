@@ -145,6 +145,11 @@ def canonical(options: Mapping[str, int | str]) -> str:
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
 
 
+def now() -> str:
+    """The date of a measurement made now."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 # ---- reading: what the planner asks ----------------------------------------------------------------
 
 
@@ -247,8 +252,7 @@ class Database:
     def record(self, measurement: Measurement) -> None:
         """Keep a measurement; it takes the place of an earlier one of the same candidate."""
         m = measurement
-        date = m.date or datetime.now(UTC).isoformat(timespec="seconds")
-        row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, date)
+        row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
         with self._transaction() as connection:
             connection.execute(f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
 

@@ -1,0 +1,111 @@
+"""Many kernels at once: planned, rendered and compiled in a pool of processes, ahead of whoever measures.
+
+Compiled kernels come back as artifacts and stay in the artifact cache, so that the same work is never
+done twice.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convgen.diagnostics import ConvgenError
+from convgen.ir.problem import ConvProblem
+from convgen.runtime.artifacts import Artifact
+from convgen.strategies.base import Options
+from convgen.targets import Target
+
+MOST_WORKERS = 32
+#: Jobs in flight for each worker: enough that none waits, few enough that little is lost by stopping.
+_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to build.  With `options` None the planner chooses them (and, for `auto`, the strategy)."""
+
+    problem: ConvProblem
+    target: Target
+    strategy: str
+    options: Options | None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job gave no kernel."""
+
+    message: str
+
+
+def build(job: Job) -> Artifact | Failure:
+    """Plan, render and compile one kernel."""
+    from convgen import driver, planner, strategies
+    from convgen.runtime import artifacts
+
+    try:
+        if job.options is None:
+            choice = planner.choose(job.problem, job.target, job.strategy, {}, gpu=job.gpu)
+        else:
+            choice = planner.Choice(strategies.load(job.strategy), job.options, "", {})
+        plan = choice.strategy.plan(job.problem, job.target, choice.options)
+        plan = replace(plan, reason=choice.reason)
+        return artifacts.build(driver.render(plan), plan)
+    except planner.CannotServe as e:
+        return Failure(str(e))
+    except ConvgenError as e:
+        return Failure(f"{type(e).__name__}: {e}")
+
+
+class Builder:
+    """A pool of processes that build kernels.  As a context manager it stops them at the end."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        # not fork: a forked child would inherit the parent's CUDA context and threads
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
+
+    def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
+        """Each job with its kernel, in order.  `jobs` is read as far ahead as keeps the pool busy."""
+        waiting: deque[tuple[Job, Future]] = deque()
+        source = iter(jobs)
+        try:
+            while True:
+                while len(waiting) < _AHEAD * self.workers and (job := next(source, None)) is not None:
+                    waiting.append((job, self._pool.submit(build, job)))
+                if not waiting:
+                    return
+                job, future = waiting.popleft()
+                yield job, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def follow_parent() -> None:
+    """Called in a child: an interrupt is the parent's business, and the child ends when its parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)

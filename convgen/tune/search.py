@@ -1,0 +1,156 @@
+"""The search: every candidate of every problem is measured, and whichever beats the best so far is verified.
+
+Whatever becomes known goes to the database at once, so that a search may end at any moment (a budget, an
+interrupt, a crash) and the next one goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from convgen.bench.build import Failure, Job
+from convgen.ir.problem import ConvProblem
+from convgen.planner import database
+from convgen.planner.database import Database, Measurement, Status
+from convgen.runtime.artifacts import Artifact
+from convgen.targets import Target
+from convgen.tune.candidates import Candidate
+from convgen.tune.worker import CandidateFailed
+
+#: A candidate this many times slower than the best is timed roughly.
+_HOPELESS = 4.0
+
+Build = Callable[[Iterable[Job]], Iterator[tuple[Job, Artifact | Failure]]]
+
+
+class Measurer(Protocol):
+    """`tune.worker.Worker`, or a fake of it: calls `time` and `check` of a `tune.worker.Gpu`."""
+
+    def call(self, method: str, *arguments: Any) -> Any: ...
+
+
+@dataclass
+class Task:
+    """One problem's search: what is to be tried, what is known.  `over` when its share of the budget is spent."""
+
+    problem: ConvProblem
+    candidates: list[Candidate]
+    known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
+    tried: int = 0
+    over: bool = False
+
+    @property
+    def left(self) -> int:
+        """How many candidates will still be tried."""
+        return 0 if self.over else len(self.candidates) - self.tried
+
+    @property
+    def best(self) -> Measurement | None:
+        right = [m for m in self.known.values() if m.status is Status.RIGHT]
+        return min(right, key=lambda m: m.us or math.inf, default=None)
+
+    def count(self, *statuses: Status) -> int:
+        return sum(m.status in statuses for m in self.known.values())
+
+
+class Observer(Protocol):
+    """Who is told of a search's progress."""
+
+    def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
+        """A candidate is done; `seconds_left` is an estimate for the whole search."""
+        ...
+
+    def finished(self, task: Task) -> None:
+        """A problem is done, or its share of the budget is spent."""
+        ...
+
+
+def prepare(problem: ConvProblem, candidates: Sequence[Candidate], db: Database, gpu: str, anew: bool = False) -> Task:
+    """The search for a problem among candidates that earlier searches did not try; `anew` tries all again."""
+    known = {} if anew else {m.candidate: m for m in db.measurements(database.key(problem), gpu)}
+    return Task(problem, [c for c in candidates if (c[0], database.canonical(c[1])) not in known], known)
+
+
+class Search:
+    """Runs tasks in order, each with an equal share of what is left of the budget."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        gpu: str,
+        db: Database,
+        measurer: Measurer,
+        build: Build,
+        observer: Observer,
+        budget: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`budget` is in seconds, for all tasks together."""
+        self._tasks, self._target, self._gpu, self._db = list(tasks), target, gpu, db
+        self._measurer, self._build, self._observer = measurer, build, observer
+        self._clock, self._begun = clock, clock()
+        self._end = self._begun + budget
+
+    def run(self) -> None:
+        """Returns when every candidate is tried or the budget is spent."""
+        for task in self._tasks:
+            if not task.left:
+                self._observer.finished(task)
+        waiting = [task for task in self._tasks if task.left]
+        owners: deque[Task] = deque()
+        current, deadline = None, self._begun
+        for job, built in self._build(self._jobs(waiting, owners)):
+            task = owners.popleft()
+            if task is not current:
+                if current:
+                    waiting.remove(current)
+                    self._observer.finished(current)
+                current, deadline = task, self._clock() + (self._end - self._clock()) / len(waiting)
+            if self._clock() >= self._end:
+                break
+            task.over = task.over or self._clock() >= deadline
+            if not task.over:
+                self._try(task, job, built)
+        for task in waiting:
+            self._observer.finished(task)
+
+    def _jobs(self, tasks: Sequence[Task], owners: deque[Task]) -> Iterator[Job]:
+        """What to build, as far as it is asked for; `owners` gets the task of each."""
+        for task in list(tasks):
+            for strategy, options in task.candidates:
+                if task.over:
+                    break
+                owners.append(task)
+                yield Job(task.problem, self._target, strategy, options)
+
+    def _try(self, task: Task, job: Job, built: Artifact | Failure) -> None:
+        status, us, detail = self._measure(task, built)
+        found = Measurement(
+            database.key(task.problem), self._gpu, job.strategy, job.options or {}, status, us, detail, database.now()
+        )
+        self._db.record(found)
+        task.known[found.candidate] = found
+        task.tried += 1
+        now = self._clock()
+        pace = (now - self._begun) / sum(task.tried for task in self._tasks)
+        self._observer.measured(task, found, min(pace * sum(task.left for task in self._tasks), self._end - now))
+
+    def _measure(self, task: Task, built: Artifact | Failure) -> tuple[Status, float | None, str]:
+        """Status, microseconds, and the configuration or what went wrong."""
+        if isinstance(built, Failure):
+            return Status.FAILED, None, built.message
+        best = task.best.us if task.best and task.best.us else math.inf
+        try:
+            us = self._measurer.call("time", task.problem, built, _HOPELESS * best)
+            if us >= best:
+                return Status.TIMED, us, built.manifest.config
+            right, message = self._measurer.call("check", task.problem, built)
+        except CandidateFailed as e:
+            return Status.FAILED, None, str(e)
+        return (Status.RIGHT, us, built.manifest.config) if right else (Status.WRONG, us, message)
