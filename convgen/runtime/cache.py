@@ -8,6 +8,7 @@ error: it warns once and the work goes on without it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 LIMIT_BYTES = 2 << 30
 _SUMS = "SHA256SUMS"
 _STALE_SECONDS = 24 * 3600
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _warned: set[Path] = set()
 
 
@@ -61,12 +63,11 @@ class Cache:
             staging = self._staging()
             for name, data in files.items():
                 (staging / name).write_bytes(data)
-            sums = [f"{_digest(data)}  {name}\n" for name, data in sorted(files.items())]
-            (staging / _SUMS).write_text("".join(sums), encoding="ascii")
+            (staging / _SUMS).write_bytes(_sums(files))
             entry.parent.mkdir(parents=True, exist_ok=True)
             os.rename(staging, entry)
         except OSError as error:
-            if not os.path.isdir(entry):  # otherwise another process was faster
+            if error.errno not in _TAKEN:  # by another process, which was faster
                 _warn(self.root, error)
         finally:
             if staging is not None:
@@ -128,19 +129,16 @@ def _default_root() -> Path:
     return Path(platformdirs.user_cache_dir("convgen"))
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sums(files: Mapping[str, bytes]) -> bytes:
+    """The text that sha256sum prints for these files."""
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
 
 
 def _verified(entry: Path) -> dict[str, bytes]:
-    """The files of an entry.  Raises ValueError where one does not match its sum, is missing or extra."""
-    lines = (entry / _SUMS).read_text(encoding="ascii").splitlines()
-    sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    if set(os.listdir(entry)) != {_SUMS, *sums}:
-        raise ValueError("files are missing or extra")
-    files = {name: (entry / name).read_bytes() for name in sums}
-    if any(_digest(data) != sums[name] for name, data in files.items()):
-        raise ValueError("a file does not match its sum")
+    """The files of an entry.  Raises ValueError where they are not those of its sums, byte for byte."""
+    files = {name: (entry / name).read_bytes() for name in os.listdir(entry)}
+    if files.pop(_SUMS, None) != _sums(files):
+        raise ValueError("the files do not match their sums")
     return files
 
 

@@ -1,0 +1,224 @@
+"""The cache keeps what it is given, gives back nothing else, and is never in the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from convgen.runtime import artifacts, cache
+from convgen.runtime.cache import Cache, CacheWarning
+
+KEY = "request-0123abcd"
+FILES = {"kernel.cu": b"source", "kernel.cubin": bytes(range(256)), "empty": b""}
+
+
+@pytest.fixture(autouse=True)
+def forget_warnings(monkeypatch):
+    monkeypatch.setattr(cache, "_warned", set())
+    monkeypatch.delenv("CONVGEN_CACHE", raising=False)
+
+
+def entry_files(root):
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def test_gives_back_what_it_was_given(tmp_path):
+    assert Cache(tmp_path).get(KEY) is None
+    Cache(tmp_path).put(KEY, FILES)
+    assert Cache(tmp_path).get(KEY) == FILES
+    assert Cache(tmp_path).get("0" + KEY) is None
+    Cache(tmp_path).put(KEY, {"other": b""})
+    assert Cache(tmp_path).get(KEY) == FILES
+    assert not list((tmp_path / "staging").iterdir())
+
+
+def test_sums_are_those_of_sha256sum(tmp_path):
+    Cache(tmp_path).put(KEY, FILES)
+    (sums,) = tmp_path.rglob("SHA256SUMS")
+    check = subprocess.run(["sha256sum", "--check", "--strict", sums.name], cwd=sums.parent, capture_output=True)
+    assert check.returncode == 0, check.stderr
+
+
+def damage(path, how: str, at: float) -> None:
+    data = bytearray(path.read_bytes())
+    place = int(at * len(data))
+    if how == "flip" and data:
+        data[min(place, len(data) - 1)] ^= 1
+    elif how == "truncate" and data:
+        del data[place:]
+    elif how == "grow":
+        data.append(10)
+    path.unlink()
+    if how != "remove":
+        path.write_bytes(data)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data(), st.sampled_from(["flip", "truncate", "grow", "remove"]), st.floats(0, 0.999))
+def test_damage_anywhere_is_noticed_and_mended(tmp_path_factory, data, how, at):
+    root = tmp_path_factory.mktemp("cache")
+    kept = Cache(root)
+    kept.put(KEY, FILES)
+    path = data.draw(st.sampled_from(entry_files(root)))
+    before = path.read_bytes()
+    damage(path, how, at)
+    damaged = not path.exists() or path.read_bytes() != before
+    assert kept.get(KEY) == (None if damaged else FILES)
+    kept.put(KEY, FILES)
+    assert kept.get(KEY) == FILES
+
+
+def test_an_extra_file_counts_as_damage(tmp_path):
+    Cache(tmp_path).put(KEY, FILES)
+    (entry_files(tmp_path)[0].parent / "more").touch()
+    assert Cache(tmp_path).get(KEY) is None
+
+
+WORKER = """
+import contextlib, pathlib, random, sys
+from convgen.runtime.cache import Cache
+cache, generator = Cache(pathlib.Path(sys.argv[1])), random.Random(sys.argv[2])
+hits = 0
+for _ in range(150):
+    key = f"key-{generator.randrange(4):02x}"
+    files = {"a": key.encode() * 1000, "b": key.encode()}
+    found = cache.get(key)
+    assert found in (None, files), found
+    hits += found is not None
+    act = generator.random()
+    if found is None:
+        cache.put(key, files)
+    elif act < 0.1:
+        cache.clear()
+    elif act < 0.2:
+        with contextlib.suppress(OSError):
+            pathlib.Path(sys.argv[1], key[-2:], key, "a").write_bytes(b"damaged")
+print(hits)
+"""
+
+
+def test_many_processes_at_once(tmp_path):
+    seed = random.randrange(2**32)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", WORKER, str(tmp_path), f"{seed}-{i}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(6)
+    ]
+    hits = 0
+    for worker in workers:
+        out, errors = worker.communicate(timeout=120)
+        assert worker.returncode == 0, f"seed {seed}: {errors}"
+        hits += int(out)
+    assert hits > 0, f"seed {seed}"
+
+
+def test_a_killed_writer_leaves_no_entry(tmp_path):
+    code = "import os, pathlib, sys\nfrom convgen.runtime import cache\n" + (
+        "os.rename = lambda *a: os._exit(9)\ncache.Cache(pathlib.Path(sys.argv[1])).put('key-ab', {'a': b'a'})\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 9
+    assert Cache(tmp_path).get("key-ab") is None
+    Cache(tmp_path).put("key-ab", {"a": b"a"})
+    assert Cache(tmp_path).get("key-ab") == {"a": b"a"}
+
+
+def test_unusable_folder_warns_once_and_is_done_without(tmp_path):
+    (tmp_path / "file").write_text("")
+    unusable = Cache(tmp_path / "file" / "cache")
+    with pytest.warns(CacheWarning, match="CONVGEN_CACHE_DIR"):
+        unusable.put(KEY, FILES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Cache(tmp_path / "file" / "cache").put(KEY, FILES)
+        assert unusable.get(KEY) is None
+
+
+def test_full_disk_warns_and_leaves_nothing(tmp_path):
+    code = (
+        "import pathlib, resource, sys, warnings\n"
+        "from convgen.runtime.cache import Cache, CacheWarning\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "cache = Cache(pathlib.Path(sys.argv[1]))\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    cache.put('key-ab', {'a': bytes(1000)})\n"
+        "assert [w.category for w in seen] == [CacheWarning], seen\n"
+        "assert cache.get('key-ab') is None\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert not entry_files(tmp_path)
+
+
+def test_environment_chooses_the_folder_and_turns_it_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "chosen"))
+    Cache().put(KEY, FILES)
+    assert Cache(tmp_path / "chosen").get(KEY) == FILES
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    assert Cache().get(KEY) is None
+    Cache().put("off-00", FILES)
+    monkeypatch.delenv("CONVGEN_CACHE")
+    assert Cache().get("off-00") is None
+
+
+def test_the_least_recently_used_go_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 3500)
+    kept = Cache(tmp_path)
+    keys = [f"key-{i}1" for i in range(3)]
+    for age, key in enumerate(keys):
+        kept.put(key, {"a": bytes(1000)})
+        (path,) = tmp_path.glob(f"*/{key}")
+        os.utime(path, (time.time() - 100 + age,) * 2)
+    assert kept.get(keys[0])  # now the most recent
+    kept.put("key-f0", {"a": bytes(1000)})
+    kept.put("key-e0", {"a": bytes(1000)})
+    assert [kept.get(key) is not None for key in (*keys, "key-f0", "key-e0")] == [True, False, False, True, True]
+
+
+def test_clear(tmp_path):
+    for i in range(5):
+        Cache(tmp_path).put(f"key-{i:02x}", FILES)
+    assert Cache(tmp_path).clear() == 5
+    assert not entry_files(tmp_path)
+
+
+def test_request_keys_differ_with_every_fact(monkeypatch):
+    facts = {"text": "conv a {}", "defines": {"n": 1}, "target": None, "strategy": "auto"}
+    keys = {artifacts.request_key(**facts)}
+    assert artifacts.request_key(**dict(reversed(facts.items()))) in keys
+    for change in ({"text": "conv b {}"}, {"defines": {"n": 2}}, {"target": "sm_90a"}, {"strategy": "direct"}):
+        keys.add(artifacts.request_key(**facts | change))
+    monkeypatch.setattr(artifacts, "schema_digest", lambda: "of another convgen")
+    keys.add(artifacts.request_key(**facts))
+    assert len(keys) == 6
+
+
+def test_schema_digest_sees_a_changed_file(tmp_path, monkeypatch):
+    for name in ("templates", "grammar"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(artifacts, "directory", lambda name: tmp_path / name)
+    template = tmp_path / "templates" / "a.j2"
+    template.write_text("one")
+    digest = artifacts.schema_digest.__wrapped__
+    first = digest()
+    assert digest() == first
+    template.write_text("two")
+    os.utime(template, ns=(0, 0))
+    second = digest()
+    (tmp_path / "grammar" / "__pycache__").mkdir()
+    (tmp_path / "grammar" / "__pycache__" / "a.pyc").touch()
+    assert digest() == second
+    (tmp_path / "grammar" / "b.lark").touch()
+    assert len({first, second, digest()}) == 3

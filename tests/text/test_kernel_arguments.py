@@ -1,0 +1,602 @@
+"""What a kernel's call does with its arguments: refuses the wrong ones before any launch, and launches
+exactly what the manifest says with the right ones.  CuPy's arrays are real, over addresses that nobody
+reads; the driver is a fake that records."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_driver import FakeDriver, install
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from convgen.diagnostics import ConvgenError
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace
+from convgen.ir.tensor import Tensor
+from convgen.runtime import cuda, errors, tensor_map
+from convgen.runtime.artifacts import Artifact
+from convgen.runtime.kernel import Kernel
+from convgen.runtime.launch import launch_grid
+from convgen.runtime.manifest import Manifest
+
+cupy = pytest.importorskip("cupy")
+STREAM = 0x5EED
+X, W, B, Y = 0x100000, 0x200000, 0x300000, 0x400000  # addresses
+PER_TEST = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+IMAGE = Tensor("image", "x", "f16", ("n", "h", "w", "c"), (2, 5, 6, 8))
+FILTER = Tensor("weights", "w", "f16", ("k", "r", "s", "c"), (16, 3, 3, 8))
+BIAS = Tensor("b", "operand", "f32", ("k",), (16,))
+RESULT = Tensor("result", "y", "bf16", ("n", "p", "q", "k"), (2, 3, 4, 16))
+MAP = TensorMap("x", "tiled", "f16", (8, 60), (16,), (1, 1), box=(8, 4), swizzle=32)
+LAUNCH = Launch(
+    "convgen_tiny",
+    (7, 3, 2),
+    96,
+    (
+        Param("x_map", "tensor_map", "x", MAP),
+        Param("w", "pointer", "w"),
+        Param("operand_b", "pointer", "b", alignment=4),
+        Param("y", "pointer", "y"),
+        Param("seven", "int", value=-7),
+    ),
+    shared_bytes=1000,
+)
+
+
+def kernel(*steps, workspaces=(), operands=(BIAS,), reads=(IMAGE, FILTER), result=RESULT, target="sm_90a") -> Kernel:
+    manifest = Manifest(
+        convgen="0", name="tiny", op="fprop", strategy="direct", config="", reason="", notes=(), target=target,
+        digest="", spec="conv tiny {}", macs=0, min_bytes=0, reads=reads, operands=operands, result=result,
+        steps=steps or (LAUNCH,), workspaces=workspaces, resources={}, nvrtc="13.0", flags=(),
+    )  # fmt: skip
+    return Kernel(Artifact("0", manifest, "// source", b"\x7fELF", "", ""))
+
+
+def array(tensor: Tensor, address: int, dtype=None, shape=None, strides=None, device: int = 0):
+    """A CuPy array at an address of a GPU that need not exist."""
+    dtype = np.dtype(dtype or getattr(np, tensor.element.numpy, None) or getattr(ml_dtypes, tensor.element.numpy))
+    memory = cupy.cuda.UnownedMemory((device << 32) + address, 1 << 30, None, device)
+    return cupy.ndarray(shape or tensor.shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+def right() -> dict:
+    return {"image": array(IMAGE, X), "weights": array(FILTER, W), "b": array(BIAS, B), "out": array(RESULT, Y)}
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch) -> FakeDriver:
+    return install(tmp_path, monkeypatch)
+
+
+def parameter(launch, index: int, kind):
+    """A parameter of a launch; its kernel keeps it alive."""
+    return ctypes.cast(launch.params[index], ctypes.POINTER(kind)).contents
+
+
+# ---- what is launched ---------------------------------------------------------------------------
+
+
+def test_launch_is_what_the_manifest_says(driver):
+    k, arguments = kernel(), right()
+    assert k(**arguments, stream=STREAM) is arguments["out"]
+    (launch,) = driver.launches
+    config = launch.config
+    assert (tuple(config.grid), tuple(config.block)) == ((7, 3, 2), (96, 1, 1))
+    assert (config.shared_bytes, driver.shared_limit, config.stream) == (1000, 1000, STREAM)
+    assert (launch.entry, config.attribute_count) == (b"convgen_tiny", 0)
+    assert ctypes.string_at(launch.params[0], 128) == X.to_bytes(8, "little") + bytes(120)
+    assert [parameter(launch, i, ctypes.c_uint64).value for i in (1, 2, 3)] == [W, B, Y]
+    assert parameter(launch, 4, ctypes.c_int).value == -7
+    assert driver.capture_mode == 0
+    assert driver.context_depth == 0
+
+
+def test_dependent_launch_asks_for_stream_serialization(driver):
+    from dataclasses import replace
+
+    kernel(replace(LAUNCH, dependent=True))(**right(), stream=STREAM)
+    (launch,) = driver.launches
+    assert launch.config.attribute_count == 1
+    assert (launch.attribute.id, launch.attribute.value) == (cuda.PROGRAMMATIC_STREAM_SERIALIZATION, 1)
+
+
+def test_steps_run_in_order_on_workspaces(driver):
+    reads = (Param("partial", "pointer", "partial"), Param("sums", "pointer", "sums"))
+    second = Launch("second", (1, 1, 1), 32, reads)
+    k = kernel(Fill("sums"), LAUNCH, second, workspaces=(Workspace("partial", 1000), Workspace("sums", 40)))
+    assert k.workspace_bytes == 1024 + 256
+    scratch = array(Tensor("", "", "s8", ("n",), (k.workspace_bytes,)), 0x500000)
+    k(**right(), stream=STREAM, workspace=scratch)
+    assert [launch.entry for launch in driver.launches] == [b"convgen_tiny", b"second"]
+    assert parameter(driver.launches[1], 0, ctypes.c_uint64).value == 0x500000
+    assert parameter(driver.launches[1], 1, ctypes.c_uint64).value == 0x500000 + 1024
+    (fill,) = driver.fills
+    assert (fill.address, fill.bytes, fill.value, fill.stream) == (0x500000 + 1024, 40, 0, STREAM)
+
+
+def test_own_workspace_is_kept_with_out(driver, monkeypatch):
+    from convgen.runtime import arrays
+
+    asked = []
+
+    def allocate(size, device, stream):
+        asked.append((size, device, stream))
+        return SimpleNamespace(ptr=0x900000)
+
+    monkeypatch.setattr(arrays, "allocate", allocate)
+    k = kernel(LAUNCH, workspaces=(Workspace("partial", 10),))
+    for stream in (STREAM, STREAM, STREAM + 1, STREAM):
+        k(**right(), stream=stream)
+    assert asked == [(256, 0, STREAM), (256, 0, STREAM + 1)]
+
+
+def test_maps_are_encoded_once_for_each_address(driver):
+    k = kernel()
+    for _ in range(3):
+        k(**right(), stream=STREAM)
+    assert driver.map_count == 1
+    k(**right() | {"out": array(RESULT, Y + 0x10000)}, stream=STREAM)
+    k(**right(), stream=STREAM + 1)
+    assert driver.map_count == 1
+    k(**right() | {"image": array(IMAGE, X + 0x10000)}, stream=STREAM)
+    assert driver.map_count == 2
+    assert driver.launch_count == 6
+    assert driver.module_count == 1
+
+
+@st.composite
+def maps(draw) -> TensorMap:
+    rank = draw(st.integers(2, 5))
+    im2col = rank >= 3 and draw(st.booleans())
+
+    def numbers(count: int, low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)))
+
+    return TensorMap(
+        "x",
+        "im2col" if im2col else "tiled",
+        draw(st.sampled_from([d.name for d in DTYPES.values() if d.tma])),
+        numbers(rank, 1, 2**31),
+        numbers(rank - 1, 16, 2**40),
+        numbers(rank, 1, 8),
+        box=() if im2col else numbers(rank, 1, 256),
+        lower=numbers(rank - 2, -(2**15), 2**15 - 1) if im2col else (),
+        upper=numbers(rank - 2, -(2**15), 2**15 - 1) if im2col else (),
+        channels=draw(st.integers(1, 256)) if im2col else 0,
+        pixels=draw(st.integers(1, 1024)) if im2col else 0,
+        swizzle=draw(st.sampled_from([0, 32, 64, 128])),
+        l2_promotion=draw(st.sampled_from([0, 64, 128, 256])),
+        fill=draw(st.sampled_from(["zero", "nan"])),
+    )
+
+
+@PER_TEST
+@given(maps(), st.integers(1, 2**40).map(lambda n: 16 * n))
+def test_map_fields_reach_the_driver(driver, map, address):
+    encoded = tensor_map.encode(map, address)
+    seen = driver.last_map
+    assert encoded == address.to_bytes(8, "little") + bytes([seen.im2col]) * 120
+    rank = len(map.dims)
+    assert (seen.im2col, seen.rank, seen.interleave) == (map.mode == "im2col", rank, 0)
+    assert tuple(seen.dims)[:rank] == map.dims
+    assert tuple(seen.strides)[: rank - 1] == map.strides
+    assert tuple(seen.element_strides)[:rank] == map.element_strides
+    if map.mode == "tiled":
+        assert tuple(seen.box)[:rank] == map.box
+    else:
+        assert (tuple(seen.lower)[: rank - 2], tuple(seen.upper)[: rank - 2]) == (map.lower, map.upper)
+        assert (seen.channels, seen.pixels) == (map.channels, map.pixels)
+    # enumerators of cuda.h, written out once more
+    assert seen.dtype == {"f16": 6, "bf16": 9, "f32": 7, "e4m3": 0, "e5m2": 0, "s8": 0, "s32": 3}[map.dtype]
+    assert seen.swizzle == [0, 32, 64, 128].index(map.swizzle)
+    assert seen.l2_promotion == [0, 64, 128, 256].index(map.l2_promotion)
+    assert seen.fill == ["zero", "nan"].index(map.fill)
+
+
+def test_refused_map_shows_its_fields(driver):
+    with pytest.raises(errors.DriverError, match=r"cuTensorMapEncodeTiled refused \(1\).*dims=\(8, 60\).*swizzle=32"):
+        tensor_map.encode(MAP, X + 8)
+
+
+@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4000))
+def test_persistent_grid(sms, cluster, blocks_per_sm, tiles):
+    assume(sms * blocks_per_sm >= cluster)
+    tiles *= cluster
+    launch = Launch("k", (tiles, 1, 1), 128, (), cluster=cluster, persistent=True, blocks_per_sm=blocks_per_sm)
+    blocks, *rest = launch_grid(launch, sms)
+    assert rest == [1, 1]
+    assert blocks % cluster == 0
+    assert 0 < blocks <= min(tiles, sms * blocks_per_sm)
+    assert blocks + cluster > min(tiles, sms * blocks_per_sm)  # no room is left for another cluster
+
+
+def test_threads_do_not_mix_their_arguments(driver):
+    k = kernel()
+    calls = 20
+
+    def work(offset: int) -> None:
+        arguments = {"image": array(IMAGE, X + offset), "weights": array(FILTER, W + offset)}
+        arguments |= {"b": array(BIAS, B + offset), "out": array(RESULT, Y + offset)}
+        for i in range(calls):
+            k(**arguments, stream=STREAM + offset + i % 3)
+
+    threads = [threading.Thread(target=work, args=(0x10000000 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert driver.launch_count == 8 * calls
+    for launch in driver.launches:
+        offset = ctypes.cast(launch.params[0], ctypes.POINTER(ctypes.c_uint64)).contents.value - X
+        assert [parameter(launch, i, ctypes.c_uint64).value - offset for i in (1, 2, 3)] == [W, B, Y]
+        assert launch.config.stream - offset - STREAM in range(3)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def refusals():
+    """(changed arguments, error, what the message says)"""
+    yield {"image": array(IMAGE, X, dtype="f4")}, errors.WrongType, "image has elements of float32.*f16"
+    yield {"out": array(RESULT, Y, dtype="f2")}, errors.WrongType, "out has elements of float16.*bf16"
+    yield {"image": array(IMAGE, X, shape=(2, 5, 6, 9))}, errors.WrongShape, r"\(2, 5, 6, 9\), expected \(2, 5, 6, 8\)"
+    yield {"image": array(IMAGE, X, shape=(480,))}, errors.WrongShape, r"image has shape \(480,\)"
+    yield {"b": array(BIAS, B, strides=(8,))}, errors.WrongLayout, r"strides \(2,\) in elements, expected \(1,\)"
+    yield {"image": array(IMAGE, X + 8)}, errors.Misaligned, "image starts at 0x100008.*multiple of 16"
+    yield {"b": array(BIAS, B + 2)}, errors.Misaligned, "b starts at 0x300002.*multiple of 4"
+    yield {"out": array(RESULT, X)}, errors.Overlap, "out overlaps image"
+    yield {"out": array(RESULT, W + FILTER.bytes - 16)}, errors.Overlap, "out overlaps weights"
+    yield {"b": array(BIAS, B, device=1)}, errors.WrongDevice, "b is on cuda:1, the other arguments are on cuda:0"
+    yield {"out": array(RESULT, Y, device=1)}, errors.WrongDevice, "out is on cuda:1"
+    yield {"weights": np.zeros(FILTER.shape, "f2")}, errors.WrongDevice, "weights, a ndarray, is not on a GPU"
+    yield {"weights": [1.0]}, errors.WrongType, "weights is a list"
+    yield {"image": None}, errors.WrongType, "image is a NoneType"
+
+
+@pytest.mark.parametrize(("change", "error", "message"), list(refusals()))
+def test_wrong_arguments_are_refused(driver, change, error, message):
+    driver.devices = 2
+    with pytest.raises(error, match=re.compile(message, re.DOTALL)) as refusal:
+        kernel()(**right() | change, stream=STREAM)
+    assert isinstance(refusal.value, errors.LaunchError)
+    assert isinstance(refusal.value, ConvgenError)
+    assert driver.launch_count == 0
+
+
+@pytest.mark.parametrize(("change", "error", "message"), list(refusals()))
+def test_a_warm_kernel_refuses_as_a_cold_one(driver, change, error, message):
+    driver.devices = 2
+    k = kernel()
+    k(**right(), stream=STREAM)
+    with pytest.raises(error, match=re.compile(message, re.DOTALL)):
+        k(**right() | change, stream=STREAM)
+    assert driver.launch_count == 1
+
+
+def test_operand_needs_its_own_alignment_alone(driver):
+    kernel()(**right() | {"b": array(BIAS, B + 4)}, stream=STREAM)
+    assert driver.launch_count == 1
+
+
+@PER_TEST
+@given(st.integers(-RESULT.bytes // 16 - 2, IMAGE.bytes // 16 + 2))
+def test_overlap_is_what_shares_a_byte(driver, offset):
+    out = X + 16 * offset
+    shared = set(range(out, out + RESULT.bytes)) & set(range(X, X + IMAGE.bytes))
+    k = kernel()
+    if shared:
+        with pytest.raises(errors.Overlap):
+            k(**right() | {"out": array(RESULT, out)}, stream=STREAM)
+    else:
+        k(**right() | {"out": array(RESULT, out)}, stream=STREAM)
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "message"),
+    [
+        (0, (), "image is missing; weights is missing; b is missing"),
+        (1, ("b",), "weights is missing"),
+        (2, ("b", "weights"), "weights is given twice"),
+        (2, ("b", "z"), "it has no tensor z"),
+        (4, (), "4 tensors are given, it takes 3"),
+        (3, ("b",), "b is given twice"),
+    ],
+)
+def test_calls_that_do_not_fit_say_how_to_call(driver, positional, named, message):
+    with pytest.raises(errors.WrongArguments, match=message) as refusal:
+        kernel()(*[array(IMAGE, X)] * positional, **dict.fromkeys(named, array(BIAS, B)), stream=STREAM)
+    assert "tiny(image, weights, b=..., out=None, stream=None)" in str(refusal.value)
+    assert driver.launch_count == 0
+
+
+def test_tensors_go_by_place_or_by_name(driver):
+    a = right()
+    image, weights, b = a["image"], a["weights"], a["b"]
+    k = kernel()
+    k(image, weights, b, out=a["out"], stream=STREAM)
+    k(image, weights, b=b, out=a["out"], stream=STREAM)
+    k(image, b=b, weights=weights, out=a["out"], stream=STREAM)
+    k(b=b, weights=weights, image=image, out=a["out"], stream=STREAM)
+    assert len({bytes(ctypes.string_at(launch.params, 40)) for launch in driver.launches}) == 1
+    assert driver.launch_count == 4
+
+
+@PER_TEST
+@given(st.permutations(range(4)), st.tuples(*[st.integers(1, 4)] * 4))
+def test_hint_mends_a_permuted_view(driver, order, extents):
+    """The memory is right, the dims are in another order: the view that the hint names is accepted."""
+    tensor = Tensor("image", "x", "f16", ("n", "h", "w", "c"), extents)
+    packed = array(tensor, X)
+    permuted = packed.transpose(order)
+    assume(permuted.shape != packed.shape or permuted.strides != packed.strides)
+    k = kernel(Launch("k", (1, 1, 1), 32, (Param("x", "pointer", "x"),)), reads=(tensor,), operands=())
+    try:
+        k(permuted, out=array(RESULT, Y), stream=STREAM)
+    except errors.LaunchError as error:
+        found = re.search(r"image\.transpose\(([\d, ]+)\) is the right view", str(error))
+        assert found, str(error)
+        mended = permuted.transpose([int(i) for i in found[1].split(",")])
+        k(mended, out=array(RESULT, Y), stream=STREAM)
+    else:  # dims of one element alone have changed places
+        assert permuted.shape == packed.shape
+
+
+# ---- types that NumPy lacks, other libraries ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taken", "refused"),
+    [
+        ("bf16", ("u2", "i2", ml_dtypes.bfloat16), ("f2", "f4", "u1")),
+        ("e4m3", ("u1", ml_dtypes.float8_e4m3fn), ("i1", "f2", ml_dtypes.float8_e5m2)),
+        ("e5m2", ("u1", ml_dtypes.float8_e5m2), ("i1", ml_dtypes.float8_e4m3fn)),
+        ("s8", ("i1",), ("u1",)),
+        ("f16", ("f2",), ("u2", ml_dtypes.bfloat16)),
+        ("s32", ("i4",), ("f4", "u4")),
+    ],
+)
+def test_element_types(driver, dtype, taken, refused):
+    tensor = Tensor("image", "x", dtype, ("n", "c"), (4, 16))
+    k = kernel(Launch("k", (1, 1, 1), 32, (Param("x", "pointer", "x"),)), reads=(tensor,), operands=())
+    for kind in taken:
+        k(array(tensor, X, dtype=kind), out=array(RESULT, Y), stream=STREAM)
+    assert driver.launch_count == len(taken)
+    for kind in refused:
+        with pytest.raises(errors.WrongType):
+            k(array(tensor, X, dtype=kind), out=array(RESULT, Y), stream=STREAM)
+
+
+class Interface:
+    """Some library's array."""
+
+    def __init__(self, tensor: Tensor, address: int, **more) -> None:
+        typestr = {"f16": "<f2", "f32": "<f4", "bf16": "<V2"}[tensor.dtype]
+        data = {"shape": tensor.shape, "typestr": typestr, "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = data | more
+
+
+def foreign(**more) -> dict:
+    tensors = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
+    return {name: Interface(*where, **more.get(name, {})) for name, where in tensors.items()}
+
+
+def test_cuda_array_interface(driver):
+    k, arguments = kernel(), foreign(b={"strides": None})
+    assert k(**arguments, stream=STREAM) is arguments["out"]
+    assert [parameter(driver.launches[0], i, ctypes.c_uint64).value for i in (1, 2, 3)] == [W, B, Y]
+    assert driver.wait_count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "error"),
+    [
+        ("image", {"strides": (480, 96, 16, 4)}, errors.WrongLayout),
+        ("image", {"typestr": "<f4"}, errors.WrongType),
+        ("weights", {"shape": (16, 3, 3, 4)}, errors.WrongShape),
+        ("b", {"data": (1 << 40, False)}, errors.WrongDevice),
+        ("out", {"data": (Y, True)}, errors.WrongType),
+    ],
+)
+def test_cuda_array_interface_is_checked(driver, name, more, error):
+    with pytest.raises(error, match=name):
+        kernel()(**foreign(**{name: more}), stream=STREAM)
+    assert driver.launch_count == 0
+
+
+def test_the_launch_waits_for_another_librarys_stream(driver):
+    kernel()(**foreign(image={"stream": STREAM}, weights={"stream": 77}), stream=STREAM)
+    assert driver.wait_count == 1
+
+
+class TorchTensor:
+    """What convgen asks of a torch.Tensor."""
+
+    def __init__(self, tensor: Tensor, address: int, torch: ModuleType, place: str = "cuda:0") -> None:
+        self.shape, self.address, self.device = tensor.shape, address, place
+        self.dtype = getattr(torch, tensor.element.numpy)
+        self.is_cuda = place.startswith("cuda")
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def get_device(self) -> int:
+        return int(self.device[5:]) if self.is_cuda else -1
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+
+
+@pytest.fixture
+def torch(monkeypatch) -> ModuleType:
+    """A module that looks like torch with a tensor type, its types and its current stream."""
+    from convgen.runtime import arrays
+
+    made = ModuleType("torch")
+    kind = type("dtype", (), {"__module__": "torch"})
+    for name in ("float16", "float32", "bfloat16"):
+        setattr(made, name, kind())
+    made.Tensor = type("Tensor", (TorchTensor,), {"__module__": "torch"})
+    made._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 0x70C4 + device)
+    made.device = lambda kind, index: f"{kind}:{index}"
+
+    def empty(shape, dtype, device):
+        tensor = made.Tensor(RESULT, Y, made, device)
+        assert (tensor.shape, tensor.dtype) == (shape, dtype)
+        return tensor
+
+    made.empty = empty
+    monkeypatch.setitem(sys.modules, "torch", made)
+    monkeypatch.setattr(arrays, "TORCH", arrays.TorchLibrary())
+    arrays._torch_device.cache_clear()
+    return made
+
+
+def test_torch_tensors_run_on_torchs_stream_and_give_torch(driver, torch):
+    def tensor(t: Tensor, address: int):
+        return torch.Tensor(t, address, torch)
+
+    k = kernel()
+    result = k(tensor(IMAGE, X), tensor(FILTER, W), b=array(BIAS, B))
+    assert type(result) is torch.Tensor
+    (launch,) = driver.launches
+    assert launch.config.stream == 0x70C4
+    assert [parameter(launch, i, ctypes.c_uint64).value for i in (1, 2, 3)] == [W, B, Y]
+
+
+def test_torch_tensor_on_the_cpu_is_refused(driver, torch):
+    tensor = torch.Tensor(IMAGE, X, torch, "cpu")
+    with pytest.raises(errors.WrongDevice, match="image is on cpu"):
+        kernel()(tensor, array(FILTER, W), b=array(BIAS, B))
+    with pytest.raises(errors.WrongDevice, match="image is on cpu"):
+        kernel()(tensor, array(FILTER, W), array(BIAS, B), out=array(RESULT, Y), stream=STREAM)
+
+
+def test_channels_last_torch_tensor_gets_the_free_view_as_hint(driver, torch):
+    tensor = torch.Tensor(Tensor("", "x", "f16", ("n", "c", "h", "w"), (2, 8, 5, 6)), X, torch)
+    tensor.stride = lambda: (240, 1, 48, 8)
+    with pytest.raises(errors.WrongShape, match=r"image\.permute\(0, 2, 3, 1\) is the right view"):
+        kernel()(tensor, array(FILTER, W), b=array(BIAS, B), out=array(RESULT, Y))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [STREAM, SimpleNamespace(ptr=STREAM), SimpleNamespace(cuda_stream=STREAM),
+     SimpleNamespace(__cuda_stream__=lambda: (0, STREAM))],
+)  # fmt: skip
+def test_any_librarys_stream(driver, stream):
+    kernel()(**right(), stream=stream)
+    assert driver.launches[0].config.stream == STREAM
+
+
+def test_what_is_no_stream_is_refused(driver):
+    with pytest.raises(errors.WrongType, match="stream is a str"):
+        kernel()(**right(), stream="mine")
+
+
+# ---- GPUs ---------------------------------------------------------------------------------------
+
+
+def test_no_driver(monkeypatch):
+    from functools import cache
+
+    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-that-is-not-there.so")
+    monkeypatch.setattr(cuda, "driver", cache(cuda.driver.__wrapped__))
+    with pytest.raises(errors.NoGpu, match="no NVIDIA driver"):
+        kernel()(**right(), stream=STREAM)
+
+
+def test_no_gpu(driver):
+    driver.init_status = 100
+    with pytest.raises(errors.NoGpu, match=r"finds no GPU \(CUDA_ERROR_FAKE \(100\)"):
+        kernel()(**right(), stream=STREAM)
+
+
+@pytest.mark.parametrize(
+    ("target", "capability", "runs"),
+    [
+        ("sm_90a", (9, 0), True), ("sm_90a", (8, 0), False), ("sm_90a", (10, 0), False), ("sm_90", (10, 0), False),
+        ("sm_80", (8, 0), True), ("sm_80", (8, 9), True), ("sm_86", (8, 0), False),
+    ],
+)  # fmt: skip
+def test_a_kernel_runs_on_its_target_alone(driver, target, capability, runs):
+    driver.major, driver.minor = capability
+    k = kernel(target=target)
+    if runs:
+        k(**right(), stream=STREAM)
+    else:
+        with pytest.raises(
+            errors.WrongGpu, match=rf"compiled for {target}; GPU 0 has compute capability {capability[0]}"
+        ):
+            k(**right(), stream=STREAM)
+    assert driver.launch_count == runs
+
+
+def test_each_gpu_gets_its_own_module_and_context(driver):
+    driver.devices = 2
+    k = kernel()
+    for device in (1, 0, 1):
+        arguments = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
+        k(**{name: array(*where, device=device) for name, where in arguments.items()}, stream=STREAM)
+    assert [launch.context for launch in driver.launches] == [0x101, 0x100, 0x101]
+    assert driver.module_count == 2
+    assert driver.context_depth == 0
+
+
+def test_a_thread_that_has_no_context_gets_one(driver):
+    k = kernel()
+    k(**right(), stream=STREAM)
+    cuda.driver()._library.cuCtxSetCurrent(None)
+    k(**right(), stream=STREAM)
+    assert driver.launch_count == 2
+
+
+def test_a_failing_launch_says_what_the_driver_says(driver):
+    driver.launch_status = 719
+    with pytest.raises(errors.DriverError, match=r"launching tiny: the CUDA driver says CUDA_ERROR_FAKE \(719\)"):
+        kernel()(**right(), stream=STREAM)
+
+
+def test_an_entry_that_the_code_lacks(driver):
+    with pytest.raises(errors.DriverError, match="cuModuleGetFunction"):
+        kernel(Launch("missing", (1, 1, 1), 32, ()))(**right(), stream=STREAM)
+
+
+# ---- without a GPU ------------------------------------------------------------------------------
+
+
+def test_emulate_checks_and_passes_named_buffers(monkeypatch):
+    from convgen import emulator
+
+    seen = {}
+    monkeypatch.setattr(emulator, "emulate", lambda *a, **k: seen.update(a=a, k=k), raising=False)
+    image, weights, b = np.zeros(IMAGE.shape, "f2"), np.zeros(FILTER.shape, "f2"), np.zeros(BIAS.shape, "f4")
+    k = kernel()
+    result = k.emulate(image, weights, b=b, seed=3, sms=5)
+    assert (result.shape, result.dtype) == (RESULT.shape, ml_dtypes.bfloat16)
+    assert np.isnan(result.astype("f4")).all()
+    source, steps, buffers = seen["a"]
+    assert (source, steps) == (k.source, k.manifest.steps)
+    assert buffers.keys() == {"x", "w", "b", "y"}
+    assert buffers["x"] is image
+    assert buffers["y"] is result
+    assert (seen["k"]["seed"], seen["k"]["sms"]) == (3, 5)
+    seen.clear()
+    with pytest.raises(errors.WrongLayout):
+        k.emulate(np.zeros((2, 5, 6, 16), "f2")[..., ::2], weights, b=b)
+    with pytest.raises(errors.WrongType):
+        k.emulate(image, weights, b=b.astype("f8"))
+    with pytest.raises(errors.WrongType, match="takes NumPy arrays"):
+        k.emulate(array(IMAGE, X), weights, b=b)
+    assert not seen
