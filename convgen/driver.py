@@ -5,101 +5,193 @@
     plan      problem -> plan                           strategy
     render    plan -> CUDA source                       strategy, templates
     build     source -> cubin and ptxas's figures       NVRTC, cached by content
-    manifest  all that a launch needs, as plain data    runtime
 
-A request that was answered before is answered from the cache without any of them.
+`load` gives a spec's compilations; each runs a pass when the pass's record is first asked for.  What was asked before
+is answered from the cache without any of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen.diagnostics import ConvgenError, Diagnostic, SpecError
+from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, did_you_mean
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
 if TYPE_CHECKING:
+    from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
+    from convgen.planner import CannotServe, Choice
+    from convgen.runtime.artifacts import Artifact
+    from convgen.runtime.cache import Cache
     from convgen.runtime.kernel import Kernel
 
+#: Each pass and the record of a `Compilation` that it makes.
+PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan", "render": "source"}
+#: Bytes of text.
+LARGEST_SPEC = 4 << 20
 
-class UnreadableSpec(ConvgenError):
-    """The spec's file cannot be read."""
+
+class UsageError(ConvgenError):
+    """Something that was named does not exist, or cannot be read or written."""
 
     exit_code = 2
 
 
+@dataclass(frozen=True)
+class Spec:
+    """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
+
+    `only` names the convolutions that are wanted; empty, all are.
+    """
+
+    text: str
+    path: str = "<text>"
+    defines: Mapping[str, int] = field(default_factory=dict)
+    target: str | None = None
+    strategy: str | None = None
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        if self.target is not None:
+            known_target(self.target)
+        if self.strategy is not None:
+            known_strategy(self.strategy)
+
+
 def read(source: str | os.PathLike[str]) -> tuple[str, str]:
-    """Text and path of a spec given as a path, or as text (anything with a brace or a line break)."""
+    """Text and path of a spec given as a path, or as text (anything with a brace or a line break).
+
+    Raises UsageError.
+    """
     if isinstance(source, str) and ("{" in source or "\n" in source or not source.strip()):
         return source, "<text>"
-    path = Path(source)
+    return read_file(Path(source)), os.fspath(source)
+
+
+def read_file(path: Path) -> str:
+    """The text of a spec's file.  Raises UsageError."""
     try:
-        return path.read_bytes().decode("utf-8"), str(path)
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_SPEC + 1)
+        if len(data) > LARGEST_SPEC:
+            raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
+        return data.decode("utf-8")
     except FileNotFoundError:
-        raise UnreadableSpec(f"{path}: no such file") from None
+        raise UsageError(f"{path}: no such file{_nearby(path)}") from None
     except IsADirectoryError:
-        raise UnreadableSpec(f"{path}: is a directory; name a .conv file") from None
+        raise UsageError(f"{path}: is a folder\nhint: name a .conv file{_specs_in(path)}") from None
     except UnicodeDecodeError as e:
-        raise UnreadableSpec(f"{path}: not UTF-8 text (byte {e.start})") from None
+        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is a plain text file") from None
     except OSError as e:
-        raise UnreadableSpec(f"{path}: cannot be read: {e.strerror or e}") from None
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except ValueError as e:  # a NUL in the name
+        raise UsageError(f"{str(path)!r}: not a path: {e}") from None
 
 
-def load(text: str, path: str, defines: Mapping[str, int] | None = None) -> list[Request]:
-    """Parse and check; raises SpecError with every diagnostic."""
+class Compilation:
+    """One convolution of a spec on its way through the passes."""
+
+    def __init__(self, spec: Spec, request: Request) -> None:
+        self.spec, self.request = spec, request
+
+    @property
+    def name(self) -> str:
+        return self.request.problem.name
+
+    @cached_property
+    def target(self) -> Target:
+        """What the command line or the spec names, else the GPU at hand, else the default."""
+        name = self.spec.target or self.request.target
+        return known_target(name) if name else target_at_hand()
+
+    @cached_property
+    def choice(self) -> Choice:
+        """Raises SpecError, with every obstacle of every strategy that was asked for."""
+        from convgen import planner
+
+        request = self.request
+        name = self.spec.strategy or request.strategy
+        options = request.options if name == request.strategy else {}
+        try:
+            return planner.choose(request.problem, self.target, name, options)
+        except planner.CannotServe as e:
+            raise SpecError(self._refusals(e), self.spec.path, self.spec.text) from None
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = self.choice.strategy.plan(self.request.problem, self.target, self.choice.options)
+        return replace(plan, reason=self.choice.reason)
+
+    @cached_property
+    def source(self) -> str:
+        """The CUDA source."""
+        return render(self.plan)
+
+    def build(self, cache: Cache | None = None) -> Artifact:
+        """The compiled kernel.  Raises CompileError."""
+        from convgen.runtime import artifacts
+
+        return artifacts.build(self.source, self.plan, cache=cache)
+
+    def explain(self) -> Explanation:
+        """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
+        from convgen import strategies
+        from convgen.explain import explain
+
+        try:
+            plan = self.plan
+        except SpecError:
+            plan = None
+        return explain(self.request, plan, strategies.load_all(), self.target)
+
+    def _refusals(self, error: CannotServe) -> list[Diagnostic]:
+        """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame."""
+        spans = self.request.spans
+        whole = spans.get("strategy") or spans.get("conv")
+        return [
+            Diagnostic(
+                "E401",
+                f"{name} cannot serve {self.name}: {o.message}",
+                spans.get(f"strategy.{o.option}", whole),
+                o.hint or None,
+            )
+            for name, obstacles in error.obstacles.items()
+            for o in obstacles
+        ]
+
+
+def load(spec: Spec) -> list[Compilation]:
+    """Parse and check.  Raises SpecError, with every diagnostic, and UsageError."""
     from convgen import frontend, strategies
 
     options = {name: s.options for name, s in strategies.load_all().items()}
-    return frontend.load(text, path, defines, strategies=options, targets=TARGETS)
+    requests = frontend.load(spec.text, spec.path, spec.defines, strategies=options, targets=TARGETS)
+    found = [Compilation(spec, request) for request in requests]
+    for name in spec.only:
+        if name not in (names := [c.name for c in found]):
+            raise UsageError(f"{spec.path}: {unknown('convolution', name, names)}")
+    return [c for c in found if not spec.only or c.name in spec.only]
 
 
-def resolve_target(name: str | None) -> Target:
-    """A target by name; None is the GPU at hand, else the default.  Raises ConvgenError."""
-    if name is None:
-        from convgen.runtime.launch import device_capability
-
-        capability = device_capability()
-        found = target_for(capability) if capability else None
-        return found or TARGETS[DEFAULT_TARGET]
-    if name not in TARGETS:
-        raise ConvgenError(f"unknown target {name!r}; known are {', '.join(TARGETS)}")
-    return TARGETS[name]
-
-
-def make_plan(request: Request, text: str, path: str, target: str | None = None, strategy: str | None = None) -> Plan:
-    """Choose and plan.  `target` and `strategy` override what the spec says.  Raises SpecError."""
-    from convgen import planner, strategies
-
-    name = strategy or request.strategy
-    if name != "auto" and name not in strategies.MODULES:
-        raise ConvgenError(f"unknown strategy {name!r}; known are auto, {', '.join(strategies.MODULES)}")
-    options = request.options if name == request.strategy else {}
-    where = resolve_target(target or request.target)
-    try:
-        choice = planner.choose(request.problem, where, name, options)
-    except planner.CannotServe as e:
-        raise SpecError(_refusals(e, request), path=path, text=text) from None
-    return replace(choice.strategy.plan(request.problem, where, choice.options), reason=choice.reason)
-
-
-def _refusals(error, request: Request) -> list[Diagnostic]:
-    """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame."""
-    found = []
-    for name, obstacles in error.obstacles.items():
-        for o in obstacles:
-            span = request.spans.get(f"strategy.{o.option}") if o.option else None
-            span = span or request.spans.get("strategy") or request.spans.get("conv")
-            found.append(
-                Diagnostic("E401", f"{name} cannot serve {request.problem.name}: {o.message}", span, o.hint or None)
-            )
+def choose_all(spec: Spec) -> list[Compilation]:
+    """The compilations of a spec, each with its choice made.  Raises SpecError with what stands against all of them."""
+    found = load(spec)
+    refused: list[Diagnostic] = []
+    for compilation in found:
+        try:
+            _ = compilation.choice
+        except SpecError as e:
+            refused += e.diagnostics
+    if refused:
+        raise SpecError(refused, spec.path, spec.text)
     return found
 
 
@@ -110,59 +202,106 @@ def render(plan: Plan) -> str:
     return strategies.load(plan.strategy).render(plan)
 
 
-def compile_all(
-    source: str | os.PathLike[str],
-    defines: Mapping[str, int] | None = None,
-    target: str | None = None,
-    strategy: str | None = None,
-) -> dict[str, Kernel]:
-    """Every kernel of a spec by name.  Needs no GPU.  Raises SpecError, CompileError."""
-    from convgen.runtime import artifacts
+def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> dict[str, Kernel]:
+    """Every kernel of a spec by name.  Needs no GPU.  `progress` hears the name of each kernel that takes
+    work, before the work.  Raises SpecError, CompileError, UsageError."""
     from convgen.runtime.cache import Cache
-    from convgen.runtime.kernel import Kernel
 
-    text, path = read(source)
     cache = Cache()
-    key = _request_key(text, defines, target, strategy)
-    replan = partial(_replan, text, path, defines, target, strategy)
-    kernels = _from_cache(cache, key, replan)
-    if kernels is not None:
-        return kernels
-    kernels, index = {}, {}
-    for request in load(text, path, defines):
-        plan = make_plan(request, text, path, target, strategy)
-        artifact = artifacts.build(render(plan), plan, cache=cache)
-        index[request.problem.name] = artifact.key
-        kernels[request.problem.name] = Kernel(artifact, replan=partial(replan, request.problem.name))
-    cache.put(key, {"index.json": json.dumps(index).encode()})
-    return kernels
+    key = _request_key(spec)
+    found = _recall(cache, key)
+    if found is None:
+        found = []
+        for compilation in choose_all(spec):
+            if progress:
+                progress(compilation.name)
+            found.append(compilation.build(cache))
+        cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
+    return {artifact.manifest.name: _kernel(spec, artifact) for artifact in found}
 
 
-def _from_cache(cache, key: str, replan) -> dict[str, Kernel] | None:
+#: The file of a request's cache entry: its artifacts' keys.
+_INDEX = "artifacts.json"
+
+
+def _recall(cache: Cache, key: str) -> list[Artifact] | None:
+    """What a request gave the last time; None where the cache does not have all of it."""
     from convgen.runtime import artifacts
+
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    found = [artifacts.load(artifact, cache) for artifact in json.loads(entry[_INDEX])]
+    whole = [artifact for artifact in found if artifact is not None]
+    return whole if len(whole) == len(found) else None
+
+
+def known_target(name: str) -> Target:
+    """Raises UsageError."""
+    if name not in TARGETS:
+        raise UsageError(unknown("target", name, TARGETS))
+    return TARGETS[name]
+
+
+def known_strategy(name: str) -> str:
+    """A strategy's name, or auto.  Raises UsageError."""
+    from convgen import strategies
+
+    if name not in (known := ("auto", *strategies.MODULES)):
+        raise UsageError(unknown("strategy", name, known))
+    return name
+
+
+def target_at_hand() -> Target:
+    """The target of this machine's GPU, else the default."""
+    from convgen.runtime.launch import device_capability
+
+    capability = device_capability()
+    return (target_for(capability) if capability else None) or TARGETS[DEFAULT_TARGET]
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """What is said of a name that is none of the known ones."""
+    known = list(known)
+    hint = did_you_mean(name, known) or f"known are {', '.join(known)}"
+    return f"unknown {kind} {name!r}\nhint: {hint}"
+
+
+def _specs_in(folder: Path) -> str:
+    found = sorted(p.name for p in folder.glob("*.conv"))
+    return f", such as {folder / found[0]}" if found else ""
+
+
+def _nearby(path: Path) -> str:
+    """A hint where the folder has a spec of a similar name."""
+    try:
+        hint = did_you_mean(path.name, [p.name for p in path.parent.glob("*.conv")])
+    except OSError:
+        hint = None
+    return f"\nhint: {hint}" if hint else ""
+
+
+def _request_key(spec: Spec) -> str:
+    """Of everything that decides what a spec is compiled to, the GPU and what was tuned included."""
+    from convgen.planner import database
+    from convgen.runtime import artifacts
+
+    return artifacts.request_key(
+        text=spec.text,
+        defines=dict(spec.defines),
+        target=spec.target or "",
+        at_hand=target_at_hand().name,
+        strategy=spec.strategy or "",
+        only=spec.only,
+        tuned=database.stamp(),
+    )
+
+
+def _kernel(spec: Spec, artifact: Artifact) -> Kernel:
+    """A kernel that, though it may have come from the cache, can make its plan and explanation anew."""
     from convgen.runtime.kernel import Kernel
 
-    hit = cache.get(key)
-    if hit is None:
-        return None
-    kernels = {}
-    for name, artifact_key in json.loads(hit["index.json"]).items():
-        artifact = artifacts.load(artifact_key, cache=cache)
-        if artifact is None:
-            return None
-        kernels[name] = Kernel(artifact, replan=partial(replan, name))
-    return kernels
+    def again() -> Compilation:
+        return next(c for c in load(spec) if c.name == artifact.manifest.name)
 
-
-def _request_key(text: str, defines: Mapping[str, int] | None, target: str | None, strategy: str | None) -> str:
-    from convgen.runtime.artifacts import schema_digest
-
-    where = resolve_target(target).name if target is None else target
-    parts = [schema_digest(), text, sorted((defines or {}).items()), target, where, strategy]
-    return "request-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _replan(text, path, defines, target, strategy, name: str) -> Plan:
-    """The plan of a kernel that came from the cache."""
-    request = next(r for r in load(text, path, defines) if r.problem.name == name)
-    return make_plan(request, text, path, target, strategy)
+    return Kernel(artifact, replan=lambda: again().plan, explain=lambda: str(again().explain()))

@@ -1,0 +1,111 @@
+"""The command line: one table of commands, and the one place where every error ends.
+
+A command is a module of `convgen.cli` with `configure(parser)`, which adds its arguments, and
+`run(arguments)`, which gives the exit code; its docstring is its help.  Only the command that was asked
+for is imported.
+
+Exit codes: 0 done; 1 the spec has errors, no kernel could be made or its result is wrong; 2 what was
+asked for cannot be done as asked (an unknown option, a file that cannot be read or written); 70 a defect
+of convgen; 130 interrupted; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+
+from convgen import __version__
+from convgen.cli import console
+from convgen.cli.arguments import Parser, UsageError
+from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
+
+#: Name -> what it does.  The module has the same name.
+COMMANDS: dict[str, str] = {
+    "compile": "write a spec's kernels: source, cubin and manifest (needs no GPU)",
+    "check": "say what is wrong with specs, and nothing else",
+    "explain": "show index formulas, the plan, and why each strategy serves or not",
+    "run": "run kernels on random data and verify them against a float64 reference",
+}
+OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+
+_EXAMPLES = """\
+examples:
+  convgen compile specs/resnet50.conv -o out
+  convgen compile specs/resnet50.conv -D n=64 --target sm_90a --only res4_3x3
+  convgen explain specs/resnet50.conv --only res4_3x3
+  convgen run specs/resnet50.conv -D n=1 --device emulate --only res5_3x3
+
+`convgen COMMAND --help` says more of each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line (by default this process's) and gives its exit code.  Raises nothing, unless
+    CONVGEN_DEBUG=1 asks for the traceback of what was not foreseen."""
+    console.prepare()
+    warnings.showwarning = lambda message, *_: console.warn(str(message))
+    try:
+        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        console.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return NO_READER
+    except SpecError as e:
+        console.diagnose(e, sys.stderr)
+        return e.exit_code
+    except ConvgenError as e:
+        console.complain(str(e))
+        return e.exit_code
+    except MemoryError:
+        console.complain("out of memory\nhint: a smaller batch may fit: -D n=1 where the spec says `let n`")
+        return FAILED
+    except Exception as e:
+        if os.environ.get("CONVGEN_DEBUG", "0") != "0":
+            raise
+        console.complain(
+            f"internal error: {type(e).__name__}: {' '.join(str(e).split())[:200]} "
+            "(this is a defect of convgen: please report it, with the traceback that CONVGEN_DEBUG=1 shows)"
+        )
+        return DEFECT
+    finally:
+        console.silence()
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    parser = _parser()
+    if not argv:
+        parser.print_help(sys.stderr)
+        return USAGE
+    arguments = parser.parse_args(argv)
+    if arguments is None:
+        return OK
+    name = arguments.command
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
+        if name.endswith(".conv"):
+            hint = f"did you mean `convgen compile {name}`?"
+        raise UsageError(f"unknown command {name!r}\nhint: {hint}")
+    command = import_module(f"convgen.cli.{name}")
+    inner = Parser(prog=f"convgen {name}", description=command.__doc__)
+    command.configure(inner)
+    chosen = inner.parse_args(arguments.rest)
+    return OK if chosen is None else command.run(chosen)
+
+
+def _parser() -> Parser:
+    width = max(map(len, COMMANDS))
+    table = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+    parser = Parser(
+        prog="convgen",
+        usage="convgen COMMAND ...",
+        description=f"Compiles a small language to CUDA convolution kernels.\n\ncommands:\n{table}\n\n{_EXAMPLES}",
+    )
+    parser.add_argument("--version", action="version", version=f"convgen {__version__}")
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs="...", help=argparse.SUPPRESS)
+    return parser

@@ -1,0 +1,105 @@
+"""Arguments that commands share, and a parser whose errors say what to do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from convgen.diagnostics import did_you_mean
+from convgen.driver import Spec, UsageError, known_strategy, known_target, read_file
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError instead of leaving the process."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        hint = f"`{self.prog} --help` shows what there is"
+        if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
+            hint = did_you_mean(unknown[1], self._option_string_actions) or hint
+        raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
+
+
+def define(text: str) -> tuple[str, int]:
+    """`n=64`."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not NAME=INTEGER, such as n=64")
+    if not re.fullmatch(r"[+-]?[0-9]{1,100}", value):
+        raise argparse.ArgumentTypeError(f"{name}={_short(value)}: the value must be a whole number, such as {name}=64")
+    return name, int(value)
+
+
+def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Reads a list of known names, separated by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(","))
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"known are {', '.join(known)}"
+                raise argparse.ArgumentTypeError(f"unknown {_short(name)}\nhint: {hint}")
+        return names
+
+    return read
+
+
+def add_spec(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """The spec, and what overrides it.  With `nargs`, several specs."""
+    parser.add_argument("spec", nargs=nargs, help="a .conv file; - reads standard input")
+    parser.add_argument(
+        "-D", "--define", dest="defines", type=define, action="append", default=[], metavar="NAME=INTEGER",
+        help="override a `let` of the spec: -D n=64",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", type=_usage(lambda name: known_target(name).name), metavar="ARCH",
+        help="GPU architecture, such as sm_90a (default: the spec's, else the GPU at hand, else sm_90a)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--strategy", type=_usage(known_strategy), metavar="NAME",
+        help="how to compute, such as tma_im2col; auto lets convgen choose (default: the spec's, else auto)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CONV",
+        help="this convolution of the spec alone; may be repeated",
+    )  # fmt: skip
+
+
+def read_spec(arguments: argparse.Namespace, path: str | None = None) -> Spec:
+    """The spec that the arguments name.  Raises UsageError."""
+    path = arguments.spec if path is None else path
+    overrides = dict(arguments.defines), arguments.target, arguments.strategy, tuple(arguments.only)
+    if path == "-":
+        return Spec(_standard_input(), "<stdin>", *overrides)
+    return Spec(read_file(Path(path)), path, *overrides)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except (AttributeError, OSError):
+        raise UsageError("standard input cannot be read") from None
+    except UnicodeDecodeError as e:
+        raise UsageError(f"standard input is not UTF-8 text (byte {e.start})") from None
+
+
+def _usage(check: Callable[[str], str]) -> Callable[[str], str]:
+    """A check that raises UsageError, as argparse wants it."""
+
+    def read(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as e:
+            raise argparse.ArgumentTypeError(str(e)) from None
+
+    return read
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,79 @@
+"""Writes the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin, NAME.ptx and NAME.json
+(the manifest: launch, shared memory, tensor maps, operands, registers, spills, digest).  Needs no GPU.
+
+examples:
+  convgen compile layer.conv                            into this folder
+  convgen compile layer.conv -o out -D n=64             another batch, into out/
+  convgen compile layer.conv --target sm_80 --emit cu   the source alone, for another GPU
+  convgen compile layer.conv --dump-after plan          what a pass made, instead of files
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from pprint import pformat
+from typing import TYPE_CHECKING
+
+from convgen import driver
+from convgen.cli import console
+from convgen.cli.arguments import add_spec, one_of, read_spec
+from convgen.cli.files import write_all
+
+if TYPE_CHECKING:
+    from convgen.runtime.kernel import Kernel
+
+#: What a kernel's file of each suffix holds.
+FILES: dict[str, Callable[[Kernel], bytes]] = {
+    "cu": lambda kernel: kernel.source.encode(),
+    "ptx": lambda kernel: kernel.ptx.encode(),
+    "cubin": lambda kernel: kernel.cubin,
+    "json": lambda kernel: kernel.manifest.to_json().encode(),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_spec(parser)
+    parser.add_argument("-o", dest="folder", type=Path, default=Path(), metavar="DIR", help="where to (default: here)")
+    parser.add_argument(
+        "--emit", type=one_of(*FILES), default=("cu", "cubin", "json"), metavar="KINDS",
+        help=f"which files, of {','.join(FILES)} (default: cu,cubin,json)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dump-after", choices=tuple(driver.PASSES), metavar="PASS",
+        help=f"print what a pass made, of {', '.join(driver.PASSES)}, and write nothing",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    spec = read_spec(arguments)
+    if arguments.dump_after:
+        _dump(spec, driver.PASSES[arguments.dump_after])
+        return 0
+    with console.spinner(f"compiling {spec.path}") as say:
+        kernels = driver.compile_all(spec, lambda name: say(f"compiling {name}"))
+    folder = arguments.folder
+    files = {folder / f"{name}.{kind}": FILES[kind](k) for name, k in kernels.items() for kind in arguments.emit}
+    write_all(files)
+    console.table(("kernel", "op", "strategy", "configuration", "target", "registers", "spilled"), _rows(kernels))
+    kinds = ", ".join(f".{kind}" for kind in arguments.emit)
+    console.write(f"\nwrote {console.count(len(files), 'file')} ({kinds}) to {folder}")
+    return 0
+
+
+def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for name, kernel in kernels.items():
+        m = kernel.manifest
+        registers = max((r.registers for r in m.resources.values()), default=0)
+        spilled = sum(r.spill_stores for r in m.resources.values())
+        spills = f"{spilled} bytes" if spilled else "none"
+        rows.append((name, m.op, m.strategy, m.config, m.target, str(registers), spills))
+    return rows
+
+
+def _dump(spec: driver.Spec, record: str) -> None:
+    for compilation in driver.load(spec):
+        made = getattr(compilation, record)
+        console.write(made if isinstance(made, str) else pformat(made, width=120, sort_dicts=False))

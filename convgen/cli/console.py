@@ -1,0 +1,154 @@
+"""What a person reads: in colours and tables where they look at a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from convgen.diagnostics import SpecError, format_rich, format_text
+from convgen.driver import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Says how far a long piece of work is: (done, of all), in any unit.
+Advance = Callable[[int, int], None]
+
+
+def prepare() -> None:
+    """What a terminal cannot show is escaped, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # closed, or not a text file
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def write(text: str) -> None:
+    """Text to standard output.  Raises UsageError where it cannot be written, BrokenPipeError."""
+    try:
+        print(text)
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise UsageError(f"standard output cannot be written: {e.strerror}") from None
+
+
+def flush() -> None:
+    """Raises as `write` does."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise UsageError(f"standard output cannot be written: {e.strerror}") from None
+
+
+def silence() -> None:
+    """Lets the process end in peace where a stream takes no more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def complain(message: str) -> None:
+    """An error; further lines of the message are shown as they are."""
+    _mark("error", "bold red", message)
+
+
+def warn(message: str) -> None:
+    _mark("warning", "bold yellow", message)
+
+
+def diagnose(error: SpecError, stream: TextIO) -> None:
+    """The diagnostics of a spec, and how many there are."""
+    found = error.diagnostics
+    if is_terminal(stream):
+        _rich(stream).print(format_rich(found, error.text, error.path), soft_wrap=True)
+    else:
+        print(format_text(found, error.text, error.path), file=stream)
+    print(f"\n{error.path}: {count(len(found), 'error')}", file=stream)
+
+
+def show(report: object) -> None:
+    """What knows its own text, and its own colours by rich.  Raises as `write` does."""
+    if is_terminal(sys.stdout):
+        _rich(sys.stdout).print(report)
+    else:
+        write(str(report))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under headers.  Raises as `write` does."""
+    if is_terminal(sys.stdout):
+        from rich import box
+        from rich.table import Table
+
+        shown = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in rows:
+            shown.add_row(*(_escaped(cell) for cell in row))
+        _rich(sys.stdout).print(shown)
+        return
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    for row in (headers, *rows):
+        write("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows that work goes on, on a terminal; the function that it gives changes what is said."""
+    if not is_terminal(sys.stderr):
+        yield lambda _: None
+        return
+    with _rich(sys.stderr).status(what) as status:
+        yield lambda text: status.update(_escaped(text))
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Advance]:
+    """A bar with the time that is left, on a terminal."""
+    if not is_terminal(sys.stderr):
+        yield lambda done, whole: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_rich(sys.stderr), transient=True) as progress:
+        task = progress.add_task(_escaped(what), total=None)
+        yield lambda done, whole: progress.update(task, completed=done, total=whole)
+
+
+def count(number: int, what: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _mark(severity: str, style: str, message: str) -> None:
+    if is_terminal(sys.stderr):
+        from rich.text import Text
+
+        _rich(sys.stderr).print(Text.assemble("convgen: ", (severity, style), f": {message}"), soft_wrap=True)
+    else:
+        print(f"convgen: {severity}: {message}", file=sys.stderr)
+
+
+def _rich(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,28 @@
+"""Shows what convgen knows of each convolution of a spec: the index formulas before and after
+simplification with their operation counts, the roofline, why each strategy serves it or not, the plan.
+
+examples:
+  convgen explain layer.conv
+  convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
+  convgen explain layer.conv --strategy im2col   the plan of another strategy
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from convgen import driver
+from convgen.cli import console
+from convgen.cli.arguments import add_spec, read_spec
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_spec(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    spec = read_spec(arguments)
+    for compilation in driver.load(spec):
+        console.show(compilation.explain())
+    driver.choose_all(spec)  # raises where there is no plan to show
+    return 0

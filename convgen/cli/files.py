@@ -1,0 +1,38 @@
+"""Output files: each is whole or absent, and a set of files is written as one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from convgen.driver import UsageError
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Writes files under temporary names beside their own, then renames all of them.
+
+    Where one cannot be written, none is.  Raises UsageError.
+    """
+    mark = f".{secrets.token_hex(4)}.tmp"
+    staged: list[tuple[Path, Path]] = []
+    at = Path()
+    try:
+        for at, data in files.items():
+            at.parent.mkdir(parents=True, exist_ok=True)
+            if at.is_dir():
+                raise UsageError(f"{at}: cannot be written: it is a directory")
+            staging = at.with_name(at.name + mark)
+            staged.append((staging, at))
+            staging.write_bytes(data)
+        for staging, at in staged:
+            os.replace(staging, at)
+    except (OSError, ValueError) as e:
+        reason = getattr(e, "strerror", None) or e
+        raise UsageError(f"{at}: cannot be written: {reason}\nhint: -o names another folder") from None
+    finally:
+        for staging, _ in staged:
+            with suppress(OSError, ValueError):
+                staging.unlink(missing_ok=True)
