@@ -264,21 +264,22 @@ def matrix_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
     matrix has the axes of `lowered`: row and column.
     """
     sp = problem.spatial
-    window = {("c_in_group" if d == "c" else d): None for d in problem.w.dims if d != "k"}
-    window |= dict.fromkeys((*sp.filter, "c_in_group"))  # dims that the filter's layout leaves out
+    c, k = ("c", "k") if problem.groups == 1 else ("c_in_group", "k_in_group")
+    window = {(c if d == "c" else d): None for d in problem.w.dims if d != "k"}
+    window |= dict.fromkeys((*sp.filter, c))  # dims that the filter's layout leaves out
     taps = tuple(d for d in window if d in sp.filter)
     match problem.op:
         case Op.FPROP:
-            dims = {"gemm_m": ("n", *sp.output), "gemm_n": ("k_in_group",), "gemm_k": tuple(window)}
+            dims = {"gemm_m": ("n", *sp.output), "gemm_n": (k,), "gemm_k": tuple(window)}
         case Op.DGRAD:
-            dims = {"gemm_m": ("n", *sp.input), "gemm_n": ("c_in_group",), "gemm_k": (*taps, "k_in_group")}
+            dims = {"gemm_m": ("n", *sp.input), "gemm_n": (c,), "gemm_k": (*taps, k)}
         case Op.WGRAD:
-            dims = {"gemm_m": ("k_in_group",), "gemm_n": tuple(window), "gemm_k": ("n", *sp.output)}
+            dims = {"gemm_m": (k,), "gemm_n": tuple(window), "gemm_k": ("n", *sp.output)}
         case Op.COL2IM:
-            dims = {"gemm_m": ("n", *sp.input), "gemm_n": ("c",), "gemm_k": taps}
+            return {"gemm_m": ("n", *sp.input), "gemm_n": ("c",), "gemm_k": taps}
         case Op.IM2COL:
             return lowered_dims(problem)
-    return dims if problem.groups == 1 or problem.op is Op.COL2IM else {"g": ("g",), **dims}
+    return dims if problem.groups == 1 else {"g": ("g",), **dims}
 
 
 def lowered_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,379 @@
+"""What convgen knows of a convolution, for people: `convgen explain`.
+
+The problem and its roofline, the index formulas as derived and as they are with this problem's numbers,
+the tensor map's fields, which strategies serve it and why the others do not, and the plan.  Everything is
+a table of text, which `str()` sets plainly and rich in colours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from convgen.ir import integer
+from convgen.ir.index_map import (
+    FORWARD,
+    Access,
+    Bound,
+    IndexMap,
+    matrix_dims,
+    matrix_view,
+    symbolic_geometry,
+    tma_axes,
+)
+from convgen.ir.integer import Ranges, count_operations
+from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step, TensorMap
+from convgen.ir.problem import ConvProblem, Op
+from convgen.targets import DEFAULT_TARGET, TARGETS, Target
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from convgen.frontend.request import Request
+    from convgen.strategies.base import Options, Strategy
+
+# --- facts ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What one H200 sustains, in units (FLOP, bytes) a second."""
+
+    per_second: float
+    source: str
+
+
+_H200_16_BIT = Peak(790e12, "H200, dense 16-bit tensor cores, sustained")
+_H200_8_BIT = Peak(2 * 790e12, "H200, twice the 16-bit rate (data sheet's ratio)")
+COPY = Peak(4.3e12, "H200, device copy, measured")
+#: By the element type of what is multiplied.
+MULTIPLY: dict[str, Peak] = {
+    "f16": _H200_16_BIT,
+    "bf16": _H200_16_BIT,
+    "e4m3": _H200_8_BIT,
+    "e5m2": _H200_8_BIT,
+    "s8": _H200_8_BIT,
+    "f32": Peak(67e12, "H200, float32 without tensor cores (data sheet)"),
+}
+
+#: A tensor map's strides are multiples of this many bytes (CUDA driver API, cuTensorMapEncodeIm2col).
+_STRIDE_BYTES = 16
+
+# --- records ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of text.  Columns named in `right` are set flush right."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    right: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shown = [self.header, *self.rows] if any(self.header) else list(self.rows)
+        widths = [max(len(row[i]) for row in shown) for i in range(len(self.header))]
+        lines = [self.title, "-" * len(self.title)]
+        for row in shown:
+            cells = [
+                cell.rjust(width) if name in self.right else cell.ljust(width)
+                for cell, width, name in zip(row, widths, self.header, strict=True)
+            ]
+            lines.append("  ".join(cells).rstrip())
+        if self.note:
+            lines.append(self.note)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Tables, in reading order."""
+
+    tables: tuple[Table, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables)) + "\n"
+
+    def __rich__(self) -> Group:
+        from rich.console import Group
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        parts: list[RichTable | Text] = []
+        for table in self.tables:
+            grid = RichTable(
+                title=Text(table.title, "bold"),
+                title_justify="left",
+                caption=Text(table.note, "dim") if table.note else None,
+                caption_justify="left",
+                box=None,
+                show_header=any(table.header),
+                header_style="dim",
+                pad_edge=False,
+            )
+            for name in table.header:
+                grid.add_column(name, justify="right" if name in table.right else "left", overflow="fold")
+            for row in table.rows:
+                grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+            parts += [grid, Text()]
+        return Group(*parts)
+
+
+_STYLES = {"yes": "green", "no": "red", "before": "dim", "after": "green"}
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One formula of an index map: with symbols for the geometry, and simplified with its numbers."""
+
+    name: str
+    before: str
+    after: str
+    operations_before: int
+    operations_after: int
+
+
+# --- explaining -------------------------------------------------------------------------------------
+
+
+def explain(
+    subject: ConvProblem | Request,
+    plan: Plan | None = None,
+    strategies: Mapping[str, Strategy] | None = None,
+    target: Target | None = None,
+) -> Explanation:
+    """Explain a problem, or a request with its strategy's options.
+
+    `strategies` by name are asked whether they serve it, each with its defaults but for the request's own,
+    on the plan's target, else `target`, else the request's, else the default.
+    """
+    options: Mapping[str, Options] = {}
+    if isinstance(subject, ConvProblem):
+        problem = subject
+    else:
+        problem, options = subject.problem, {subject.strategy: subject.options}
+        target = target or TARGETS[subject.target or DEFAULT_TARGET]
+    where = plan.target if plan else target or TARGETS[DEFAULT_TARGET]
+    tables = [_summary(problem), _roofline(problem), _view(problem), _formulas(problem), _tensor_map(problem)]
+    if strategies is not None:
+        tables.append(_strategies(problem, where, strategies, options))
+    if plan:
+        tables += _plan(plan)
+    return Explanation(tuple(t for t in tables if t))
+
+
+def _summary(problem: ConvProblem) -> Table:
+    def axes(values: tuple) -> str:
+        return " ".join(f"{d}={v}" for d, v in zip(problem.spatial.input, values, strict=True))
+
+    pads = tuple(f"({lo},{hi})" for lo, hi in zip(problem.pad_lo, problem.pad_hi, strict=True))
+    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("makes", problem.result)]
+    rows = [
+        *((what, f"{t}, {_si(t.bytes, 'B')}") for what, t in tensors),
+        ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}, dilation {axes(problem.dilation)}"),
+        ("groups", str(problem.groups)),
+        ("accumulates in", problem.accumulate),
+    ]
+    if problem.epilogue:
+        rows += [("epilogue", str(a)) for a in problem.epilogue.body]
+    return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))
+
+
+def _roofline(problem: ConvProblem) -> Table:
+    flops, traffic = 2 * problem.macs, problem.min_bytes
+    moving = traffic / COPY.per_second
+    rows = [("move each tensor once", _si(traffic, "B"), _si(COPY.per_second, "B/s"), _us(moving), COPY.source)]
+    if not flops:
+        return _roofline_table(rows, f"At least {_us(moving)}: no arithmetic, all memory.")
+    peak = MULTIPLY[problem.reads[0].dtype]
+    computing = flops / peak.per_second
+    rows.append(("multiply and add", _si(flops, "FLOP"), _si(peak.per_second, "FLOP/s"), _us(computing), peak.source))
+    bound = "arithmetic" if computing >= moving else "memory"
+    note = f"At least {_us(max(computing, moving))}, bound by {bound}: {flops / traffic:.0f} FLOP a byte."
+    return _roofline_table(rows, note)
+
+
+def _roofline_table(rows: Sequence[tuple[str, ...]], note: str) -> Table:
+    return Table("Roofline", ("", "amount", "rate", "time", "source"), tuple(rows), note, ("amount", "rate", "time"))
+
+
+def _view(problem: ConvProblem) -> Table:
+    extents = {v.name: v.extent for v in matrix_view(problem).variables}
+    rows = tuple(
+        (name, " * ".join(dims) or "1", str(extents[name])) for name, dims in matrix_dims(problem).items()
+    )  # fmt: skip
+    return Table("Matrix view", ("index", "runs over", "extent"), rows, right=("extent",))
+
+
+# --- formulas ---------------------------------------------------------------------------------------
+
+
+def formulas(problem: ConvProblem) -> tuple[Formula, ...]:
+    """The coordinates, conditions and offsets of `matrix_view`, before and after."""
+    symbolic = matrix_view(problem, symbolic_geometry(problem))
+    literal = matrix_view(problem)
+    simple = literal.simplified()
+    return (
+        *_coordinates(problem, symbolic, simple),
+        *(f for role in literal.accesses for f in _conditions(symbolic, literal, simple, role)),
+        *(
+            _formula(f"offset of {a.tensor.name}", symbolic.accesses[role].offset, literal.offset(role))
+            for role, a in literal.accesses.items()
+        ),
+    )
+
+
+def _formula(name: str, before: integer.Expr, after: integer.Expr) -> Formula:
+    return Formula(name, str(before), str(after), count_operations(before), count_operations(after))
+
+
+def _coordinates(problem: ConvProblem, symbolic: IndexMap, simple: IndexMap) -> Iterator[Formula]:
+    """Each coordinate that a tensor uses, once: the view's, then the windows'."""
+    used = {name for a in simple.accesses.values() for name in _names(problem, a)}
+    order = [d for run in matrix_dims(problem).values() for d in run]
+    for name in (*order, *(d for d in simple.loop if d not in order)):
+        if name in used and symbolic.loop[name].free_symbols:
+            yield _formula(name, symbolic.loop[name], simple.loop[name])
+
+
+def _names(problem: ConvProblem, access: Access) -> Iterator[str]:
+    """The loop's names of a tensor's coordinates: a filter's c is the channel within the group."""
+    for dim in access.tensor.dims:
+        yield "c_in_group" if problem.groups > 1 and access.tensor.role == "w" and dim == "c" else dim
+
+
+def _conditions(symbolic: IndexMap, literal: IndexMap, simple: IndexMap, role: str) -> Iterator[Formula]:
+    """The conditions of an access: comparisons of coordinates that are formulas of their own."""
+    left = {b.dim: b for b in simple.accesses[role].bounds}
+    for b in symbolic.accesses[role].bounds:
+        sides = _sides(left[b.dim], literal.ranges) if b.dim in left else []
+        yield Formula(
+            f"{role} has {b.dim}", f"{b.low} <= {b.dim} < {b.high}", " and ".join(sides) or "always", 2, len(sides)
+        )
+    remain = {d.dim: d for d in simple.accesses[role].divisible}
+    for d in symbolic.accesses[role].divisible:
+        before = integer.mod(d.value, d.divisor)
+        after = integer.mod(remain[d.dim].value, remain[d.dim].divisor) if d.dim in remain else None
+        yield Formula(
+            f"{d.dim} is whole",
+            f"{before} == 0",
+            "always" if after is None else f"{after} == 0",
+            count_operations(before) + 1,
+            0 if after is None else count_operations(after) + 1,
+        )
+
+
+def _sides(b: Bound, ranges: Ranges) -> list[str]:
+    """The comparisons of a bound that can fail."""
+    low, high = integer.bounds(b.value, ranges)
+    return [f"{b.dim} >= {b.low}"] * (low < b.low) + [f"{b.dim} < {b.high}"] * (high >= int(b.high))
+
+
+def _formulas(problem: ConvProblem) -> Table:
+    found = formulas(problem)
+    rows: list[tuple[str, ...]] = []
+    for f in found:
+        rows.append((f.name, "before", str(f.operations_before), f.before))
+        rows.append(("", "after", str(f.operations_after), f.after))
+    rows.append(("total", "before", str(sum(f.operations_before for f in found)), ""))
+    rows.append(("", "after", str(sum(f.operations_after for f in found)), ""))
+    note = "/ is floor division, % its remainder. Each formula is counted in full, what it shares with others included."
+    return Table("Index formulas", ("", "", "operations", "formula"), tuple(rows), note, ("operations",))
+
+
+# --- tensor maps ------------------------------------------------------------------------------------
+
+
+def _tensor_map(problem: ConvProblem) -> Table | None:
+    """TMA im2col's fields where the problem has one box over a channels-last tensor."""
+    if problem.op not in (Op.FPROP, Op.WGRAD, Op.DGRAD) or (problem.op is Op.DGRAD and set(problem.stride) != {1}):
+        return None
+    sp = problem.spatial
+    role, spatial, channel = ("x", sp.input, "c") if problem.op in FORWARD else ("y", sp.output, "k")
+    tensor = problem.tensor(role)
+    order = tuple(d for d in ("n", *spatial, channel) if d in tensor.dims)
+    row_bytes = tensor.extent(channel) * tensor.element.bytes
+    if tensor.dims != order or tensor.element.tma is None or row_bytes % _STRIDE_BYTES:
+        return None
+    rows = tuple(
+        (a.dim, str(a.lower), str(a.upper), str(a.element_stride), " ".join(map(str, a.offsets(taps))))
+        for a, taps in zip(tma_axes(problem), problem.filter, strict=True)
+    )
+    header = ("axis", "lower corner", "upper corner", "element stride", "offsets of the taps")
+    return Table(f"TMA im2col over {tensor.name}", header, rows, right=header[1:4])
+
+
+# --- strategies and plan ----------------------------------------------------------------------------
+
+
+def _strategies(
+    problem: ConvProblem, target: Target, strategies: Mapping[str, Strategy], options: Mapping[str, Options]
+) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for name, strategy in strategies.items():
+        obstacles = strategy.obstacles(problem, target, options.get(name, {}))
+        if not obstacles:
+            rows.append((name, "yes", strategy.summary))
+        for i, o in enumerate(obstacles):
+            reason = f"{o.message} ({o.hint})" if o.hint else o.message
+            rows.append(("" if i else name, "" if i else "no", reason))
+    return Table(f"Strategies on {target}", ("strategy", "serves", "why"), tuple(rows))
+
+
+def _plan(plan: Plan) -> list[Table]:
+    rows = [("strategy", plan.strategy), ("configuration", str(plan.config))]
+    if plan.reason:
+        rows.append(("reason", plan.reason))
+    rows += [("note", n) for n in plan.notes]
+    rows += [(f"step {i}", _step(s)) for i, s in enumerate(plan.steps, 1)]
+    rows += [("workspace", f"{w.name}, {_si(w.bytes, 'B')}") for w in plan.workspaces]
+    tables = [Table(f"Plan for {plan.target}", ("", ""), tuple(rows))]
+    maps = [(p.name, p.map) for launch in plan.launches for p in launch.params if p.map]
+    if maps:
+        header = ("map", "of", "mode", "extents", "strides in bytes", "element strides", "box", "swizzle")
+        tables.append(Table("Tensor maps, innermost dim first", header, tuple((n, *_map(m)) for n, m in maps)))
+    return tables
+
+
+def _step(step: Step) -> str:
+    match step:
+        case Launch():
+            grid = " x ".join(map(str, step.grid))
+            parts = [f"launch {step.entry}: {grid} blocks of {step.block} threads", f"{step.shared_bytes} B shared"]
+            if step.persistent:
+                parts.append(f"persistent, {step.blocks_per_sm} a multiprocessor")
+            if step.cluster > 1:
+                parts.append(f"clusters of {step.cluster}")
+            return ", ".join(parts)
+        case Gemm():
+            batch = f", {step.batch} of them" if step.batch > 1 else ""
+            return f"matrix product {step.c} = {step.a} {step.b}: {step.m} x {step.n} x {step.k}{batch}"
+        case Fill():
+            return f"fill {step.buffer} with zeros"
+
+
+def _map(m: TensorMap) -> tuple[str, ...]:
+    def row(values: tuple[int, ...]) -> str:
+        return " ".join(map(str, values))
+
+    box = row(m.box)
+    if m.mode == "im2col":
+        box = f"{m.channels} channels x {m.pixels} pixels, corners {row(m.lower)} to {row(m.upper)}"
+    return m.buffer, m.mode, row(m.dims), row(m.strides), row(m.element_strides), box, str(m.swizzle)
+
+
+# --- numbers ----------------------------------------------------------------------------------------
+
+
+def _si(value: float, unit: str) -> str:
+    """Three significant digits with a prefix: 1.85 GFLOP."""
+    power = min(max(int(math.log10(value)) // 3, 0), 5) if value >= 1 else 0
+    return f"{value / 1000**power:.3g} {'_kMGTP'[power].strip('_')}{unit}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds >= 1e-9 else "< 0.001 us"
