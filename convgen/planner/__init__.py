@@ -1,8 +1,8 @@
 """The planner: which strategy serves a problem, and why.
 
-`auto` takes what the tuning database knows to be fastest.  Where it knows nothing, it asks the strategies
-in the order in which `strategies.MODULES` lists them and takes the first that has no obstacle.  A strategy
-that is named without options gets its tuned ones.
+`auto` takes what the tuning database knows to be fastest.  Where it knows nothing, it takes, of the
+strategies that serve the problem and have a cost model, the one with the least estimated time; where none
+has, the first that `strategies.MODULES` lists.  A strategy that is named without options gets its tuned ones.
 """
 
 from __future__ import annotations
@@ -47,14 +47,23 @@ def choose(problem: ConvProblem, target: Target, strategy: str, options: Options
             raise CannotServe({strategy: obstacles})
         return Choice(chosen, options, "named in the spec", {})
     rejected: dict[str, tuple[Obstacle, ...]] = {}
+    serving: list[Strategy] = []
     for name in strategies.MODULES:
         candidate = strategies.load(name)
-        obstacles = tuple(candidate.obstacles(problem, target, {}))
-        if not obstacles:
-            passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
-            return Choice(candidate, {}, f"auto: the first that serves{passed}", rejected)
-        rejected[name] = obstacles
-    raise CannotServe(rejected)
+        if obstacles := tuple(candidate.obstacles(problem, target, {})):
+            rejected[name] = obstacles
+        else:
+            serving.append(candidate)
+    if not serving:
+        raise CannotServe(rejected)
+    estimates = {s.name: s.estimate(problem, target, {}) for s in serving if hasattr(s, "estimate")}
+    if not estimates:
+        passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
+        return Choice(serving[0], {}, f"auto: the first that serves{passed}", rejected)
+    best = min(estimates, key=lambda name: estimates[name])
+    others = ", ".join(f"{name} {us:.1f} us" for name, us in estimates.items() if name != best)
+    reason = f"auto: {estimates[best]:.1f} us by the cost model" + (f" ({others})" if others else "")
+    return Choice(strategies.load(best), {}, reason, rejected)
 
 
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:

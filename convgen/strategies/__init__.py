@@ -1,4 +1,4 @@
-"""The strategies, best first: `auto` takes the first that serves a problem."""
+"""The strategies, in the order in which `auto` asks them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from convgen.strategies.base import Strategy
 #: Name -> module, in the order in which `auto` prefers them.
 MODULES: dict[str, str] = {
     "tma_im2col": "convgen.strategies.tma_im2col",
+    "tma_patch": "convgen.strategies.tma_patch",
+    "implicit_gemm": "convgen.strategies.implicit_gemm",
     "im2col": "convgen.strategies.im2col",
     "direct": "convgen.strategies.direct",
 }

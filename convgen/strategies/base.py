@@ -42,6 +42,9 @@ class Obstacle:
 
 
 class Strategy(Protocol):
+    """A strategy may have two methods more: `candidates(problem, target)`, options worth measuring, the most
+    promising first; and `estimate(problem, target, options)`, microseconds by a cost model."""
+
     name: str
     summary: str
     options: Sequence[Option]

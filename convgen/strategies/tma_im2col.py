@@ -8,7 +8,10 @@ and a TMA store.  Blocks are persistent: each takes tiles until none is left.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sympy import Integer
 
@@ -18,7 +21,7 @@ from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.strategies import pairwise
+from convgen.strategies import cost, pairwise
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.targets import Target
 
@@ -199,8 +202,16 @@ class TmaIm2col:
         if problem.op is Op.FPROP:
             found += _map_obstacles(problem)
         if not found:
-            found += _config_obstacles(problem, target, options)
+            found += _illegal(problem, target, choose(problem, target, options))
         return found
+
+    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
+        """Configurations worth measuring, the most promising first."""
+        return [as_options(c) for c in _ranked(problem, target, ())[:40]]
+
+    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
+        """Microseconds, by the cost model."""
+        return estimate(problem, target, choose(problem, target, options))
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
         config = choose(problem, target, options)
@@ -345,90 +356,169 @@ def _map_obstacles(problem: ConvProblem) -> list[Obstacle]:
     return found
 
 
-def _config_obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+def _illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found: list[Obstacle] = []
-    config = choose(problem, target, options)
+
+    def no(message: str, hint: str = "", option: str = "") -> None:
+        found.append(Obstacle(message, hint, option))
+
     pingpong = config.schedule == "pingpong"
     if pingpong and config.consumers == 1:
-        found.append(Obstacle("schedule pingpong needs 2 or 3 consumers", "consumers 2", "schedule"))
+        no("schedule pingpong needs 2 or 3 consumers", "consumers 2", "schedule")
     if not pingpong and config.m % (64 * config.consumers):
-        found.append(
-            Obstacle(
-                f"tile m={config.m} does not split into 64 rows for each of {config.consumers} consumers",
-                f"m={64 * config.consumers} or a multiple",
-                "tile.m",
-            )
+        no(
+            f"tile m={config.m} does not split into 64 rows for each of {config.consumers} consumers",
+            f"m={64 * config.consumers} or a multiple",
+            "tile.m",
         )
     rows = config.m if pingpong else config.m // config.consumers
     accumulators = rows // 64 * config.n // 2
-    split = register_split(config.consumers, config.blocks)
-    limit = split.consumer if split else 65536 // (block_threads(config.consumers, config.blocks) * config.blocks)
-    budget = min(limit // 8 * 8, 255) - 40
+    registers = register_split(config.consumers, config.blocks)
+    threads = block_threads(config.consumers, config.blocks) * config.blocks
+    budget = min(registers.consumer if registers else target.registers_per_sm // threads // 8 * 8, 255) - 40
     if accumulators > budget:
-        found.append(
-            Obstacle(
-                f"tile {config.m}x{config.n} keeps {accumulators} accumulators a thread; "
-                f"{config.consumers} consumers leave {budget} registers for them",
-                "a smaller tile, or more cooperative consumers",
-                "tile.n",
-            )
+        no(
+            f"tile {config.m}x{config.n} keeps {accumulators} accumulators a thread; "
+            f"{config.consumers} consumers leave {max(budget, 0)} registers for them",
+            "a smaller tile, or more cooperative consumers",
+            "tile.n",
         )
     steps = problem.taps * -(-problem.c // config.k)
     if steps % config.merge:
-        found.append(Obstacle(f"merge {config.merge} does not divide {steps} k steps", option="merge"))
+        no(f"merge {config.merge} does not divide {steps} k steps", option="merge")
     if config.split > 1:
         if pingpong:
-            found.append(Obstacle("split goes with schedule cooperative", option="split"))
+            no("split goes with schedule cooperative", option="split")
         if config.n % (8 * config.split):
-            found.append(
-                Obstacle(f"tile n={config.n} does not split into {config.split} times 8 channels", option="split")
-            )
+            no(f"tile n={config.n} does not split into {config.split} times 8 channels", option="split")
         if steps // config.merge < config.split:
-            found.append(
-                Obstacle(f"{steps // config.merge} stages of k are fewer than split {config.split}", option="split")
-            )
+            no(f"{steps // config.merge} stages of k are fewer than split {config.split}", option="split")
     if found:
         return found
-    size = footprint(problem, config)
-    limit = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // config.blocks - 1024)
+    size, limit = footprint(problem, config), _shared_limit(target, config)
     if size.total > limit:
         fits = (limit - (size.total - config.stages * size.stage)) // size.stage
-        found.append(
-            Obstacle(
-                f"{config.stages} stages of a {config.m}x{config.n}x{config.k} tile take {size.total} bytes "
-                f"of shared memory; {target} has {limit}",
-                f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",
-                "stages" if fits >= 2 else "tile.m",
-            )
+        no(
+            f"{config.stages} stages of a {config.m}x{config.n}x{config.k} tile take {size.total} bytes "
+            f"of shared memory; {target} has {limit}",
+            f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",
+            "stages" if fits >= 2 else "tile.m",
         )
     return found
 
 
 # --- defaults ----------------------------------------------------------------------------------------
 
+#: Rows of a tile, and how many consumers share them in which way, that are worth a thought.
+SHAPES = (
+    (64, 1, "cooperative"),
+    (128, 2, "cooperative"),
+    (192, 3, "cooperative"),
+    (256, 2, "cooperative"),
+    (64, 2, "pingpong"),
+    (64, 3, "pingpong"),
+    (128, 2, "pingpong"),
+)
+TILE_N = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+MAX_STAGES = 12
+
+
+def estimate(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> float:
+    """Microseconds that the cost model gives a configuration."""
+    return cost.im2col_time(
+        m=config.m, n=config.n, k=config.k, stages=config.stages, consumers=config.consumers,
+        pingpong=config.schedule == "pingpong", blocks=config.blocks, merge=config.merge, split=config.split,
+        tiles=-(-problem.output_pixels // config.m) * -(-problem.k // config.n),
+        steps=problem.taps * -(-problem.c // config.k), bytes=problem.min_bytes, sms=target.sms,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | str], ...]) -> list[TmaIm2colConfig]:
+    """Legal configurations that go with fixed options, by estimated time."""
+    options = dict(fixed)
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(options[name])] if name in options else list(defaults)
+
+    spans = [k for k in (64, 32, 16) if problem.c % k == 0][:1]
+    spans += [k for k in (64, 32, 16) if k not in spans and -(-problem.c // k) * k <= 1.5 * problem.c][:1]
+    widest = min(256, -(-problem.k // 8) * 8)
+    shapes = [
+        (m, consumers, schedule)
+        for m, consumers, schedule in SHAPES
+        if options.get("tile.m", m) == m
+        and options.get("consumers", consumers) == consumers
+        and options.get("schedule", schedule) == schedule
+    ]
+    if not shapes:
+        shapes = [
+            (int(options.get("tile.m", 128)), int(options.get("consumers", 2)),
+             str(options.get("schedule", "cooperative")))
+        ]  # fmt: skip
+    found = []
+    for k in values("tile.k", spans or (16,)):
+        steps = problem.taps * -(-problem.c // k)
+        merges = [d for d in (1, 2, 3, 5, 7, 9) if steps % d == 0 and k * d <= 160]
+        for (m, consumers, schedule), n in itertools.product(
+            shapes, values("tile.n", (n for n in TILE_N if n <= widest) if widest >= 8 else (8,))
+        ):
+            tiles = -(-problem.output_pixels // m) * -(-problem.k // n)
+            splits = (1, 2, 4, 8) if schedule == "cooperative" and tiles < target.sms else (1,)
+            blocks = (1, 2, 3) if m == 64 and consumers == 1 and tiles > target.sms else (1,)
+            for merge, split, block in itertools.product(
+                values("merge", merges), values("split", splits), values("blocks", blocks)
+            ):
+                order = str(options.get("order", "channels_inner"))
+                trial = TmaIm2colConfig(m, n, k, 2, consumers, schedule, order, block, merge, split)
+                if "stages" in options:
+                    config = replace(trial, stages=int(options["stages"]))
+                else:
+                    config = replace(trial, stages=_stages(problem, target, trial, steps))
+                if not _illegal(problem, target, config):
+                    found.append((estimate(problem, target, config), config))
+    return [config for _, config in sorted(found, key=lambda row: row[0])]
+
+
+def _stages(problem: ConvProblem, target: Target, config: TmaIm2colConfig, steps: int) -> int:
+    """As many stages as fit, but no more than a tile has use for."""
+    size = footprint(problem, config)
+    room = _shared_limit(target, config) - (size.total - 2 * (size.stage + 16))
+    useful = max(-(-steps // (config.merge * config.split)), 4)
+    return max(2, min(room // (size.stage + 16), MAX_STAGES, useful))
+
+
+def _shared_limit(target: Target, config: TmaIm2colConfig) -> int:
+    # a block takes 1 KB of a multiprocessor's shared memory for itself
+    return min(target.shared_bytes_per_block, target.shared_bytes_per_sm // config.blocks - 1024)
+
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> TmaIm2colConfig:
-    """The configuration: what the options say, the rest by a simple rule."""
-    from convgen.planner.tma_im2col import default_tile
+    """The configuration: what the options say, the rest by the cost model.
 
-    fixed = dict(options)
-    tile = default_tile(problem, target, fixed)
-    m, n, k = (int(fixed.get(f"tile.{d}", getattr(tile, d))) for d in "mnk")
-    schedule = str(fixed.get("schedule", tile.schedule))
-    consumers = int(fixed.get("consumers", tile.consumers))
-    blocks = int(fixed.get("blocks", tile.blocks))
-    order = str(fixed.get("order", "channels_inner"))
-    merge, split = int(fixed.get("merge", tile.merge)), int(fixed.get("split", tile.split))
-    trial = TmaIm2colConfig(m, n, k, 2, consumers, schedule, order, blocks, merge, split)
-    if "stages" in fixed:
-        stages = int(fixed["stages"])
-    else:
-        size = footprint(problem, trial)
-        room = min(target.shared_bytes_per_block, target.shared_bytes_per_sm // blocks - 1024)
-        steps = -(-problem.taps * -(-problem.c // k) // (merge * split))
-        stages = max(2, min((room - (size.total - 2 * size.stage)) // (size.stage + 16), 12, max(steps, 4)))
-    return replace(trial, stages=stages)
+    Where nothing legal goes with the options, the first of what they ask for, for `obstacles` to explain.
+    """
+    ranked = _ranked(problem, target, tuple(sorted(options.items())))
+    if ranked:
+        return ranked[0]
+    m, consumers = int(options.get("tile.m", 128)), int(options.get("consumers", 2))
+    trial = TmaIm2colConfig(
+        m, int(options.get("tile.n", 128)), int(options.get("tile.k", 64)), 2, consumers,
+        str(options.get("schedule", "cooperative")), str(options.get("order", "channels_inner")),
+        int(options.get("blocks", 1)), int(options.get("merge", 1)), int(options.get("split", 1)),
+    )  # fmt: skip
+    steps = problem.taps * -(-problem.c // trial.k)
+    return replace(trial, stages=int(options.get("stages", _stages(problem, target, trial, steps))))
+
+
+def as_options(config: TmaIm2colConfig) -> Options:
+    """The options that ask for exactly this configuration."""
+    return {
+        "tile.m": config.m, "tile.n": config.n, "tile.k": config.k, "stages": config.stages,
+        "consumers": config.consumers, "schedule": config.schedule, "order": config.order,
+        "blocks": config.blocks, "merge": config.merge, "split": config.split,
+    }  # fmt: skip
 
 
 # --- tensor maps -------------------------------------------------------------------------------------

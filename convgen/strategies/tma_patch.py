@@ -9,17 +9,21 @@ channels stay in shared memory for the kernel's whole life.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 
 from convgen.codegen.render import render
 from convgen.ir.index_map import tma_axes
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
-from convgen.strategies import pairwise
+from convgen.strategies import cost, pairwise
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.tma_im2col import REGISTERS, ROW_ALIGNMENT, SWIZZLE_FIELD, _memory_order, block_threads
 from convgen.targets import Target
 
+MAX_TRANSACTION = 2**20  # bytes a phase of an mbarrier counts, exclusive (PTX ISA, "mbarrier")
 MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
 
 
@@ -47,7 +51,7 @@ class TmaPatchConfig:
 OPTIONS = (
     Option("pixels", "pixels of padded width a tile", choices=tuple(range(16, 257, 16))),
     Option("strip", "output columns a strip", 1, MAX_BOX),
-    Option("channels", "output channels a block", choices=(16, 32, 48, 64, 96, 128)),
+    Option("channels", "output channels a block", choices=(16, 32, 48, 64)),
     Option("tile.k", "input channels a patch", choices=(16, 32, 64)),
     Option("stages", "patches in flight for each consumer", 1, 8),
     Option("consumers", "consumer warpgroups", 1, 3),
@@ -143,31 +147,18 @@ class TmaPatch:
             no("a tensor of 2^31 elements or more", "strategy tma_im2col or direct")
         if found:
             return found
-        config = choose(problem, target, options)
-        if config is None:
-            no("no patch fits shared memory beside the weights", "strategy tma_im2col serves it")
-            return found
-        size = geometry(problem, config)
-        if size.total > target.shared_bytes_per_block:
-            no(f"patches, weights and chunks take {size.total} bytes of shared memory; "
-               f"{target} has {target.shared_bytes_per_block}", "fewer pixels, stages or consumers", "pixels")  # fmt: skip
-        if max(size.width, size.height) > MAX_BOX:
-            no(f"a patch of {size.height} x {size.width} pixels; a box has at most {MAX_BOX} a side",
-               "a narrower strip", "strip")  # fmt: skip
-        if config.rows == "channels" and config.channels != 64:
-            no("rows channels takes channels 64", option="channels")
-        if config.rows == "pixels" and (config.pixels % 64 or config.channels > 64):
-            no("rows pixels takes a multiple of 64 pixels and at most 64 channels", option="pixels")
-        accumulators = config.pixels * config.channels // 128
-        if accumulators > (168 if config.consumers < 3 else 104):
-            no(f"{accumulators} accumulators a thread are too many", "fewer pixels or consumers", "pixels")
-        if size.blocks * problem.taps * size.weight_box >= 2**20:
-            no("weights of a block are beyond a barrier's 2^20 - 1 bytes", "fewer channels", "channels")
-        return found
+        return _illegal(problem, target, choose(problem, target, options))
+
+    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
+        """Configurations worth measuring, the most promising first."""
+        return [as_options(c) for c in _ranked(problem, target, ())[:40]]
+
+    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
+        """Microseconds, by the cost model."""
+        return estimate(problem, target, choose(problem, target, options))
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
         config = choose(problem, target, options)
-        assert config is not None
         size = geometry(problem, config)
         params = [
             Param("x_map", "tensor_map", "x", _x_map(problem, config, size)),
@@ -209,72 +200,110 @@ class TmaPatch:
         )
 
 
-# --- defaults ----------------------------------------------------------------------------------------
+def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> list[Obstacle]:
+    """What a configuration asks for that the hardware does not have."""
+    found: list[Obstacle] = []
 
+    def no(message: str, hint: str = "", option: str = "") -> None:
+        found.append(Obstacle(message, hint, option))
 
-def candidates(problem: ConvProblem, target: Target, fixed: Options) -> list[tuple[float, TmaPatchConfig]]:
-    """Configurations that fit, with an estimate of their time in cycles of a multiprocessor."""
-    found = []
-    size = problem.x.element.bytes
-    k = int(fixed.get("tile.k", next((k for k in (64, 32, 16) if problem.c % k == 0), 64 if problem.c > 32 else 32)))
-    q = problem.output[1]
-    rows_choices = [str(fixed["rows"])] if "rows" in fixed else ["channels"] + (["pixels"] if problem.k <= 32 else [])
-    for rows in rows_choices:
-        channels = int(fixed.get("channels", 64 if rows == "channels" else -(-problem.k // 16) * 16))
-        if channels not in (16, 32, 48, 64, 96, 128):
-            continue
-        for consumers in (2, 3, 1):
-            if "consumers" in fixed and consumers != fixed["consumers"]:
-                continue
-            pixel_choices = (
-                [int(fixed["pixels"])]
-                if "pixels" in fixed
-                else [p for p in range(256, 31, -16) if rows == "channels" or p % 64 == 0]
-            )
-            for pixels in pixel_choices:
-                if pixels * channels // 128 > (168 if consumers < 3 else 104):
-                    continue
-                for parts in range(1, 9):
-                    strip = int(fixed.get("strip", -(-q // parts)))
-                    for stages in (2, 1):
-                        stages = int(fixed.get("stages", stages))
-                        config = TmaPatchConfig(pixels, strip, channels, k, stages, consumers, rows)
-                        g = geometry(problem, config)
-                        if g.total > target.shared_bytes_per_block or max(g.width, g.height) > MAX_BOX:
-                            continue
-                        if any(c.pixels == pixels and c.strip == strip and c.consumers == consumers and c.rows == rows
-                               for _, c in found):  # fmt: skip
-                            continue
-                        workers = max(target.sms // g.channel_tiles, 1)
-                        turns = -(-g.tiles // workers)
-                        mma = problem.taps * g.blocks * k * size / 32
-                        # wgmma: 64 x n x 16 takes n/8 x 4 cycles... in units of its n, with A's shared-memory reads
-                        if rows == "channels":
-                            step = mma * max(pixels, 64) / 2
-                        else:
-                            step = mma * (pixels / 64) * (channels / 2 + 8)
-                        load = g.blocks * g.patch_box / 30
-                        store = pixels * channels / 24
-                        tile = max(step, load) if consumers > 1 else step + store
-                        start = 3000 + g.weights / 40
-                        last = step + store
-                        found.append((start + max(turns - 1, 0) * tile + last, config))
+    if config.rows == "channels" and config.channels != 64:
+        no("rows channels goes with channels 64", option="channels")
+    if config.rows == "pixels" and config.pixels % 64:
+        no("rows pixels takes a multiple of 64 pixels", option="pixels")
+    if config.strip > problem.output[1]:
+        no(f"strip {config.strip} is wider than the output's {problem.output[1]} columns", option="strip")
+    accumulators = config.pixels * config.channels // 128
+    registers = REGISTERS[config.consumers]
+    budget = (registers.consumer if registers else 255) - 56
+    if accumulators > budget:
+        no(f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",
+           "fewer pixels or consumers", "pixels")  # fmt: skip
+    if found:
+        return found
+    size = geometry(problem, config)
+    if max(size.width, size.height) > MAX_BOX:
+        no(f"a patch of {size.height} x {size.width} pixels; a box has at most {MAX_BOX} a side",
+           "a narrower strip", "strip")  # fmt: skip
+    if size.total > target.shared_bytes_per_block:
+        no(
+            f"patches, weights and chunks take {size.total} bytes of shared memory; "
+            f"{target} has {target.shared_bytes_per_block}",
+            "fewer pixels, stages or consumers; with many channels strategy tma_im2col serves better",
+            "pixels",
+        )
+    if size.blocks * problem.taps * size.weight_box >= MAX_TRANSACTION:
+        no("the weights of a block are more bytes than a barrier counts", "fewer channels", "channels")
     return found
 
 
-def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchConfig | None:
-    """The cheapest configuration that goes with the options; None where none fits."""
-    found = candidates(problem, target, options)
-    if found:
-        return min(found, key=lambda row: row[0])[1]
-    if {"pixels", "strip", "stages", "consumers"} <= set(options):
-        rows = str(options.get("rows", "channels"))
-        trial = TmaPatchConfig(
-            int(options["pixels"]), int(options["strip"]), int(options.get("channels", 64)),
-            int(options.get("tile.k", 64)), int(options["stages"]), int(options["consumers"]), rows,
-        )  # fmt: skip
-        return replace(trial)
-    return None
+# --- defaults ----------------------------------------------------------------------------------------
+
+CHANNELS = (16, 32, 48, 64)
+PIXELS = tuple(range(32, 257, 16))
+
+
+def estimate(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> float:
+    """Microseconds that the cost model gives a configuration."""
+    size = geometry(problem, config)
+    return cost.patch_time(
+        pixels=config.pixels, channels=config.channels, k=config.k, stages=config.stages, consumers=config.consumers,
+        by_channels=config.rows == "channels", blocks=size.blocks, box=size.patch_box, weights=size.weights,
+        tiles=size.tiles, channel_tiles=size.channel_tiles, taps=problem.taps, bytes=problem.min_bytes,
+        sms=target.sms,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | str], ...]) -> list[TmaPatchConfig]:
+    """Legal configurations that go with fixed options, by estimated time."""
+    options = dict(fixed)
+    width = problem.output[1]
+    spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
+    strips = sorted({-(-width // parts) for parts in range(1, 9) if parts == 1 or width // parts >= 12})
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(options[name])] if name in options else list(defaults)
+
+    found = []
+    for rows in [str(options["rows"])] if "rows" in options else ("channels", "pixels"):
+        by_channels = rows == "channels"
+        narrow = next((c for c in CHANNELS if c >= problem.k), 64)
+        for channels, k, consumers, pixels, strip, stages in itertools.product(
+            values("channels", (64,) if by_channels else (narrow,)),
+            values("tile.k", spans),
+            values("consumers", (2, 3, 1)),
+            values("pixels", (p for p in PIXELS if by_channels or p % 64 == 0)),
+            values("strip", strips),
+            values("stages", (3, 2, 1)),
+        ):
+            config = TmaPatchConfig(pixels, strip, channels, k, stages, consumers, rows)
+            if not _illegal(problem, target, config):
+                found.append((estimate(problem, target, config), config))
+    return [config for _, config in sorted(found, key=lambda row: row[0])]
+
+
+def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchConfig:
+    """The cheapest configuration that goes with the options.
+
+    Where nothing legal does, the first of what they ask for, for `obstacles` to explain.
+    """
+    ranked = _ranked(problem, target, tuple(sorted(options.items())))
+    if ranked:
+        return ranked[0]
+    return TmaPatchConfig(
+        int(options.get("pixels", 64)), int(options.get("strip", min(problem.output[1], 64))),
+        int(options.get("channels", 64)), int(options.get("tile.k", 64)), int(options.get("stages", 1)),
+        int(options.get("consumers", 2)), str(options.get("rows", "channels")),
+    )  # fmt: skip
+
+
+def as_options(config: TmaPatchConfig) -> Options:
+    """The options that ask for exactly this configuration."""
+    return {
+        "pixels": config.pixels, "strip": config.strip, "channels": config.channels, "tile.k": config.k,
+        "stages": config.stages, "consumers": config.consumers, "rows": config.rows,
+    }  # fmt: skip
 
 
 # --- tensor maps -------------------------------------------------------------------------------------
