@@ -104,7 +104,7 @@ def decode(array: Array, dtype: str, xp: Any = numpy) -> Array:
         bits = numpy.arange(1 << 8 * array.dtype.itemsize, dtype=array.dtype.str)
         with numpy.errstate(invalid="ignore"):  # signalling NaNs
             values = bits.view(numpy_dtype(dtype)).astype(numpy.float64)
-        return xp.asarray(values)[xp.asarray(array)]
+        return xp.take(xp.asarray(values), xp.asarray(array).astype(numpy.int32))
     if isinstance(array, numpy.ndarray):
         array = array.astype(numpy.float64)  # first: other libraries do not know bf16 and fp8
     return xp.asarray(array).astype(xp.float64)
@@ -261,7 +261,7 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
     def go(e: ep.Expr) -> Array:
         match e:
             case ep.Number():
-                return xp.float64(e.value)
+                return xp.full((), e.value)
             case ep.Acc():
                 return acc
             case ep.OperandRef() | ep.LocalRef():

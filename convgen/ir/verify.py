@@ -231,7 +231,7 @@ def _call(xp: Any, name: str, a: list[Interval]) -> Interval:
         x = a[0]
         points = [x.low, x.high]
         if shape.turn is not None:
-            points.append(xp.clip(shape.turn, x.low, x.high))
+            points.append(xp.minimum(xp.maximum(shape.turn, x.low), x.high))
         values = [FUNCTIONS[name](xp, p) for p in points]
         if shape.exact:
             return _hull(xp, *(Interval(v, v) for v in values))
@@ -240,9 +240,8 @@ def _call(xp: Any, name: str, a: list[Interval]) -> Interval:
         f = FUNCTIONS[name]
         return Interval(f(xp, *(i.low for i in a)), f(xp, *(i.high for i in a)))
     if name == "leaky_relu":
-        zero = Interval(xp.float64(0), xp.float64(0))
         scaled = _binary(xp, "*", a[1], a[0])
-        return _select(xp, _compare(">", a[0], zero), a[0], scaled)
+        return _select(xp, _compare(">", a[0], _exactly(xp, 0.0)), a[0], scaled)
     if name == "select":
         certain, possible = _nonzero(a[0])
         return _select(xp, _truth(certain, possible), a[1], a[2])
@@ -266,7 +265,7 @@ def _epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str,
     def go(e: ep.Expr) -> Interval:
         match e:
             case ep.Number():
-                return _spread(xp, [xp.float64(e.value)]) if e.value != int(e.value) else _exactly(xp, e.value)
+                return _spread(xp, [xp.full((), e.value)]) if e.value != int(e.value) else _exactly(xp, e.value)
             case ep.Acc():
                 return _spread(xp, [acc.low, acc.high])  # an integer accumulator rounds to float32
             case ep.OperandRef() | ep.LocalRef():
@@ -289,7 +288,7 @@ def _epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str,
 
 
 def _exactly(xp: Any, value: float) -> Interval:
-    return Interval(xp.float64(value), xp.float64(value))
+    return Interval(xp.full((), value), xp.full((), value))
 
 
 # ---- comparing ---------------------------------------------------------------------------------
