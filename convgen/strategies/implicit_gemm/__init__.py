@@ -7,16 +7,21 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.implicit_gemm import gather
+from convgen.strategies.implicit_gemm import gather, rows
 from convgen.strategies.implicit_gemm.mma import MATHS, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
 from convgen.targets import Target
 
+KERNELS = {"gather": gather, "rows": rows}
+
 OPTIONS = (
+    Option("kernel", "gather (tiles by gemm_k) or rows (whole input rows, few channels)", choices=tuple(KERNELS)),
     Option("tile.m", "output pixels a tile", 16, 512),
     Option("tile.n", "output channels of a group a tile", 16, 512),
     Option("tile.k", "elements of gemm_k a step", choices=(16, 32, 64, 128)),
@@ -59,13 +64,21 @@ class ImplicitGemm:
                 no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
         if problem.output_pixels >= lowering.INT_LIMIT:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
-        return found or gather.obstacles(problem, target, options)
+        return found or _kernel(problem, target, options).obstacles(problem, target, options)
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        return gather.plan(problem, target, options, self.name)
+        return _kernel(problem, target, options).plan(problem, target, options, self.name)
 
     def render(self, plan: Plan) -> str:
-        return gather.source(plan)
+        kernel = rows if isinstance(plan.config, rows.RowsConfig) else gather
+        return kernel.source(plan)
+
+
+def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleType:
+    """The module of the kernel that serves a problem: the one that is named, or the default."""
+    if "kernel" in options:
+        return KERNELS[str(options["kernel"])]
+    return rows if rows.serves_well(problem, target, options) else gather
 
 
 STRATEGY = ImplicitGemm()
