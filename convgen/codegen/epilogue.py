@@ -34,10 +34,10 @@ _COMPARE = frozenset({"<", "<=", ">", ">=", "==", "!="})
 def c_number(value: float) -> str:
     text = repr(float(value))
     if text in ("inf", "-inf"):
-        return "INFINITY" if value > 0 else "-INFINITY"
+        return "INFINITY" if value > 0 else "(-INFINITY)"
     if text == "nan":
         return "NAN"
-    return f"{text}f"
+    return f"({text}f)" if text.startswith("-") else f"{text}f"  # "--1.0f" would be a decrement
 
 
 def c_epilogue(e: ep.Expr, acc: str, values: Mapping[str, str]) -> str:
