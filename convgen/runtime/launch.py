@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap
@@ -126,8 +126,9 @@ def launch_grid(launch: Launch, sms: int) -> tuple[int, int, int]:
     """Blocks to launch on a GPU of that many multiprocessors."""
     if not launch.persistent:
         return launch.grid
-    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // launch.cluster * launch.cluster
-    return max(blocks, launch.cluster), 1, 1
+    unit = lcm(launch.cluster, launch.multiple_of)
+    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // unit * unit
+    return max(blocks, unit), 1, 1
 
 
 def workspace_bytes(*sizes: int) -> int:

@@ -5,6 +5,7 @@ reads; the driver is a fake that records."""
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import sys
 import threading
@@ -207,16 +208,20 @@ def test_refused_map_shows_its_fields(driver):
         tensor_map.encode(MAP, X + 8)
 
 
-@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4000))
-def test_persistent_grid(sms, cluster, blocks_per_sm, tiles):
-    assume(sms * blocks_per_sm >= cluster)
-    tiles *= cluster
-    launch = Launch("k", (tiles, 1, 1), 128, (), cluster=cluster, persistent=True, blocks_per_sm=blocks_per_sm)
+@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 12), st.integers(1, 4), st.integers(1, 4000))
+def test_persistent_grid(sms, cluster, multiple_of, blocks_per_sm, tiles):
+    unit = math.lcm(cluster, multiple_of)
+    tiles *= unit
+    launch = Launch(
+        "k", (tiles, 1, 1), 128, (),
+        cluster=cluster, multiple_of=multiple_of, persistent=True, blocks_per_sm=blocks_per_sm,
+    )  # fmt: skip
     blocks, *rest = launch_grid(launch, sms)
     assert rest == [1, 1]
-    assert blocks % cluster == 0
-    assert 0 < blocks <= min(tiles, sms * blocks_per_sm)
-    assert blocks + cluster > min(tiles, sms * blocks_per_sm)  # no room is left for another cluster
+    assert blocks % cluster == blocks % multiple_of == 0
+    room = min(tiles, sms * blocks_per_sm)
+    assert blocks == unit or blocks <= room
+    assert blocks + unit > room  # none is left for another unit
 
 
 def test_threads_do_not_mix_their_arguments(driver):
