@@ -254,16 +254,17 @@ def _conditions(symbolic: IndexMap, literal: IndexMap, simple: IndexMap, role: s
         yield Formula(
             f"{role} has {b.dim}", f"{b.low} <= {b.dim} < {b.high}", " and ".join(sides) or "always", 2, len(sides)
         )
-    remain = {d.dim: d for d in simple.accesses[role].divisible}
-    for d in symbolic.accesses[role].divisible:
-        before = integer.mod(d.value, d.divisor)
-        after = integer.mod(remain[d.dim].value, remain[d.dim].divisor) if d.dim in remain else None
+    divisors = zip(symbolic.accesses[role].divisible, literal.accesses[role].divisible, strict=True)
+    for general, number in divisors:
+        before = integer.mod(general.value, general.divisor)
+        after = integer.simplify(integer.mod(number.value, number.divisor), literal.ranges)
+        holds = after == 0
         yield Formula(
-            f"{d.dim} is whole",
+            f"{number.dim} is whole",
             f"{before} == 0",
-            "always" if after is None else f"{after} == 0",
+            "always" if holds else f"{after} == 0",
             count_operations(before) + 1,
-            0 if after is None else count_operations(after) + 1,
+            0 if holds else count_operations(after) + 1,
         )
 
 
