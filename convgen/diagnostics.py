@@ -7,8 +7,61 @@ a span in the spec where there is one, and a hint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: What each code means.  A code is never given another meaning.
+CODES: dict[str, str] = {
+    # the text
+    "E001": "a character that is not part of the language",
+    "E002": "the text does not follow the grammar",
+    "E003": "a block is not closed",
+    "E004": "an expression is nested too deeply",
+    "E005": "a number is too large to hold",
+    "E006": "a name that cannot be used: reserved, or too long",
+    "E007": "the file has no conv block",
+    # names and sizes
+    "E101": "a name is declared twice",
+    "E102": "a size uses an unknown name",
+    "E103": "a define (-D) that no let declares, or whose value is not a whole number",
+    "E104": "arithmetic without a whole result: a remainder, a division by zero, an overflow",
+    "E105": "a size uses something other than whole numbers, lets and + - * / %",
+    # settings
+    "E201": "a setting is missing",
+    "E202": "a setting is given twice",
+    "E203": "a dim that does not belong there",
+    "E204": "a dim is given twice",
+    "E205": "an unknown element type, or one that cannot be used there",
+    "E206": "element types that do not go together",
+    "E207": "an extent is neither written nor can it be inferred",
+    "E208": "extents disagree",
+    "E209": "a value is out of its legal range",
+    "E210": "groups do not divide the channels",
+    "E211": "the output is empty: the window is larger than the padded input",
+    "E212": "a tensor has too many elements",
+    "E213": "an unknown operator, or operators that do not go together",
+    "E214": "a lowered matrix where there is no use for it, or whose axes lack a dim",
+    # the epilogue
+    "E301": "an epilogue uses a name that it cannot read",
+    "E302": "an epilogue calls an unknown function",
+    "E303": "a function is called with the wrong number of arguments",
+    "E304": "an epilogue does not end with the assignment of one result",
+    "E305": "an epilogue serves no operator of its block",
+    "E306": "an operand or a local is never used",
+    "E307": "an epilogue uses an operator that only sizes have",
+    # strategy and target
+    "E401": "the strategy cannot serve the convolution",
+    "E402": "an unknown strategy",
+    "E403": "an unknown option",
+    "E404": "an option's value is not legal",
+    "E405": "an unknown target",
+}
 
 
 @dataclass(frozen=True)
@@ -19,6 +72,10 @@ class Span:
     column: int
     end_line: int
     end_column: int
+
+    def to(self, end: Span) -> Span:
+        """From the start of this span to the end of another."""
+        return Span(self.line, self.column, end.end_line, end.end_column)
 
 
 @dataclass(frozen=True)
@@ -42,8 +99,125 @@ class ConvgenError(Exception):
 
 
 class SpecError(ConvgenError):
-    """A spec with errors: all of them, with the text that they point into."""
+    """A spec with errors: all of them, in the order of the text that they point into."""
 
-    def __init__(self, diagnostics, path: str = "<text>", text: str = ""):
+    def __init__(self, diagnostics: Iterable[Diagnostic], path: str = "<text>", text: str = "") -> None:
         self.diagnostics, self.path, self.text = tuple(diagnostics), path, text
-        super().__init__("\n".join(f"{d.code}: {d.message}" for d in self.diagnostics))
+        super().__init__(self.diagnostics, path, text)
+
+    def __str__(self) -> str:
+        return format_text(self.diagnostics, self.text, self.path)
+
+
+def format_text(diagnostics: Iterable[Diagnostic], text: str, path: str) -> str:
+    """Diagnostics as a person reads them: path:line:column, the source line, a caret under the whole span, a hint."""
+    return "".join(part for part, _ in _parts(diagnostics, text, path)).rstrip("\n")
+
+
+def format_rich(diagnostics: Iterable[Diagnostic], text: str, path: str) -> Text:
+    """The same in colours, for `rich.console.Console.print`."""
+    from rich.text import Text
+
+    return Text.assemble(*_parts(diagnostics, text, path), no_wrap=True)
+
+
+def format_json(diagnostics: Iterable[Diagnostic], path: str) -> str:
+    """Diagnostics for editors: a JSON list of objects.  Where there is no span, its four numbers are null."""
+    rows = []
+    for d in diagnostics:
+        row = {"code": d.code, "severity": d.severity, "message": d.message, "hint": d.hint, "path": path}
+        rows.append(row | {key: getattr(d.span, key, None) for key in ("line", "column", "end_line", "end_column")})
+    return json.dumps(rows, indent=2)
+
+
+#: Columns of a source line that are shown; longer lines are cut around the span.
+_WIDTH = 120
+
+
+def _parts(diagnostics: Iterable[Diagnostic], text: str, path: str) -> Iterator[tuple[str, str]]:
+    """Pieces of the rendering, each with its rich style."""
+    lines = text.removeprefix("\ufeff").split("\n")
+    for d in diagnostics:
+        place = f"{path}:{d.span.line}:{d.span.column}" if d.span else path
+        yield f"{_printable(place)}: ", "bold"
+        yield f"{d.severity}[{d.code}]", "bold red" if d.severity == "error" else "bold yellow"
+        yield f": {_printable(d.message)}\n", "bold"
+        margin = "      | "
+        if d.span and d.span.line <= len(lines):
+            source, carets = _excerpt(lines[d.span.line - 1].rstrip("\r"), d.span)
+            yield f"{d.span.line:5} | ", "blue"
+            yield f"{source}\n", ""
+            yield margin, "blue"
+            yield f"{carets}\n", "bold red"
+        if d.hint:
+            yield "      = ", "blue"
+            yield f"hint: {_printable(d.hint)}\n", "cyan"
+
+
+def _excerpt(line: str, span: Span) -> tuple[str, str]:
+    """What is shown of a source line, and the carets under the span's part of it."""
+    start = min(span.column - 1, len(line))
+    end = len(line) if span.end_line > span.line else min(span.end_column - 1, len(line))
+    first = 0 if len(line) <= _WIDTH else max(0, min(start - _WIDTH // 4, len(line) - _WIDTH))
+    last = min(len(line), first + _WIDTH)
+    before, under, after = line[first:start], line[start : min(end, last)], line[min(end, last) : last]
+    if first:
+        before = "... " + before[4:]
+    if last < len(line):
+        after = after + " ..."
+    carets = " " * _columns(_printable(before)) + "^" * max(1, _columns(_printable(under)))
+    return _printable(before + under + after), carets
+
+
+def _printable(text: str) -> str:
+    """Text that a terminal shows as it is: a blank for a tab, a mark for every other control character."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c == "\t" else "\ufffd" for c in text)
+
+
+def _columns(text: str) -> int:
+    """Columns that a terminal takes to show the text."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint where one of the known names is close."""
+    from difflib import get_close_matches
+
+    known = list(known)
+    close = get_close_matches(name, known, 1) or get_close_matches(name.lower(), known, 1)
+    return f"did you mean `{close[0]}`?" if close and close[0] != name else None
+
+
+def quote(text: str) -> str:
+    """Text of a spec as messages show it: in backticks, cut where it is long."""
+    return f"`{text if len(text) <= 32 else text[:29] + '...'}`"
+
+
+def listing(names: Sequence[object], last: str = "or") -> str:
+    """ "a", "a or b", "a, b or c", each in backticks; the middle of many is left out."""
+    quoted = [f"`{n}`" for n in names]
+    if len(quoted) > 16:
+        quoted[4:-1] = ["..."]
+    return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else "".join(quoted)
+
+
+class Report:
+    """Collects diagnostics while a file is read."""
+
+    def __init__(self) -> None:
+        self._found: dict[Diagnostic, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def error(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
+        self._found.setdefault(Diagnostic(code, message, span, hint))
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """In the order of the text; those without a place first."""
+        return tuple(sorted(self._found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))

@@ -5,6 +5,7 @@ In a checkout they stand at the top level; in a wheel they are packed inside the
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -18,3 +19,17 @@ def directory(name: str) -> Path:
         if (base / name).is_dir():
             return base / name
     raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is not whole")
+
+
+def cache_directory() -> Path | None:
+    """Where work is kept between runs: CONVGEN_CACHE_DIR, or the user's cache folder.
+
+    None where CONVGEN_CACHE=0 turns every cache off.
+    """
+    if os.environ.get("CONVGEN_CACHE", "1") == "0":
+        return None
+    if chosen := os.environ.get("CONVGEN_CACHE_DIR"):
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("convgen"))

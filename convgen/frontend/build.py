@@ -1,0 +1,177 @@
+"""lark's tree to the syntax tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from lark import Token, v_args
+from lark.visitors import Transformer_NonRecursive
+
+from convgen.diagnostics import Report, Span, quote
+from convgen.frontend import ast
+
+#: Levels that an expression may nest, in nodes and in parentheses: whatever walks a tree may recurse.
+MAX_NESTING = 100
+
+
+def span_of(token: Token) -> Span:
+    assert token.line and token.column and token.end_line and token.end_column
+    return Span(token.line, token.column, token.end_line, token.end_column)
+
+
+def name_of(token: Token) -> ast.Name:
+    return ast.Name(str(token), span_of(token))
+
+
+E = TypeVar("E", bound=ast.Expr)
+
+
+@v_args(inline=True)
+class Build(Transformer_NonRecursive):
+    """Lark's tree to ours: one method a rule of the grammar."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self._report = report
+
+    def let(self, _, name, value):
+        return ast.Let(name_of(name), value)
+
+    def conv(self, keyword, name, *rest):
+        *settings, brace = rest
+        return ast.Conv(name_of(name), tuple(settings), span_of(keyword).to(span_of(brace)))
+
+    def tensor_setting(self, keyword, tensor):
+        return ast.TensorSetting(name_of(keyword), span_of(keyword).to(tensor.span), tensor)
+
+    def tensor(self, name, dtype, *rest):
+        *dims, bracket = rest
+        return ast.Tensor(name_of(name), name_of(dtype), tuple(dims), span_of(name).to(span_of(bracket)))
+
+    def dim(self, name, extent=None):
+        span = span_of(name).to(extent.span) if extent else span_of(name)
+        return ast.Dim(name_of(name), extent, span)
+
+    def lowered_setting(self, keyword, name, dtype, *rest):
+        *axes, bracket = rest
+        span = span_of(keyword).to(span_of(bracket))
+        return ast.LoweredSetting(name_of(keyword), span, name_of(name), name_of(dtype), tuple(axes))
+
+    def matrix_axis(self, *factors):
+        return tuple(name_of(f) for f in factors)
+
+    def axes_setting(self, keyword, *rest):
+        everywhere = rest[0] if isinstance(rest[0], ast.Amount) else None
+        last = everywhere or rest[-1].amount
+        return ast.AxesSetting(
+            name_of(keyword), span_of(keyword).to(last.span), everywhere, () if everywhere else tuple(rest)
+        )
+
+    def axis(self, name, amount):
+        return ast.Axis(name_of(name), amount)
+
+    def amount(self, value):
+        return ast.Amount(value, None, value.span)
+
+    def pair(self, left, low, high, right):
+        return ast.Amount(low, high, span_of(left).to(span_of(right)))
+
+    def groups_setting(self, keyword, value):
+        return ast.GroupsSetting(name_of(keyword), span_of(keyword).to(value.span), value)
+
+    def accumulate_setting(self, keyword, name):
+        return ast.NameSetting(name_of(keyword), span_of(keyword).to(span_of(name)), name_of(name))
+
+    target_setting = accumulate_setting
+
+    def op_setting(self, keyword, *ops):
+        return ast.OpSetting(name_of(keyword), span_of(keyword).to(span_of(ops[-1])), tuple(name_of(o) for o in ops))
+
+    def epilogue_setting(self, keyword, *rest):
+        *statements, brace = rest
+        operands = tuple(s for s in statements if isinstance(s, ast.Tensor))
+        body = tuple(s for s in statements if isinstance(s, ast.Assignment))
+        return ast.EpilogueSetting(name_of(keyword), span_of(keyword).to(span_of(brace)), operands, body)
+
+    def operand(self, tensor):
+        return tensor
+
+    def assignment(self, name, value):
+        return ast.Assignment(name_of(name), value)
+
+    def strategy_setting(self, keyword, name, options=None):
+        entries, end = options or ((), span_of(name))
+        return ast.StrategySetting(name_of(keyword), span_of(keyword).to(end), name_of(name), entries)
+
+    def options(self, *rest):
+        *entries, brace = rest
+        found: list[ast.Option] = []
+        group = None
+        for entry in entries:
+            if isinstance(entry, ast.Option):
+                group = None
+                found.append(entry)
+                continue
+            head, name, value = entry
+            group = head or group
+            span = span_of(name).to(value.span)
+            if group is None:
+                hint = f"write `{name} VALUE`, or a group such as `tile m=128 n=128`"
+                self._report.error("E002", f"{quote(name)} belongs to no group of options", span, hint)
+            else:
+                found.append(ast.Option(ast.Name(f"{group}.{name}", span_of(name)), value, span))
+        return tuple(found), span_of(brace)
+
+    def option(self, name, value):
+        return ast.Option(name_of(name), value, span_of(name).to(value.span))
+
+    def first_of_group(self, group, name, value):
+        return group, name, value
+
+    def next_of_group(self, name, value):
+        return None, name, value
+
+    # expressions
+
+    def number(self, token):
+        return ast.Number(span_of(token), str(token))
+
+    def reference(self, token):
+        return ast.Reference(span_of(token), str(token))
+
+    def unary(self, op, operand):
+        return self._nest(ast.Unary(span_of(op).to(operand.span), str(op), operand), operand)
+
+    def binary(self, left, op, right):
+        return self._nest(ast.Binary(left.span.to(right.span), str(op), left, right), left, right)
+
+    def call(self, function, *rest):
+        *arguments, bracket = rest
+        span = span_of(function).to(span_of(bracket))
+        return self._nest(ast.Call(span, name_of(function), tuple(arguments)), *arguments)
+
+    def parenthesised(self, left, inner, right):
+        return self._limit(replace(inner, span=span_of(left).to(span_of(right)), parentheses=inner.parentheses + 1))
+
+    def _nest(self, outer: E, *inner: ast.Expr) -> E | ast.Faulty:
+        if any(isinstance(e, ast.Faulty) for e in inner):
+            return ast.Faulty(outer.span)
+        return self._limit(
+            replace(
+                outer,
+                depth=1 + max((e.depth for e in inner), default=0),
+                parentheses=max((e.parentheses for e in inner), default=0),
+            )
+        )
+
+    def _limit(self, e: E) -> E | ast.Faulty:
+        if max(e.depth, e.parentheses) <= MAX_NESTING:
+            return e
+        self._report.error(
+            "E004",
+            f"an expression nests at most {MAX_NESTING} levels deep",
+            e.span,
+            "name a part of it: `let` for sizes, an assignment of its own in an epilogue",
+        )
+        return ast.Faulty(e.span)

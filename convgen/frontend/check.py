@@ -1,0 +1,216 @@
+"""Syntax tree to requests: gives a spec its meaning and finds every error in it.
+
+Each aspect has its module (names, sizes, geometry, epilogue, strategy); this one knows the conv block:
+which settings there are, which tensors and operators go together, and how a problem is put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
+
+from convgen.diagnostics import Report, Span, did_you_mean, listing
+from convgen.frontend import ast
+from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operands
+from convgen.frontend.geometry import Geometry, Solver
+from convgen.frontend.lowered import check_lowered
+from convgen.frontend.names import Names
+from convgen.frontend.request import Request
+from convgen.frontend.sizes import Sizes
+from convgen.frontend.strategy import OptionRow, check_strategy, check_target
+from convgen.frontend.types import ACCUMULATOR_OF, check_types
+from convgen.ir.epilogue import FUNCTIONS, Epilogue
+from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.tensor import Tensor
+
+#: Setting -> role of its tensor.
+ROLES = {"input": "x", "filter": "w", "output": "y"}
+LOWERING = (Op.IM2COL, Op.COL2IM)
+#: Elements of a tensor; offsets in bytes then fit 64 bits.
+MAX_ELEMENTS = 1 << 62
+_RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(FUNCTIONS, "a function of epilogues")
+
+
+def check(
+    spec: ast.Spec,
+    defines: Mapping[str, int],
+    strategies: Mapping[str, Sequence[OptionRow]] | None,
+    targets: Collection[str] | None,
+    report: Report,
+) -> list[Request]:
+    """The requests of the blocks without errors; the errors of the others are in the report."""
+    sizes = Sizes(spec, defines, report)
+    convs, results = Names(report), Names(report)
+    requests = []
+    for conv in spec.convs:
+        block = _Block(conv, sizes, report)
+        if convs.declare(conv.name):
+            for name in block.names:
+                results.declare(conv.name, name)
+        requests += block.requests(strategies, targets)
+    return requests
+
+
+class _Block:
+    """One conv block."""
+
+    def __init__(self, conv: ast.Conv, sizes: Sizes, report: Report) -> None:
+        self._conv, self._sizes, self._report = conv, sizes, report
+        self._names = Names(report, _RESERVED)
+        self._once()
+        stated = {role: conv.first(ast.TensorSetting, keyword) for keyword, role in ROLES.items()}
+        self._tensors = {role: setting.tensor for role, setting in stated.items() if setting}
+        self._lowered = conv.first(ast.LoweredSetting)
+        #: Empty where the block's operators have an error.
+        self.ops = self._operators()
+        self._lowers = any(op in LOWERING for op in self.ops) if self.ops else self._lowered is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each operator's problem."""
+        name = self._conv.name.text
+        return [name] if len(self.ops) == 1 else [f"{name}_{op}" for op in self.ops]
+
+    def requests(
+        self, strategies: Mapping[str, Sequence[OptionRow]] | None, targets: Collection[str] | None
+    ) -> list[Request]:
+        conv, report = self._conv, self._report
+        before = len(report)
+        self._complete()
+        self._declare()
+        self._types()
+        geometry = None
+        if len(self._tensors) == len(ROLES) or (self._lowers and {"x", "w"} <= self._tensors.keys()):
+            geometry = Solver(conv, self._tensors, self._lowers, self._sizes, report).solve()
+        lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
+        epilogue = self._epilogue()
+        operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
+        strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report)
+        target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
+        if geometry is None or len(report) > before:
+            return []
+        tensors = {role: self._tensor(role, geometry) for role in ROLES.values()}
+        self._small_enough(chain(tensors.values(), [lowered] if lowered else [], operands))
+        requests = []
+        for name, op in zip(self.names, self.ops, strict=True):
+            reads = OPS[op].reads[0].replace("lowered", "x")  # which has the same type
+            problem = ConvProblem(
+                name=name,
+                op=op,
+                **vars(geometry),
+                x=tensors["x"],
+                w=tensors["w"],
+                y=tensors["y"],
+                lowered=lowered,
+                accumulate=ACCUMULATOR_OF[tensors[reads].dtype],
+                epilogue=Epilogue(operands, epilogue.body) if epilogue and epilogue.op is op else None,
+            )
+            requests.append(Request(problem, strategy, options, target, self._spans()))
+        return requests
+
+    # --- settings ---
+
+    def _once(self) -> None:
+        first: dict[str, ast.Setting] = {}
+        for setting in self._conv.settings:
+            keyword = setting.keyword
+            if keyword.text in first:
+                hint = f"the first is in line {first[keyword.text].keyword.span.line}"
+                self._report.error("E202", f"`{keyword.text}` is given twice", keyword.span, hint)
+            first.setdefault(keyword.text, setting)
+
+    def _operators(self) -> tuple[Op, ...]:
+        setting = self._conv.first(ast.OpSetting)
+        if setting is None:
+            return (Op.FPROP,)
+        found: list[Op] = []
+        before = len(self._report)
+        for name in setting.ops:
+            if name.text not in OPS:
+                hint = did_you_mean(name.text, OPS) or f"the operators are {listing(tuple(OPS), 'and')}"
+                self._report.error("E213", f"no operator is named `{name.text}`", name.span, hint)
+            elif name.text in found:
+                self._report.error("E213", f"`{name.text}` is listed twice", name.span)
+            else:
+                found.append(Op(name.text))
+        alone = next((op for op in found if op in LOWERING), None)
+        if alone and len(found) > 1:
+            hint = "write a conv block of its own for each"
+            self._report.error("E213", f"`{alone}` cannot be combined with other operators", setting.span, hint)
+        return tuple(found) if len(self._report) == before else ()
+
+    def _complete(self) -> None:
+        """Settings that must be there, or must not."""
+        if not self.ops:
+            return
+        examples = {
+            "input": "input x: f16[n=8, h=14, w=14, c=64]",
+            "filter": "filter w: f16[k=64, r=3, s=3, c=64]",
+            "output": "output y: f16[n, p, q, k]",
+            "lowered": "lowered m: f16[rows, cols]",
+        }
+        needed = ("input", "filter", "lowered") if self._lowers else ("input", "filter", "output")
+        present = {setting.keyword.text for setting in self._conv.settings}
+        for keyword in needed:
+            if keyword not in present:
+                message = f"`{self._conv.name.text}` has no `{keyword}`"
+                self._report.error("E201", message, self._conv.name.span, f"write `{examples[keyword]}`")
+        if self._lowered and not self._lowers:
+            message = f"{listing(self.ops, 'and')} {'have' if len(self.ops) > 1 else 'has'} no lowered matrix"
+            self._report.error("E214", message, self._lowered.span, "remove it, or write `op im2col` or `op col2im`")
+
+    def _declare(self) -> None:
+        """The names of the tensors, in the order of the text."""
+        named = [t.name for t in self._tensors.values()] + ([self._lowered.name] if self._lowered else [])
+        for name in sorted(named, key=lambda n: (n.span.line, n.span.column)):
+            self._names.declare(name)
+
+    # --- tensors ---
+
+    def _types(self) -> None:
+        typed = {role: (t.name, t.dtype) for role, t in self._tensors.items()}
+        if self._lowered:
+            typed["lowered"] = (self._lowered.name, self._lowered.dtype)
+        check_types(self.ops, typed, self._conv.first(ast.NameSetting, "accumulate"), self._report)
+
+    def _tensor(self, role: str, geometry: Geometry) -> Tensor:
+        extents = geometry.extents(role)
+        if role in self._tensors:
+            declared = self._tensors[role]
+            name, dtype, dims = declared.name.text, declared.dtype.text, tuple(d.name.text for d in declared.dims)
+        else:  # im2col and col2im need no output; it is there for the geometry
+            free = chain(["y"], (f"y{i}" for i in count(1)))
+            name, dtype = next(n for n in free if n not in self._names), self._tensors["x"].dtype.text
+            dims = ("n", *geometry.spatial.output, "k")
+        return Tensor(name, role, dtype, dims, tuple(extents[d] for d in dims))
+
+    def _small_enough(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.size > MAX_ELEMENTS:
+                message = f"`{tensor.name}` has {tensor.size} elements; at most {MAX_ELEMENTS} can be addressed"
+                self._report.error("E212", message, self._names.span(tensor.name) or self._conv.name.span)
+
+    def _epilogue(self) -> Checked | None:
+        setting = self._conv.first(ast.EpilogueSetting)
+        if setting is None:
+            return None
+        if self.ops and self._lowers:
+            message = f"{listing(self.ops)} takes no epilogue"
+            self._report.error("E305", message, setting.keyword.span, "it moves elements and computes nothing")
+            return None
+        return check_epilogue(setting, self.ops, self._tensors, self._names, self._sizes, self._report)
+
+    # --- places ---
+
+    def _spans(self) -> dict[str, Span]:
+        spans = {"conv": self._conv.name.span}
+        for setting in self._conv.settings:
+            spans[setting.keyword.text] = setting.span
+            if isinstance(setting, ast.TensorSetting):
+                spans[setting.keyword.text] = setting.tensor.span
+            elif isinstance(setting, ast.StrategySetting):
+                spans["strategy"] = setting.name.span
+                spans |= {f"strategy.{o.name.text}": o.span for o in setting.options}
+            elif setting.keyword.text == "target" and isinstance(setting, ast.NameSetting):
+                spans["target"] = setting.name.span
+        return spans

@@ -1,0 +1,230 @@
+"""Checks an epilogue: which operator it serves, and its expressions' names and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from convgen.diagnostics import Report, did_you_mean, listing
+from convgen.frontend import ast
+from convgen.frontend.geometry import Geometry
+from convgen.frontend.names import Names
+from convgen.frontend.sizes import Sizes
+from convgen.frontend.types import check_dtype
+from convgen.ir import epilogue as ir
+from convgen.ir.problem import OPS, Op
+from convgen.ir.tensor import Tensor
+
+#: Largest number that a float of the epilogue holds.
+MAX_FLOAT = float.fromhex("0x1.fffffep+127")
+ACC = "acc"
+#: What an operand cannot be called, beyond the reserved names: the kernel's tensors by role, and its other arguments.
+_TAKEN = ("x", "w", "y", "lowered", "out", "stream")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An epilogue whose names are right: the operator that it serves, its operands and its body."""
+
+    op: Op
+    operands: tuple[ast.Tensor, ...]
+    body: tuple[ir.Assignment, ...]
+
+
+def check_epilogue(
+    setting: ast.EpilogueSetting,
+    ops: Sequence[Op],
+    tensors: Mapping[str, ast.Tensor],
+    names: Names,
+    sizes: Sizes,
+    report: Report,
+) -> Checked | None:
+    """The checked epilogue; None where there is an error, which is then in the report.
+
+    `ops` are the block's operators, none where those have an error; `tensors` its tensors by role, `names`
+    the names of the block so far.
+    """
+    before = len(report)
+    for operand in setting.operands:
+        check_dtype(operand.dtype, report)
+        if names.declare(operand.name) and operand.name.text in _TAKEN:
+            message = f"an operand cannot be called `{operand.name.text}`"
+            report.error("E006", message, operand.name.span, "a kernel's own arguments have that name")
+    op = _served(setting, ops, tensors, report) if ops else None
+    body = _Body(setting, tensors, names, sizes, report).check()
+    return Checked(op, setting.operands, body) if op and len(report) == before else None
+
+
+def check_operands(
+    epilogue: Checked, tensors: Mapping[str, ast.Tensor], geometry: Geometry | None, sizes: Sizes, report: Report
+) -> tuple[Tensor, ...]:
+    """The operands as tensors: their dims are dims of the result, over which they broadcast."""
+    role = OPS[epilogue.op].writes
+    extents = geometry.extents(role) if geometry else {}
+    result = tensors[role]
+    have = {d.name.text: extents.get(d.name.text) for d in result.dims}
+    return tuple(_operand(operand, result.name.text, have, sizes, report) for operand in epilogue.operands)
+
+
+def _operand(
+    operand: ast.Tensor, result: str, extents: Mapping[str, int | None], sizes: Sizes, report: Report
+) -> Tensor:
+    """`extents` are those of the result's dims, None where they are not known."""
+    name = operand.name.text
+    dims: dict[str, int] = {}
+    for dim in operand.dims:
+        at = dim.name.text
+        extent = extents.get(at)
+        written = sizes.evaluate(dim.extent) if dim.extent else None
+        if at not in extents:
+            have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
+            rule = f"an operand has dims of the result `{result}`, which {have}"
+            report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, rule)
+        elif at in dims:
+            report.error("E204", f"`{name}` has the dim `{at}` twice", dim.name.span)
+        elif extent and written is not None and written != extent:
+            hint = f"leave {at} out to broadcast along it" if written == 1 else None
+            report.error("E208", f"{at} is {written} in `{name}`, but {at} is {extent} in `{result}`", dim.span, hint)
+        dims[at] = extent or 1
+    return Tensor(name, "operand", operand.dtype.text, tuple(dims), tuple(dims.values()))
+
+
+def _served(
+    setting: ast.EpilogueSetting, ops: Sequence[Op], tensors: Mapping[str, ast.Tensor], report: Report
+) -> Op | None:
+    """The operator whose result the epilogue assigns."""
+    makes = {tensors[OPS[op].writes].name.text: op for op in ops if OPS[op].writes in tensors}
+    results = {t.name.text: role for role, t in tensors.items()}
+    assigned = [a.name for a in setting.body if a.name.text in results]
+    if not assigned:
+        if makes:
+            close = did_you_mean(setting.body[-1].name.text, makes) if setting.body else None
+            hint = close or f"end it with `{next(iter(makes))} = ...`"
+            report.error("E304", f"the epilogue never assigns {listing(tuple(makes))}", setting.keyword.span, hint)
+        return None
+    result = assigned[0]
+    for other in assigned[1:]:
+        if other.text == result.text:
+            hint = "give the earlier value another name"
+            report.error("E304", f"`{other.text}` is assigned twice", other.span, hint)
+        else:
+            message = f"the epilogue assigns `{other.text}` besides `{result.text}`"
+            report.error("E304", message, other.span, "an epilogue serves one operator of its block")
+    last = setting.body[-1].name
+    if last.text not in results:
+        message = f"`{last.text}` comes after the result `{result.text}` and has no effect"
+        report.error("E304", message, last.span, "the assignment of the result is the last one")
+    if result.text not in makes:
+        maker = next((op for op, row in OPS.items() if row.writes == results[result.text]), None)
+        have = listing(tuple(makes))
+        message = f"`{result.text}` is not a result of this block, which makes {have}"
+        report.error("E305", message, result.span, f"assign {have}, or add `{maker}` to `op`")
+        return None
+    return makes[result.text]
+
+
+class _Body:
+    """Turns the assignments into expressions of the IR."""
+
+    def __init__(
+        self,
+        setting: ast.EpilogueSetting,
+        tensors: Mapping[str, ast.Tensor],
+        names: Names,
+        sizes: Sizes,
+        report: Report,
+    ) -> None:
+        self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
+        self._tensors = {t.name.text for t in tensors.values()}
+        self._operands = {o.name.text for o in setting.operands}
+        self._assigned = {a.name.text for a in setting.body}
+        self._locals: set[str] = set()
+        self._used: set[str] = set()
+
+    def check(self) -> tuple[ir.Assignment, ...]:
+        body, locals_ = [], []
+        results = [i for i, a in enumerate(self._setting.body) if a.name.text in self._tensors]
+        for i, assignment in enumerate(self._setting.body):
+            name = assignment.name
+            value = self._expression(assignment.value)
+            if name.text not in self._tensors:
+                self._names.declare(name)
+                self._locals.add(name.text)
+                if not results or i < results[-1]:
+                    locals_.append(name)
+            if value is not None:
+                body.append(ir.Assignment(name.text, value))
+        for kind, declared in (("operand", [o.name for o in self._setting.operands]), ("local", locals_)):
+            for name in declared:
+                if name.text not in self._used:
+                    self._report.error("E306", f"the {kind} `{name.text}` is never used", name.span, "use or remove it")
+        return tuple(body)
+
+    def _expression(self, e: ast.Expr) -> ir.Expr | None:
+        match e:
+            case ast.Number():
+                return self._number(e)
+            case ast.Reference():
+                return self._reference(e)
+            case ast.Unary():
+                operand = self._expression(e.operand)
+                return operand and ir.Unary(e.op, operand)
+            case ast.Binary():
+                left, right = self._expression(e.left), self._expression(e.right)
+                if e.op == "%":
+                    self._report.error("E307", "`%` is for sizes", e.span)
+                    return None
+                return left and right and ir.Binary(e.op, left, right)
+            case ast.Call():
+                return self._call(e)
+        return None
+
+    def _number(self, e: ast.Number) -> ir.Expr | None:
+        value = float(e.text)
+        if value > MAX_FLOAT:
+            self._report.error("E005", f"the number is too large; a float holds at most {MAX_FLOAT:.9g}", e.span)
+            return None
+        return ir.Number(value)
+
+    def _reference(self, e: ast.Reference) -> ir.Expr | None:
+        self._used.add(e.name)
+        if e.name == ACC:
+            return ir.Acc()
+        if e.name in self._operands:
+            return ir.OperandRef(e.name)
+        if e.name in self._locals:
+            return ir.LocalRef(e.name)
+        known = {ACC, *self._operands, *self._locals}
+        if e.name in self._tensors:
+            message = f"an epilogue cannot read the tensor `{e.name}`"
+            hint = "`acc` is the sum that the convolution makes; other tensors come as operands"
+        elif e.name in self._assigned:
+            message, hint = f"`{e.name}` is read before it is assigned", "an assignment may use earlier ones"
+        elif e.name in ir.FUNCTIONS:
+            message = f"`{e.name}` is a function"
+            hint = f"call it: `{e.name}({', '.join(ir.FUNCTIONS[e.name].parameters)})`"
+        else:
+            message = f"nothing is named `{e.name}`"
+            hint = did_you_mean(e.name, known) or (
+                "a let is for sizes; an epilogue takes numbers, `acc` and operands"
+                if e.name in self._sizes
+                else f"declare it: `operand {e.name}: f32[...]`"
+            )
+        self._report.error("E301", message, e.span, hint)
+        return None
+
+    def _call(self, e: ast.Call) -> ir.Expr | None:
+        arguments = [self._expression(a) for a in e.arguments]
+        name = e.function.text
+        function = ir.FUNCTIONS.get(name)
+        if function is None:
+            hint = did_you_mean(name, ir.FUNCTIONS) or f"the functions are {', '.join(ir.FUNCTIONS)}"
+            self._report.error("E302", f"no function is named `{name}`", e.function.span, hint)
+            return None
+        if len(arguments) != function.arity:
+            takes = f"{function.arity} argument{'s' if function.arity > 1 else ''}"
+            hint = f"`{name}({', '.join(function.parameters)})` is {function.doc}"
+            self._report.error("E303", f"`{name}` takes {takes}, not {len(arguments)}", e.span, hint)
+            return None
+        checked = tuple(a for a in arguments if a)
+        return ir.Call(name, checked) if len(checked) == len(arguments) else None

@@ -1,0 +1,317 @@
+"""Every extent of a convolution, from those that its tensors state.
+
+Dims that two tensors share must agree; output extents follow from the window; with a stride of 1 an input
+extent follows from the output's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from convgen.diagnostics import Report, Span, listing
+from convgen.frontend import ast
+from convgen.frontend.sizes import MAX_INT, Sizes
+from convgen.ir.problem import SPATIAL, SpatialDims
+
+#: Dims of each role's tensor, whatever the rank.
+ROLE_DIMS: dict[str, tuple[str, ...]] = {
+    "x": ("n", "c", *SPATIAL[3].input),
+    "w": ("k", "c", *SPATIAL[3].filter),
+    "y": ("n", "k", *SPATIAL[3].output),
+}
+#: Least spatial rank whose dims have the name.
+_RANK_OF = {
+    name: rank for rank in sorted(SPATIAL, reverse=True) for dims in vars(SPATIAL[rank]).values() for name in dims
+}
+#: The least value of each setting by axis, which it also has where nothing is written.
+_LEAST = {"stride": 1, "dilation": 1, "pad": 0}
+
+#: (low, high); the same twice for stride and dilation.
+Amount = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All of ConvProblem's extents.  Spatial tuples are outermost first."""
+
+    n: int
+    c: int
+    k: int
+    input: tuple[int, ...]
+    filter: tuple[int, ...]
+    output: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad_lo: tuple[int, ...]
+    pad_hi: tuple[int, ...]
+    groups: int
+
+    @property
+    def spatial(self) -> SpatialDims:
+        return SPATIAL[len(self.input)]
+
+    def extents(self, role: str) -> dict[str, int]:
+        """Extent of every dim that the tensor of a role, or the lowered matrix, may have."""
+        sp = self.spatial
+        own = {
+            "x": (("n", "c", *sp.input), (self.n, self.c, *self.input)),
+            "w": (("k", "c", *sp.filter), (self.k, self.c // self.groups, *self.filter)),
+            "y": (("n", "k", *sp.output), (self.n, self.k, *self.output)),
+            "lowered": (
+                ("n", *sp.output, "c", *sp.filter),
+                (self.n, *self.output, self.c, *self.filter),
+            ),
+        }
+        return dict(zip(*own[role], strict=True))
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a tensor says of a dim: its extent; 1 where the tensor lacks the dim."""
+
+    value: int
+    tensor: str
+    dim: str
+    span: Span
+    written: bool
+
+    def __str__(self) -> str:
+        if self.written:
+            return f"{self.dim} is {self.value} in `{self.tensor}`"
+        return f"`{self.tensor}` has no {self.dim}, so {self.dim} is 1 there"
+
+
+class Solver:
+    """Finds the geometry of one conv block.
+
+    `tensors` are the block's x, w and y; y may be missing where `lowers` (im2col, col2im), whose filter
+    need not have c and k either.
+    """
+
+    def __init__(
+        self, conv: ast.Conv, tensors: Mapping[str, ast.Tensor], lowers: bool, sizes: Sizes, report: Report
+    ) -> None:
+        self._conv, self._tensors, self._lowers = conv, tensors, lowers
+        self._sizes, self._report = sizes, report
+        self._rank = max((_RANK_OF.get(name, 1) for name in self._mentioned()), default=1)
+        self._spatial = SPATIAL[self._rank]
+
+    def _mentioned(self) -> list[str]:
+        """Names that imply a rank."""
+        names = [d.name.text for t in self._tensors.values() for d in t.dims]
+        names += [a.name.text for s in self._conv.all(ast.AxesSetting) for a in s.axes]
+        names += [n.text for s in self._conv.all(ast.LoweredSetting) for axis in s.axes for n in axis]
+        return names
+
+    def solve(self) -> Geometry | None:
+        """The geometry; None where there is an error, which is then in the report."""
+        before = len(self._report)
+        self._unclear = False  # whether something that is stated has an error
+        self._stated = {role: self._statements(role, t) for role, t in self._tensors.items()}
+        stride, dilation, pad = (self._amounts(keyword) for keyword in ("stride", "dilation", "pad"))
+        groups = self._groups()
+        n = self._agree("n", "x", "y")
+        k = self._agree("k", "w", "y")
+        c = self._channels(groups) if groups else None
+        if k is None and self._lowers and not self._is_open("w", "k") and not self._is_open("y", "k"):
+            k = groups  # nothing reads it
+        if groups:
+            self._divides(groups, {"c": c, "k": k})
+        axes = []
+        if stride and dilation and pad:
+            axes = [self._axis(i, stride[i][0], dilation[i][0], pad[i]) for i in range(self._rank)]
+        if not self._unclear:
+            self._missing({"n": n, "c": c, "k": k}, axes, [low for low, _ in stride or ()])
+        if self._unclear or len(self._report) > before:
+            return None
+        assert n and c and k and groups and stride and dilation and pad
+        input_, filter_, output = zip(*(axis for axis in axes if axis), strict=True)
+        (strides, _), (dilations, _), (lo, hi) = (zip(*a, strict=True) for a in (stride, dilation, pad))
+        return Geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups)
+
+    # --- what is stated ---
+
+    def _statements(self, role: str, tensor: ast.Tensor) -> dict[str, _Stated | None]:
+        """What a tensor says of each of its role's dims; None for a dim whose extent it leaves open."""
+        found: dict[str, _Stated | None] = {}
+        for dim in tensor.dims:
+            name = dim.name.text
+            if name not in ROLE_DIMS[role]:
+                dims = tuple(d for d in ROLE_DIMS[role] if _RANK_OF.get(d, 1) <= self._rank)
+                hint = f"dims of the {self._word(role)} are {listing(dims, 'and')}"
+                self._report.error("E203", f"`{tensor.name.text}` has no dim named `{name}`", dim.name.span, hint)
+                self._unclear = True
+            elif name in found:
+                self._report.error("E204", f"`{tensor.name.text}` has the dim `{name}` twice", dim.name.span)
+            else:
+                value = self._extent(dim)
+                found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True)
+        own = {"x": self._spatial.input, "w": self._spatial.filter, "y": self._spatial.output}[role]
+        optional = ("c", "k") if self._lowers and role == "w" else ()
+        for name in ("n", "c", "k", *own):
+            if name in ROLE_DIMS[role] and name not in found:
+                lacks = _Stated(1, tensor.name.text, name, tensor.name.span, False)
+                found[name] = None if name in optional else lacks
+        return found
+
+    @staticmethod
+    def _word(role: str) -> str:
+        return {"x": "input", "w": "filter", "y": "output"}[role]
+
+    def _extent(self, dim: ast.Dim) -> int | None:
+        """The extent that a dim states: written, or a let of its name."""
+        name = dim.name.text
+        if dim.extent is None and name not in self._sizes:
+            return None
+        value = self._sizes.evaluate(dim.extent) if dim.extent else self._sizes.value(name)
+        return self._checked(name, value, 1, dim.extent.span if dim.extent else dim.span)
+
+    def _checked(self, what: str, value: int | None, least: int, span: Span) -> int | None:
+        """A value that is stated, or None where it has an error."""
+        if value is not None and not least <= value <= MAX_INT:
+            self._report.error("E209", f"{what} is {value}; it must be from {least} to {MAX_INT}", span)
+            value = None
+        self._unclear |= value is None
+        return value
+
+    def _amounts(self, keyword: str) -> list[Amount] | None:
+        """(low, high) of stride, dilation or pad for each axis; None where one has an error."""
+        least = _LEAST[keyword]
+        found: dict[str, Amount | None] = dict.fromkeys(self._spatial.input, (least, least))
+        setting = self._conv.first(ast.AxesSetting, keyword)
+        if setting and setting.everywhere:
+            found = dict.fromkeys(found, self._amount(keyword, setting.everywhere))
+        seen: set[str] = set()
+        for axis in setting.axes if setting else ():
+            name = axis.name.text
+            if name not in found:
+                self._unclear = True
+                hint = f"axes are named by the input's dims: {listing(tuple(found), 'and')}"
+                self._report.error("E203", f"`{keyword}` has no axis named `{name}`", axis.name.span, hint)
+                continue
+            if name in seen:
+                self._report.error("E204", f"`{keyword}` has the axis `{name}` twice", axis.name.span)
+            seen.add(name)
+            found[name] = self._amount(keyword, axis.amount)
+        amounts = [a for a in found.values() if a]
+        return amounts if len(amounts) == len(found) else None
+
+    def _amount(self, keyword: str, amount: ast.Amount) -> Amount | None:
+        if amount.high is not None and keyword != "pad":
+            self._unclear = True
+            self._report.error("E209", f"`{keyword}` takes one value", amount.span, "only `pad` takes (low, high)")
+            return None
+        low, high = (
+            self._checked(f"`{keyword}`", self._sizes.evaluate(e), _LEAST[keyword], e.span)
+            for e in (amount.low, amount.high or amount.low)
+        )
+        return None if low is None or high is None else (low, high)
+
+    def _groups(self) -> int | None:
+        setting = self._conv.first(ast.GroupsSetting)
+        return self._checked("`groups`", self._sizes.evaluate(setting.value), 1, setting.value.span) if setting else 1
+
+    def _get(self, role: str, name: str) -> _Stated | None:
+        return self._stated.get(role, {}).get(name)
+
+    def _is_open(self, role: str, name: str) -> bool:
+        """Whether the tensor has the dim and leaves its extent open."""
+        return role in self._tensors and self._tensors[role].dim(name) is not None and self._get(role, name) is None
+
+    # --- what follows ---
+
+    def _agree(self, name: str, *roles: str) -> int | None:
+        """The extent of a dim that several tensors have; they must agree."""
+        said = [s for role in roles if (s := self._get(role, name))]
+        for other in said[1:]:
+            if other.value != said[0].value:
+                self._disagree(other, said[0])
+        return said[0].value if said else None
+
+    def _disagree(self, one: _Stated, other: _Stated) -> None:
+        at = one if one.written or not other.written else other
+        lacking = next((s for s in (one, other) if not s.written), None)
+        hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else None
+        self._report.error("E208", f"{one}, but {other}", at.span, hint)
+
+    def _channels(self, groups: int) -> int | None:
+        """c of all groups: the input's, or the filter's times groups."""
+        every, one = self._get("x", "c"), self._get("w", "c")
+        if every and one and one.value * groups != every.value:
+            if groups == 1:
+                self._disagree(one, every)
+            else:
+                message = f"{one}, which makes {one.value * groups} with {groups} groups, but {every}"
+                self._report.error("E208", message, one.span, "the filter's c is the input's c / groups")
+            return None
+        if every:
+            return every.value
+        return one.value * groups if one else None
+
+    def _divides(self, groups: int, channels: Mapping[str, int | None]) -> None:
+        setting = self._conv.first(ast.GroupsSetting)
+        for name, value in channels.items():
+            if setting and value and value % groups:
+                self._report.error("E210", f"{groups} groups do not divide {name}={value}", setting.span)
+
+    def _axis(self, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
+        """Extents of input, filter and output along an axis; None where they do not follow or have an error."""
+        sp = self._spatial
+        x, w, y = self._get("x", sp.input[i]), self._get("w", sp.filter[i]), self._get("y", sp.output[i])
+        if not w or not (x or (y and stride == 1)):
+            return None
+        window = (w.value - 1) * dilation + 1
+        if x:
+            extent = x.value
+        else:
+            assert y
+            extent = y.value - 1 + window - sum(pad)
+            if not 1 <= extent <= MAX_INT:
+                message = f"{y.dim}={y.value} needs {sp.input[i]}={extent}; it must be from 1 to {MAX_INT}"
+                self._report.error("E209", message, y.span)
+                return None
+        padded = extent + sum(pad)
+        shown = f"{sp.input[i]} + padding = {extent} + {pad[0]} + {pad[1]} = {padded}"
+        if padded > MAX_INT:
+            self._report.error("E209", f"{shown}; it must be at most {MAX_INT}", (x or w).span)
+            return None
+        if window > padded:
+            message = f"the output is empty along {sp.input[i]}: the window is {window}, but {shown}"
+            hint = f"the window is ({w.dim} - 1) * dilation + 1 = ({w.value} - 1) * {dilation} + 1"
+            self._report.error("E211", message, w.span, hint)
+            return None
+        output = (padded - window) // stride + 1
+        if y and y.value != output:
+            formula = f"({padded} - {window}) / {stride} + 1, rounded down"
+            hint = f"(padded {sp.input[i]} - window) / stride + 1 = {formula}"
+            hint = hint if y.written else f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
+            self._report.error("E208", f"{y}, but it follows to be {output}", y.span, hint)
+            return None
+        return extent, w.value, output
+
+    def _missing(
+        self,
+        shared: Mapping[str, int | None],
+        axes: Sequence[tuple[int, int, int] | None],
+        strides: Sequence[int],
+    ) -> None:
+        """One error for all extents that are left open."""
+        places = [(role, name) for name, value in shared.items() if value is None for role in self._tensors]
+        strided = []
+        for i, axis in enumerate(axes):
+            if axis is None:
+                x, w, y = (getattr(self._spatial, part)[i] for part in ("input", "filter", "output"))
+                follows = self._get("y", y) is not None
+                if follows and strides[i] != 1:
+                    strided.append(f"{x} does not follow from {y} with a stride of {strides[i]}")
+                    follows = False
+                places += [("w", w)] if follows else [("w", w), ("x", x)]
+        dims = [dim for role, name in places if self._is_open(role, name) and (dim := self._tensors[role].dim(name))]
+        if dims:
+            dims.sort(key=lambda d: (d.span.line, d.span.column))
+            names = list(dict.fromkeys(d.name.text for d in dims))
+            many = len(names) > 1
+            message = f"the extent{'s' if many else ''} of {listing(names, 'and')} {'are' if many else 'is'} not known"
+            example = f"write {'them' if many else 'it'}, as in `{names[0]}=8`, or declare `let {names[0]} = 8`"
+            self._report.error("E207", message, dims[0].span, "; ".join([*strided, example]))

@@ -1,0 +1,119 @@
+"""Sizes: integer expressions over `let` names."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+
+from convgen.diagnostics import Report, did_you_mean
+from convgen.frontend import ast
+from convgen.frontend.names import Names
+
+#: Whatever is computed stays below; extents and the like have limits of their own.
+MAX_VALUE = (1 << 63) - 1
+#: Extents, strides and so on fit an int of generated code.
+MAX_INT = (1 << 31) - 1
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+}
+
+
+class Sizes:
+    """The lets of a file, and the value of expressions over them."""
+
+    def __init__(self, spec: ast.Spec, defines: Mapping[str, int], report: Report) -> None:
+        self._report = report
+        self._declared = {let.name.text for let in spec.lets} | spec.lost
+        #: Value of each let so far; None where it has an error, which is in the report.
+        self._values: dict[str, int | None] = dict.fromkeys(spec.lost)
+        self._define(defines)
+        names = Names(report)
+        for let in spec.lets:
+            if names.declare(let.name) and let.name.text not in defines:
+                self._values[let.name.text] = self.evaluate(let.value)
+
+    def _define(self, defines: Mapping[str, int]) -> None:
+        for name, value in defines.items():
+            if name not in self._declared:
+                hint = did_you_mean(name, self._declared) or (
+                    f"the file's lets are {', '.join(sorted(self._declared))}"
+                    if self._declared
+                    else "the file has no let; write `let n = 8` and use `n` as a size"
+                )
+                self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, hint)
+            elif not hasattr(value, "__index__"):
+                self._report.error("E103", f"-D {name}: the value is not a whole number")
+                self._values[name] = None
+            elif abs(value) > MAX_VALUE:
+                self._report.error("E005", f"-D {name}: the number is too large; at most {MAX_VALUE} can be held")
+                self._values[name] = None
+            else:
+                self._values[name] = int(value)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the file declares a let of that name."""
+        return name in self._declared
+
+    def value(self, name: str) -> int | None:
+        """Value of a let; None where it has an error."""
+        return self._values.get(name)
+
+    def evaluate(self, e: ast.Expr) -> int | None:
+        """Value of an expression; None where it has an error, which is then in the report."""
+        match e:
+            case ast.Number():
+                return self._number(e)
+            case ast.Reference():
+                return self._reference(e)
+            case ast.Unary(op="-"):
+                value = self.evaluate(e.operand)
+                return None if value is None else -value
+            case ast.Binary() if e.op in _ARITHMETIC:
+                left, right = self.evaluate(e.left), self.evaluate(e.right)
+                return None if left is None or right is None else self._binary(e, left, right)
+            case ast.Unary() | ast.Binary():
+                self._not_a_size(e, f"`{e.op}`")
+            case ast.Call():
+                self._not_a_size(e, f"`{e.function.text}`")
+        return None
+
+    def _not_a_size(self, e: ast.Expr, what: str) -> None:
+        self._report.error("E105", f"a size cannot use {what}", e.span, "sizes are whole numbers, lets and + - * / %")
+
+    def _number(self, e: ast.Number) -> int | None:
+        if not e.is_whole:
+            self._not_a_size(e, f"the fraction {e.text:.32}")
+            return None
+        digits = e.text.lstrip("0") or "0"
+        if len(digits) > 19 or int(digits) > MAX_VALUE:
+            self._report.error("E005", f"the number is too large; at most {MAX_VALUE} can be held", e.span)
+            return None
+        return int(digits)
+
+    def _reference(self, e: ast.Reference) -> int | None:
+        if e.name in self._values:
+            return self._values[e.name]
+        if e.name in self._declared:
+            self._report.error("E102", f"`{e.name}` is used before its `let`", e.span, "a let may use earlier lets")
+        else:
+            hint = did_you_mean(e.name, self._declared) or f"declare it: `let {e.name} = ...`"
+            self._report.error("E102", f"no let is named `{e.name}`", e.span, hint)
+        return None
+
+    def _binary(self, e: ast.Binary, left: int, right: int) -> int | None:
+        if e.op in ("/", "%") and right == 0:
+            self._report.error("E104", f"division by zero: {left} {e.op} 0", e.span)
+            return None
+        if e.op == "/" and left % right:
+            self._report.error("E104", f"{left} / {right} is not a whole number", e.span, "sizes divide exactly")
+            return None
+        value = _ARITHMETIC[e.op](left, right)
+        if abs(value) > MAX_VALUE:
+            self._report.error("E104", f"the result is too large; at most {MAX_VALUE} can be held", e.span)
+            return None
+        return value

@@ -1,0 +1,88 @@
+"""Checks the strategy block and the target against what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from convgen.diagnostics import Report, did_you_mean, listing
+from convgen.frontend import ast
+from convgen.frontend.request import AUTO
+from convgen.frontend.sizes import Sizes
+
+
+class OptionRow(Protocol):
+    """What is known of an option (`strategies.base.Option`): its legal values are `choices`, or where that
+    is None the integers from `low` to `high`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def low(self) -> int: ...
+    @property
+    def high(self) -> int: ...
+    @property
+    def choices(self) -> tuple[int | str, ...] | None: ...
+
+
+def check_strategy(
+    setting: ast.StrategySetting | None,
+    strategies: Mapping[str, Sequence[OptionRow]] | None,
+    sizes: Sizes,
+    report: Report,
+) -> tuple[str, dict[str, int | str]]:
+    """Name and options of a conv's strategy.  Where `strategies` is None nothing is known of either."""
+    if setting is None:
+        return AUTO, {}
+    name = setting.name.text
+    rows: dict[str, OptionRow] | None = None
+    if strategies is not None:
+        known = {AUTO: (), **strategies}
+        if name not in known:
+            hint = did_you_mean(name, known) or f"the strategies are {listing(tuple(known), 'and')}"
+            report.error("E402", f"no strategy is named `{name}`", setting.name.span, hint)
+        else:
+            rows = {row.name: row for row in known[name]}
+    options: dict[str, int | str] = {}
+    for option in setting.options:
+        if option.name.text in options:
+            report.error("E202", f"the option `{option.name.text}` is given twice", option.span)
+        value = _value(option, name, rows, sizes, report)
+        if value is not None:
+            options[option.name.text] = value
+    return name, options
+
+
+def _value(
+    option: ast.Option, strategy: str, rows: Mapping[str, OptionRow] | None, sizes: Sizes, report: Report
+) -> int | str | None:
+    """An option's value: a word, or a size; None where it has an error."""
+    name = option.name.text
+    row = rows.get(name) if rows is not None else None
+    if rows is not None and row is None:
+        own = f"its options are {listing(tuple(rows), 'and')}" if rows else "it has none"
+        report.error("E403", f"`{strategy}` has no option `{name}`", option.name.span, did_you_mean(name, rows) or own)
+        return None
+    choices = row.choices if row else None
+    word = option.value.name if isinstance(option.value, ast.Reference) else None
+    is_word = word is not None and (word in (choices or ()) or word not in sizes)
+    value = word if is_word else sizes.evaluate(option.value)
+    if value is None or row is None:
+        return value
+    if value in choices if choices is not None else isinstance(value, int) and row.low <= value <= row.high:
+        return value
+    legal = f"from {row.low} to {row.high}" if choices is None else listing(choices)
+    hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
+    report.error("E404", f"`{name}` is {legal}, not `{value}`", option.value.span, hint)
+    return None
+
+
+def check_target(setting: ast.NameSetting | None, targets: Collection[str] | None, report: Report) -> str | None:
+    """Name of a conv's target; None where it does not say."""
+    if setting is None:
+        return None
+    name = setting.name.text
+    if targets is not None and name not in targets:
+        hint = did_you_mean(name, targets) or f"the targets are {listing(tuple(targets), 'and')}"
+        report.error("E405", f"no target is named `{name}`", setting.name.span, hint)
+    return name

@@ -1,0 +1,73 @@
+"""Checks element types: of one tensor, of what an operator reads together, and of the accumulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convgen.diagnostics import Report, did_you_mean, listing
+from convgen.frontend import ast
+from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
+from convgen.ir.problem import OPS, Op
+
+#: Types of tensors that an operator reads, and what their products are summed in.
+ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
+#: Pairs of types that an operator reads together, besides two of the same.
+MIXED = frozenset({frozenset({"e4m3", "e5m2"})})
+#: What other projects call our types.
+_ALIASES = {
+    "fp16": "f16", "float16": "f16", "half": "f16", "bfloat16": "bf16", "fp32": "f32", "float32": "f32", "float": "f32",
+    "tf32": "f32", "fp8": "e4m3", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "i8": "s8",
+    "int32": "s32", "i32": "s32", "int": "s32",
+}  # fmt: skip
+
+
+def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DTYPES) -> bool:
+    """Whether it is an element type of the known ones; if not, that is reported."""
+    if name.text in known:
+        return True
+    alias = _ALIASES.get(name.text.lower())
+    hint = f"did you mean `{alias}`?" if alias in known else did_you_mean(name.text, known)
+    hint = hint or f"it is one of {listing(known)}"
+    what = "an element type" if known is TENSOR_DTYPES else "an accumulator"
+    report.error("E205", f"`{name.text}` is not {what}", name.span, hint)
+    return False
+
+
+def check_types(
+    ops: Sequence[Op],
+    tensors: Mapping[str, tuple[ast.Name, ast.Name]],
+    accumulate: ast.NameSetting | None,
+    report: Report,
+) -> None:
+    """`tensors` gives name and type of each role's tensor."""
+    tensors = {role: (name, dtype) for role, (name, dtype) in tensors.items() if check_dtype(dtype, report)}
+    if accumulate and not check_dtype(accumulate.name, report, ACCUMULATORS):
+        accumulate = None
+    for op in ops:
+        _check_read(op, [tensors[role] for role in OPS[op].reads if role in tensors], accumulate, report)
+    if "x" in tensors and "lowered" in tensors:
+        (x, type_x), (matrix, type_m) = tensors["x"], tensors["lowered"]
+        if type_x.text != type_m.text:
+            message = f"`{matrix.text}` is {type_m.text}, but `{x.text}` is {type_x.text}"
+            report.error("E206", message, type_m.span, "a lowered matrix has the input's type")
+
+
+def _check_read(
+    op: Op, reads: Sequence[tuple[ast.Name, ast.Name]], accumulate: ast.NameSetting | None, report: Report
+) -> None:
+    """Types of what one operator reads."""
+    for name, dtype in reads:
+        if dtype.text not in ACCUMULATOR_OF:
+            hint = f"it is one of {listing(tuple(ACCUMULATOR_OF))}"
+            report.error("E205", f"{op} reads `{name.text}`, which cannot be {dtype.text}", dtype.span, hint)
+            return
+    types = list(dict.fromkeys(dtype.text for _, dtype in reads))
+    if len(types) == 2 and frozenset(types) not in MIXED:
+        (a, type_a), (b, type_b) = reads
+        message = f"{op} reads `{a.text}` as {type_a.text}, but `{b.text}` as {type_b.text}"
+        hint = "what an operator reads has one type; only e4m3 and e5m2 mix"
+        report.error("E206", message, type_b.span, hint)
+    elif types and accumulate and accumulate.name.text != ACCUMULATOR_OF[types[0]]:
+        sums = ACCUMULATOR_OF[types[0]]
+        message = f"{op} sums products of {types[0]} in {sums}, not in {accumulate.name.text}"
+        report.error("E206", message, accumulate.name.span, "s32 is for s8, f32 for all other types")

@@ -1,0 +1,97 @@
+"""Syntax errors in words: what the grammar's tokens are called, and what to do about the usual mistakes."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from lark import Token
+
+from convgen.diagnostics import quote
+
+SETTINGS = (
+    "input", "filter", "output", "lowered", "stride", "pad", "dilation",
+    "groups", "accumulate", "epilogue", "op", "strategy", "target",
+)  # fmt: skip
+KEYWORDS = (*SETTINGS, "let", "conv", "operand")
+
+#: Kinds of tokens besides the grammar's: a character that is none, and the end of the file (lark's name).
+STRAY = "STRAY"
+END = "$END"
+
+SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
+#: Kinds that begin or end a statement.
+STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RBRACE", END}
+
+#: Groups of kinds that messages name as one.
+_VALUE = frozenset({"INT", "FLOAT", "NAME", "LPAR", "MINUS", "NOT"})
+_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", "AND", "OR"})
+_SIGNS = {
+    "ASSIGN": "=", "COLON": ":", "COMMA": ",", "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]",
+    "LPAR": "(", "RPAR": ")", "STAR": "*", "LET": "let", "CONV": "conv", "OPERAND": "operand",
+}  # fmt: skip
+#: What a name is, by the word in front of it, or else by the last keyword.
+_NAMES_AFTER = {
+    "LET": "a name", "CONV": "a name for the conv", "INPUT": "a name for the tensor", "FILTER": "a name for the tensor",
+    "OUTPUT": "a name for the tensor", "LOWERED": "a name for the matrix", "OPERAND": "a name for the operand",
+    "COLON": "an element type", "LSQB": "a dim", "STAR": "a dim", "TARGET": "the name of a target",
+    "ACCUMULATE": "an element type", "STRATEGY": "the name of a strategy",
+}  # fmt: skip
+_NAMES_IN = {
+    "op": "an operator", "strategy": "an option", "epilogue": "an assignment", "operand": "an assignment",
+    "stride": "an axis", "pad": "an axis", "dilation": "an axis",
+}  # fmt: skip
+
+
+def expected(kinds: set[str], before: str, keyword: str) -> str:
+    """Words for the tokens that the grammar allows after a token of a kind, in the statement of a keyword."""
+    words, left = [], set(kinds)
+    if left >= _VALUE:
+        words.append("a value")
+        left -= _VALUE
+    if left & _OPERATORS and left & _OPERATORS != {"STAR"}:
+        words.append("an operator")
+        left -= _OPERATORS | {"LPAR"}
+    if left >= SETTING_KINDS:
+        words.append("a setting")
+        left -= SETTING_KINDS
+    if "NAME" in left:
+        after = "a dim" if before == "COMMA" and keyword != "op" else _NAMES_AFTER.get(before)
+        words.append(after or _NAMES_IN.get(keyword, "a name"))
+    if "INT" in left:
+        words.append("`1`")
+    words += [f"`{sign}`" for kind, sign in _SIGNS.items() if kind in left]
+    if END in left:
+        words.append("the end of the file")
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def found(token: Token) -> str:
+    if token.type == END:
+        return "the end of the file"
+    return f"the keyword `{token}`" if token in KEYWORDS else quote(token)
+
+
+def stray(token: Token) -> str:
+    first = token[0]
+    if first.isascii() and first.isprintable():
+        return f"{quote(token)} is not part of the language"
+    name = f"U+{ord(first):04X} {unicodedata.name(first, '')}".strip()
+    shown = f"{quote(token)} ({name})" if first.isprintable() else name
+    return f"{shown} is not part of the language"
+
+
+#: What to write for characters that people type out of habit.
+_HABITS = {
+    "&": "logic is written `&&`",
+    "|": "logic is written `||`",
+    ";": "statements end by themselves",
+    "'": "names and numbers are written without quotes",
+    '"': "names and numbers are written without quotes",
+    "\\": "statements may go on over lines as they are",
+}
+
+
+def stray_hint(token: Token) -> str | None:
+    if token[0].isalnum():
+        return "names and numbers are of ASCII letters, digits and _"
+    return _HABITS.get(str(token))
