@@ -29,12 +29,13 @@ _AHEAD = 3
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to build.  With `options` None the planner chooses them (and, for `auto`, the strategy)."""
+    """A kernel to build: as the planner chooses, for the GPU named, or with these very options."""
 
     problem: ConvProblem
     target: Target
     strategy: str
-    options: Options | None
+    options: Options
+    planned: bool = False
     gpu: str | None = None
 
 
@@ -47,17 +48,18 @@ class Failure:
 
 def build(job: Job) -> Artifact | Failure:
     """Plan, render and compile one kernel."""
-    from convgen import driver, planner, strategies
+    from convgen import planner, strategies
+    from convgen.driver import render
     from convgen.runtime import artifacts
 
     try:
-        if job.options is None:
-            choice = planner.choose(job.problem, job.target, job.strategy, {}, gpu=job.gpu)
+        if job.planned:
+            choice = planner.choose(job.problem, job.target, job.strategy, job.options, job.gpu)
         else:
             choice = planner.Choice(strategies.load(job.strategy), job.options, "", {})
         plan = choice.strategy.plan(job.problem, job.target, choice.options)
         plan = replace(plan, reason=choice.reason)
-        return artifacts.build(driver.render(plan), plan)
+        return artifacts.build(render(plan), plan)
     except planner.CannotServe as e:
         return Failure(str(e))
     except ConvgenError as e:
@@ -68,7 +70,7 @@ class Builder:
     """A pool of processes that build kernels.  As a context manager it stops them at the end."""
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        self.workers = workers or max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 2))  # two to measure
         # not fork: a forked child would inherit the parent's CUDA context and threads
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)

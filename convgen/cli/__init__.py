@@ -29,6 +29,8 @@ COMMANDS: dict[str, str] = {
     "check": "say what is wrong with specs, and nothing else",
     "explain": "show index formulas, the plan, and why each strategy serves or not",
     "run": "run kernels on random data and verify them against a float64 reference",
+    "tune": "find the fastest configurations on this GPU, for `auto` to take",
+    "bench": "measure kernels beside cuDNN and cuBLAS",
 }
 OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
 

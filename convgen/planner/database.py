@@ -349,6 +349,16 @@ def _set_aside(path: Path) -> Path:
     return path.with_name(stamped)
 
 
+def read_all(path: Path) -> list[Measurement]:
+    """Every measurement of the current schema in a database that is only read.  Raises DatabaseError."""
+    try:
+        with closing(_connect_to_read(path)) as connection:
+            query = f"SELECT {_COLUMNS} FROM measurement WHERE schema = ?"
+            return [_measurement(row) for row in connection.execute(query, (TUNING_SCHEMA,))]
+    except (sqlite3.Error, ValueError) as e:
+        raise DatabaseError(f"{path}: not a tuning database: {e}") from None
+
+
 def export(measurements: Iterable[Measurement], path: Path) -> int:
     """Write the best verified measurement of every problem, GPU and strategy as a packaged database; how
     many.  The same measurements give the same bytes."""

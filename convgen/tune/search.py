@@ -36,10 +36,15 @@ class Measurer(Protocol):
 
 @dataclass
 class Task:
-    """One problem's search: what is to be tried, what is known.  `over` when its share of the budget is spent."""
+    """One problem's search: what is to be tried, what is known.
+
+    `first` is the candidate that `auto` takes without a database; `over` when the share of the budget is spent.
+    """
 
     problem: ConvProblem
+    target: Target
     candidates: list[Candidate]
+    first: tuple[str, str] | None = None
     known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     tried: int = 0
     over: bool = False
@@ -48,6 +53,11 @@ class Task:
     def left(self) -> int:
         """How many candidates will still be tried."""
         return 0 if self.over else len(self.candidates) - self.tried
+
+    @property
+    def default(self) -> Measurement | None:
+        """What is known of the candidate that `auto` takes without a database."""
+        return self.known.get(self.first) if self.first else None
 
     @property
     def best(self) -> Measurement | None:
@@ -70,10 +80,14 @@ class Observer(Protocol):
         ...
 
 
-def prepare(problem: ConvProblem, candidates: Sequence[Candidate], db: Database, gpu: str, anew: bool = False) -> Task:
+def prepare(
+    problem: ConvProblem, target: Target, candidates: Sequence[Candidate], db: Database, gpu: str, anew: bool = False
+) -> Task:
     """The search for a problem among candidates that earlier searches did not try; `anew` tries all again."""
     known = {} if anew else {m.candidate: m for m in db.measurements(database.key(problem), gpu)}
-    return Task(problem, [c for c in candidates if (c[0], database.canonical(c[1])) not in known], known)
+    keys = [(strategy, database.canonical(options)) for strategy, options in candidates]
+    untried = [c for c, k in zip(candidates, keys, strict=True) if k not in known]
+    return Task(problem, target, untried, next(iter(keys), None), known)
 
 
 class Search:
@@ -82,7 +96,6 @@ class Search:
     def __init__(
         self,
         tasks: Sequence[Task],
-        target: Target,
         gpu: str,
         db: Database,
         measurer: Measurer,
@@ -92,7 +105,7 @@ class Search:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`budget` is in seconds, for all tasks together."""
-        self._tasks, self._target, self._gpu, self._db = list(tasks), target, gpu, db
+        self._tasks, self._gpu, self._db = list(tasks), gpu, db
         self._measurer, self._build, self._observer = measurer, build, observer
         self._clock, self._begun = clock, clock()
         self._end = self._begun + budget
@@ -127,12 +140,12 @@ class Search:
                 if task.over:
                     break
                 owners.append(task)
-                yield Job(task.problem, self._target, strategy, options)
+                yield Job(task.problem, task.target, strategy, options)
 
     def _try(self, task: Task, job: Job, built: Artifact | Failure) -> None:
         status, us, detail = self._measure(task, built)
         found = Measurement(
-            database.key(task.problem), self._gpu, job.strategy, job.options or {}, status, us, detail, database.now()
+            database.key(task.problem), self._gpu, job.strategy, job.options, status, us, detail, database.now()
         )
         self._db.record(found)
         task.known[found.candidate] = found

@@ -1,0 +1,31 @@
+"""Suites: specs of many convolutions that ship with convgen, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from convgen.driver import UsageError, unknown
+from convgen.resources import directory
+
+
+def _root() -> Path:
+    try:
+        return directory("specs")
+    except FileNotFoundError as e:
+        raise UsageError(str(e)) from None
+
+
+def names() -> list[str]:
+    """Every suite: a spec `NAME.conv`, or a folder NAME of specs.  Raises UsageError."""
+    root = _root()
+    return sorted({path.relative_to(root).parts[0].removesuffix(".conv") for path in root.rglob("*.conv")})
+
+
+def find(name: str) -> list[Path]:
+    """The specs of a suite, or of one spec in a folder: FOLDER/NAME.  Raises UsageError."""
+    root = _root()
+    spec = root / f"{name}.conv"
+    found = [spec] if spec.is_file() else sorted((root / name).glob("*.conv"))
+    if not found:
+        raise UsageError(unknown("suite", name, names()))
+    return found

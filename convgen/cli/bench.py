@@ -1,0 +1,169 @@
+"""Measures kernels beside cuDNN and a cuBLAS GEMM of the same size (both through PyTorch, where it is installed):
+a table, a JSON file, a picture.  Needs a GPU.
+
+Everything runs in one process, as CUDA graphs over inputs that rotate through more memory than the L2
+holds, and every kernel's result is verified against a float64 reference.  The exit code is 1 where a
+kernel is missing or wrong.
+
+examples:
+  convgen bench layer.conv
+  convgen bench --suite resnet50 -D n=64 --out resnet50.json --plot resnet50.png
+  convgen bench layer.conv --strategies im2col,direct   other strategies beside
+  convgen bench --suite resnet50 --fused                relu(conv + bias), beside cuDNN's fused call
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convgen import driver, strategies
+from convgen.cli import console
+from convgen.cli.arguments import one_of
+from convgen.cli.files import write_all
+from convgen.cli.sources import add_sources, read_sources
+
+if TYPE_CHECKING:
+    from convgen.bench.results import Row, Run
+    from convgen.bench.runner import Entry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_sources(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write every figure as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a picture, .png or .svg (needs matplotlib)")
+    parser.add_argument(
+        "--strategies", type=one_of("auto", *strategies.MODULES), default=(), metavar="NAMES",
+        help="also measure these strategies, separated by commas",
+    )  # fmt: skip
+    parser.add_argument("--fused", action="store_true", help="give every fprop the epilogue relu(acc + bias)")
+    parser.add_argument("--no-baselines", action="store_true", help="leave out cuDNN and cuBLAS")
+    parser.add_argument("--no-verify", action="store_true", help="do not compare results with the reference")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core, less two)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from convgen.bench import plot
+    from convgen.bench.backend import TorchBackend, at_hand
+    from convgen.bench.build import Builder
+    from convgen.bench.results import Run
+    from convgen.bench.runner import Bench
+
+    if arguments.plot:
+        plot.check(arguments.plot)
+    sources = read_sources(arguments)
+    backend = at_hand()
+    environment = backend.environment()
+    entries = [_entry(name, compilation, arguments, environment["gpu"]) for name, compilation in sources]
+    if not arguments.no_baselines and not isinstance(backend, TorchBackend):
+        console.warn("PyTorch with CUDA is not installed: no baselines")
+    record = Run(environment, shlex.join(["convgen", *sys.argv[1:]]))
+    interrupted = False
+    builder = Builder(arguments.jobs)
+    bench = Bench(backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines)
+    try:
+        with builder, console.progress_bar("measuring") as advance:
+            for row in bench.rows(entries):
+                record.rows.append(row)
+                advance(len(record.rows), len(entries))
+                _log(record.rows, len(entries))
+    except KeyboardInterrupt:
+        interrupted = True
+        console.warn(f"interrupted after {len(record.rows)} of {console.count(len(entries), 'convolution')}")
+    finally:  # also where the GPU fails: what was measured is kept
+        record.peaks = {dtype: asdict(peaks) for dtype, peaks in bench.peaks.items()}
+        files = {arguments.out: record.to_json().encode() + b"\n"} if arguments.out else {}
+        if arguments.plot and record.rows:
+            files[arguments.plot] = plot.draw(record, arguments.plot)
+        write_all(files)
+    _show(record, arguments)
+    if interrupted:
+        return 130
+    return 1 if any(r.us is None for row in record.rows for r in row.results.values()) else 0
+
+
+def _entry(name: str, compilation: driver.Compilation, arguments: argparse.Namespace, gpu: str) -> Entry:
+    """What to measure of a convolution: as its spec says, then by the strategies that were asked for."""
+    from convgen.bench.build import Job
+    from convgen.bench.runner import Entry, with_bias_relu
+
+    request = compilation.request
+    problem = with_bias_relu(request.problem) if arguments.fused else request.problem
+    own = arguments.strategy or request.strategy
+    options = request.options if own == request.strategy else {}
+    jobs = {own: Job(problem, compilation.target, own, options, True, gpu)}
+    for strategy in arguments.strategies:
+        jobs.setdefault(strategy, Job(problem, compilation.target, strategy, {}, True, gpu))
+    return Entry(name, problem, jobs)
+
+
+def _log(rows: list[Row], of: int) -> None:
+    """A line a row where no progress bar is seen."""
+    if not console.is_terminal(sys.stderr):
+        row = rows[-1]
+        print(f"[{len(rows)}/{of}] {row.name} n={row.n}: {_figures(row)}", file=sys.stderr, flush=True)
+
+
+def _figures(row: Row) -> str:
+    if row.us is None:
+        return row.own.note.splitlines()[0]
+    parts = [f"{row.us:.2f} us"]
+    if row.speedup:
+        parts.append(f"{row.speedup:.2f} times as fast as cuDNN")
+    return ", ".join(parts)
+
+
+def _show(record: Run, arguments: argparse.Namespace) -> None:
+    from convgen.bench.results import summarise
+
+    others = [name for name in arguments.strategies if any(name in list(row.results)[1:] for row in record.rows)]
+    headers = (
+        "layer", "n", "strategy", "us", "cuDNN us", "GEMM us", "TFLOP/s", "over cuDNN", "over GEMM", "roofline",
+        *(f"{name} us" for name in others), "configuration",
+    )  # fmt: skip
+    console.table(headers, [_cells(row, others) for row in record.rows])
+    for row in record.rows:
+        for column, result in row.results.items():
+            if result.us is None:
+                console.complain(f"{row.name}, {column}: {result.note}")
+        for note in row.notes:
+            console.warn(f"{row.name}: {note}")
+    summary = summarise(record.rows)
+    if summary.compared:
+        console.write(
+            f"geometric mean over cuDNN {_times(summary.speedup)}, over GEMM {_times(summary.speedup_over_gemm)}; "
+            f"faster than cuDNN in {summary.faster} of {summary.compared}; "
+            f"worst {summary.worst} at {_times(summary.worst_speedup)}"
+        )
+    for path in filter(None, (arguments.out, arguments.plot)):
+        console.write(f"wrote {path}")
+
+
+def _cells(row: Row, others: list[str]) -> list[str]:
+    share = row.roofline_share
+    return [
+        row.name,
+        str(row.n),
+        row.own.strategy,
+        _number(row.us, 2),
+        _number(row.cudnn_us, 2),
+        _number(row.gemm_us, 2),
+        _number(row.tflops, 0),
+        _times(row.speedup),
+        _times(row.speedup_over_gemm),
+        f"{share:.0%}" if share else "-",
+        *(_number(row.results[name].us if name in row.results else None, 2) for name in others),
+        row.own.config,
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"

@@ -1,0 +1,31 @@
+"""Where the commands that measure take their convolutions from: specs, and suites by name."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from convgen import driver
+from convgen.bench import suites
+from convgen.cli.arguments import add_spec, read_spec
+from convgen.driver import Compilation, UsageError
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    add_spec(parser, nargs="*")
+    parser.add_argument(
+        "--suite", action="append", default=[], metavar="NAME",
+        help="a suite: a spec, or a folder of specs, that ships with convgen; may be repeated",
+    )  # fmt: skip
+
+
+def read_sources(arguments: argparse.Namespace) -> list[tuple[str, Compilation]]:
+    """Every convolution that the arguments name, with a name for reports.  Raises UsageError, SpecError."""
+    paths = [*arguments.spec, *(str(path) for name in arguments.suite for path in suites.find(name))]
+    if not paths:
+        raise UsageError(
+            f"nothing to measure\nhint: name a .conv file, or a suite with --suite, of {', '.join(suites.names())}"
+        )
+    found = [(path, compilation) for path in paths for compilation in driver.load(read_spec(arguments, path))]
+    several = len(paths) > 1
+    return [(f"{Path(path).stem}/{c.name}" if several else c.name, c) for path, c in found]

@@ -1,0 +1,187 @@
+"""Finds the fastest configuration of each convolution on this GPU, and keeps it where `auto` finds it.
+
+Every candidate of every strategy is compiled and measured, and whatever beats the best so far is verified
+against a float64 reference.  Each measurement goes to the tuning database at once: after an interrupt, a
+spent budget or a crash, the same command goes on where it stopped.
+
+examples:
+  convgen tune layer.conv
+  convgen tune --suite resnet50 -D n=64 --budget 600
+  convgen tune layer.conv --strategies tma_im2col,tma_patch --again
+  convgen tune --export tuning.sqlite   what is known, as one small file
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convgen import strategies
+from convgen.cli import console
+from convgen.cli.arguments import one_of
+from convgen.cli.sources import add_sources, read_sources
+from convgen.driver import Compilation, UsageError
+
+if TYPE_CHECKING:
+    from convgen.planner.database import Database, Measurement
+    from convgen.tune.search import Task
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_sources(parser)
+    parser.add_argument("--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after that time")
+    parser.add_argument(
+        "--strategies", type=one_of(*strategies.MODULES), metavar="NAMES",
+        help="try these alone, separated by commas (default: the spec's, or all where it says auto)",
+    )  # fmt: skip
+    parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
+    parser.add_argument(
+        "--db", type=Path, metavar="FILE",
+        help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core, less two)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from convgen.planner import database
+
+    with database.Database(arguments.db or database.user_path(), warn=console.warn) as db:
+        code = 0
+        if arguments.spec or arguments.suite or not arguments.export:
+            code = _tune(read_sources(arguments), arguments, db)
+        if arguments.export:
+            console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
+    return code
+
+
+def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database) -> int:
+    from convgen.bench.build import Builder
+    from convgen.tune.search import Search
+    from convgen.tune.worker import Worker
+
+    with Worker() as worker, Builder(arguments.jobs) as builder, console.progress_bar("tuning") as advance:
+        gpu = worker.call("name")
+        tasks = _tasks(sources, arguments, db, gpu)
+        observer = _Observer(tasks, advance)
+        search = Search(list(tasks.values()), gpu, db, worker, builder.build_all, observer, arguments.budget)
+        try:
+            search.run()
+            code = 0 if all(task.best for task in tasks.values()) else 1
+        except KeyboardInterrupt:
+            code = 130
+    _show(tasks)
+    if left := sum(len(task.candidates) - task.tried for task in tasks.values()):
+        why = "interrupted" if code == 130 else "the budget is spent"
+        console.warn(f"{why} with {console.count(left, 'candidate')} left: the same command goes on from here")
+    return code
+
+
+def _tasks(
+    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: str
+) -> dict[str, Task]:
+    """A task for each distinct convolution, by the name of the first that has it."""
+    from convgen.planner import database
+    from convgen.runtime.launch import device_capability
+    from convgen.tune.candidates import candidates
+    from convgen.tune.search import prepare
+
+    capability = device_capability()
+    tasks: dict[str, Task] = {}
+    seen = set()
+    for name, compilation in sources:
+        problem, target = compilation.request.problem, compilation.target
+        if capability and not target.runs_on(capability):
+            raise UsageError(f"{name} is for {target}, which does not run on this {gpu}\nhint: leave its target out")
+        if (key := database.key(problem)) in seen:
+            continue
+        seen.add(key)
+        names, fixed = _wanted(compilation, arguments)
+        tasks[name] = prepare(problem, target, candidates(problem, target, names, fixed), db, gpu, arguments.again)
+    return tasks
+
+
+def _wanted(compilation: Compilation, arguments: argparse.Namespace):
+    """The strategies to try, and the options that all candidates must have."""
+    stated = compilation.request.strategy
+    if arguments.strategies:
+        names = arguments.strategies
+    else:
+        chosen = arguments.strategy or stated
+        names = tuple(strategies.MODULES) if chosen == "auto" else (chosen,)
+    return names, compilation.request.options if names == (stated,) else {}
+
+
+def _export(db: Database, path: Path) -> int:
+    """Add to what the file has; the database's measurements take the place of the file's.  How many there are."""
+    from convgen.planner import database
+
+    kept = {(m.key, m.gpu, m.strategy): m for m in (database.read_all(path) if path.is_file() else [])}
+    own = [m for m in db.measurements() if m.status is database.Status.RIGHT]
+    for m in own:
+        kept.pop((m.key, m.gpu, m.strategy), None)
+    try:
+        return database.export([*own, *kept.values()], path)
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
+
+
+class _Observer:
+    """Shows progress: a bar on a terminal, else a line a convolution."""
+
+    def __init__(self, tasks: dict[str, Task], advance: console.Advance) -> None:
+        self._names = {id(task): name for name, task in tasks.items()}
+        self._advance, self._begun, self._seconds_left = advance, time.monotonic(), 0.0
+
+    def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
+        gone = time.monotonic() - self._begun
+        self._seconds_left = seconds_left
+        self._advance(int(1000 * gone), int(1000 * (gone + seconds_left)))
+
+    def finished(self, task: Task) -> None:
+        if console.is_terminal(sys.stderr):
+            return
+        best = task.best
+        found = f"{best.us:.2f} us by {best.strategy} ({best.detail})" if best else "nothing that is right"
+        left = f"about {self._seconds_left / 60:.1f} min left"
+        print(f"{self._names[id(task)]}: {found}; {task.tried} tried, {left}", file=sys.stderr, flush=True)
+
+
+def _show(tasks: dict[str, Task]) -> None:
+    from convgen.planner.database import Status
+
+    rows = []
+    for name, task in tasks.items():
+        best, before = task.best, task.default
+        gain = f"{before.us / best.us:.2f}x" if best and best.us and before and before.us else "-"
+        rows.append(
+            (
+                name,
+                str(len(task.known)),
+                str(task.count(Status.FAILED)),
+                str(task.count(Status.WRONG)),
+                f"{before.us:.2f}" if before and before.us else "-",
+                f"{best.us:.2f}" if best else "-",
+                gain,
+                best.strategy if best else "-",
+                best.detail if best else "-",
+            )
+        )
+    headers = ("layer", "known", "failed", "wrong", "default us", "best us", "gain", "strategy", "configuration")
+    console.table(headers, rows)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, such as 600")
+    return seconds
