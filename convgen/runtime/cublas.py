@@ -22,6 +22,8 @@ _COMPUTE: dict[bool, tuple[int, Callable[..., Any]]] = {
     False: (72, lambda value: ctypes.c_int(int(value))),
 }
 _GEMM_DEFAULT = -1
+#: cublasMath_t: partial sums of a split product are added as the compute type, not as a narrower result's.
+_NO_NARROW_SUMS = 16
 _OP_N, _OP_T = 0, 1
 
 
@@ -54,10 +56,15 @@ def prepare(step: Gemm, buffers: dict[str, int], device: int, stream: int) -> Ca
         # CuPy's wrapper puts the product on CuPy's current stream
         with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream, device):
             factors = ctypes.addressof(alpha), ctypes.addressof(beta)
-            head = cupy.cuda.device.get_cublas_handle(), *operations, step.n, step.m, step.k
+            handle = cupy.cuda.device.get_cublas_handle()
+            head = handle, *operations, step.n, step.m, step.k
+            mode = cublas.getMathMode(handle)  # the handle is CuPy's: leave it as it was
+            cublas.setMathMode(handle, mode | _NO_NARROW_SUMS)
             try:
                 function(*head, factors[0], *b, *a, factors[1], *c, *batch, compute, _GEMM_DEFAULT)
             except cublas.CUBLASError as error:
                 raise DriverError(f"cuBLAS refused the product {step}: {error}") from None
+            finally:
+                cublas.setMathMode(handle, mode)
 
     return call
