@@ -20,6 +20,10 @@ from convgen.targets import Target
 
 KERNELS = {"gather": gather, "rows": rows}
 
+#: Of an H200 under load, and what a launch takes at least.
+CLOCK_MHZ = 1700
+LAUNCH_US = 1.5
+
 OPTIONS = (
     Option("kernel", "gather (tiles by gemm_k) or rows (whole input rows, few channels)", choices=tuple(KERNELS)),
     Option("tile.m", "output pixels a tile", 16, 512),
@@ -72,6 +76,21 @@ class ImplicitGemm:
     def render(self, plan: Plan) -> str:
         kernel = rows if isinstance(plan.config, rows.RowsConfig) else gather
         return kernel.source(plan)
+
+    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
+        """Options worth measuring, the most promising first."""
+        found = [
+            (module.cycles(problem, target, config), config.options)
+            for module in KERNELS.values()
+            for config in module.candidates(problem, target, {})
+        ]
+        return [options for _, options in sorted(found, key=lambda row: row[0])]
+
+    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
+        """Microseconds, by the kernels' cost models."""
+        kernel = _kernel(problem, target, options)
+        config = kernel.choose(problem, target, options)
+        return LAUNCH_US + kernel.cycles(problem, target, config) / CLOCK_MHZ
 
 
 def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleType:

@@ -52,6 +52,23 @@ class GatherConfig:
     def threads(self) -> int:
         return WARP * self.warps_m * self.warps_n
 
+    @property
+    def options(self) -> Options:
+        """What a spec's strategy block would say."""
+        said: dict[str, int | str] = {
+            "kernel": "gather",
+            "tile.m": self.m,
+            "tile.n": self.n,
+            "tile.k": self.k,
+            "warps.m": self.warps_m,
+            "warps.n": self.warps_n,
+            "stages": self.stages,
+            "split": self.split,
+            "order": self.order,
+            "blocks": self.blocks,
+        }
+        return {**said, "math": self.math} if self.math else said
+
     def __str__(self) -> str:
         split = f", gemm_k in {self.split} slices" if self.split > 1 else ""
         math_ = f", {self.math}" if self.math else ""
@@ -163,10 +180,16 @@ SHAPES = tuple(
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> GatherConfig:
     """The configuration that `options` fix, the rest by estimate."""
-    return min(_candidates(problem, target, options), key=lambda c: _cost(Layout(problem, c), target))
+    return min(_configs(problem, target, options), key=lambda c: cycles(problem, target, c))
 
 
-def _candidates(problem: ConvProblem, target: Target, options: Options) -> Iterator[GatherConfig]:
+def candidates(problem: ConvProblem, target: Target, options: Options) -> list[GatherConfig]:
+    """Configurations worth measuring that `options` allow, the most promising first."""
+    found = sorted(_configs(problem, target, options), key=lambda c: cycles(problem, target, c))
+    return [c for c in dict.fromkeys(found) if not unfit(Layout(problem, c), target)]
+
+
+def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator[GatherConfig]:
     size = problem.x.element.bytes
     depth = problem.taps * problem.c_per_group
     k = int(options.get("tile.k", (64 if depth * size > 256 else 32) * 2 // size if size < 4 else 16))
@@ -205,9 +228,10 @@ def _blocks(layout: Layout, stages: int, target: Target) -> int:
     return max(1, min(4, target.shared_bytes_per_sm // shared, target.registers_per_sm // registers))
 
 
-def _cost(layout: Layout, target: Target) -> float:
-    """Estimated time in cycles: waves of tiles, each bound by the tensor cores or by shared memory."""
-    p, c = layout.problem, layout.config
+def cycles(problem: ConvProblem, target: Target, config: GatherConfig) -> float:
+    """Estimated time: waves of tiles, each bound by the tensor cores or by shared memory."""
+    layout = Layout(problem, config)
+    p, c = problem, config
     pixels, channels = layout.tiles
     tiles = pixels * channels * p.groups * c.split
     warps = c.warps_m * c.warps_n
@@ -228,8 +252,11 @@ def _cost(layout: Layout, target: Target) -> float:
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
     """What stands against a configuration that `options` ask for."""
-    config = choose(problem, target, options)
-    layout = Layout(problem, config)
+    return unfit(Layout(problem, choose(problem, target, options)), target)
+
+
+def unfit(layout: Layout, target: Target) -> list[Obstacle]:
+    config = layout.config
     found = []
     for name, extent, warps, step in (
         ("m", config.m, config.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
@@ -241,7 +268,7 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
     if layout.row_bytes not in (64, 128):
         sizes = " or ".join(str(b // layout.element_bytes) for b in (64, 128))
         message = f"tile k={config.k} makes rows of {layout.row_bytes} bytes in shared memory"
-        found.append(Obstacle(message, f"k must be {sizes} for {problem.x.dtype}", "tile.k"))
+        found.append(Obstacle(message, f"k must be {sizes} for {layout.problem.x.dtype}", "tile.k"))
     if found:
         return found
     if layout.shared_bytes > target.shared_bytes_per_block:

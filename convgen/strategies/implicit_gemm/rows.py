@@ -56,6 +56,19 @@ class RowsConfig:
     def m(self) -> int:
         return self.warp_m * self.warps
 
+    @property
+    def options(self) -> Options:
+        """What a spec's strategy block would say."""
+        said: dict[str, int | str] = {
+            "kernel": "rows",
+            "tile.m": self.m,
+            "tile.n": self.n,
+            "warps.m": self.warps,
+            "stages": self.stages,
+            "blocks": self.blocks,
+        }
+        return {**said, "math": self.math} if self.math else said
+
     def __str__(self) -> str:
         math_ = f", {self.math}" if self.math else ""
         return (
@@ -282,11 +295,18 @@ class Layout:
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> RowsConfig | None:
     """The configuration that `options` fix, the rest by estimate; None where none fits."""
-    fitting = [c for c in _candidates(problem, options) if not _unfit(Layout(problem, c), target)]
-    return min(fitting, key=lambda c: _cost(Layout(problem, c), target), default=None)
+    return next(iter(candidates(problem, target, options)), None)
 
 
-def _candidates(problem: ConvProblem, options: Options) -> Iterator[RowsConfig]:
+def candidates(problem: ConvProblem, target: Target, options: Options) -> list[RowsConfig]:
+    """Configurations that run and that `options` allow, the most promising first."""
+    if window(problem) is None:
+        return []
+    fitting = [c for c in _configs(problem, options) if not _unfit(Layout(problem, c), target)]
+    return sorted(fitting, key=lambda c: cycles(problem, target, c))
+
+
+def _configs(problem: ConvProblem, options: Options) -> Iterator[RowsConfig]:
     math_ = str(options.get("math", maths(problem.x.dtype)[0]))
     n = int(options.get("tile.n", min(-(-problem.k // 16) * 16, 128)))
     if problem.k > 128 and "tile.n" not in options:
@@ -329,9 +349,9 @@ def _unfit(layout: Layout, target: Target) -> str:
     return ""
 
 
-def _cost(layout: Layout, target: Target) -> float:
-    """Estimated cycles."""
-    c = layout.config
+def cycles(problem: ConvProblem, target: Target, config: RowsConfig) -> float:
+    """Estimated time: rounds of tiles, each bound by the tensor cores, by shared memory or by traffic."""
+    layout, c = Layout(problem, config), config
     products = 1.7 * c.warp_m // ROWS * (c.n // COLUMNS) * c.warps * (2 if layout.element_bytes == 4 else 1)
     reads = c.warps * (c.warp_m // 4 + c.n // 4 + 2)
     busy = min(1.0, 0.3 + 0.1 * c.warps * c.blocks)
