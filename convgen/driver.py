@@ -141,6 +141,10 @@ class Compilation:
 
         return artifacts.build(self.source, self.plan, cache=cache)
 
+    def kernel(self) -> Kernel:
+        """The callable.  Raises CompileError."""
+        return _kernel(self.spec, self.build())
+
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
         from convgen import strategies

@@ -124,9 +124,9 @@ def check(kernel: Callable[..., object], problem: ConvProblem, backend: Backend)
 class Checker:
     """Random data for a problem and what a right kernel makes of it, computed once for any number of kernels."""
 
-    def __init__(self, problem: ConvProblem, backend: Backend) -> None:
+    def __init__(self, problem: ConvProblem, backend: Backend, seed: int | None = None) -> None:
         self._problem, self._backend = problem, backend
-        self._seed = random.SystemRandom().getrandbits(32)
+        self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         with backend.stream():
             self._inputs = _check_inputs(problem, backend, self._seed)
             tensors = (*problem.reads, *problem.operands)

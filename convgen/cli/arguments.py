@@ -23,6 +23,8 @@ class Parser(argparse.ArgumentParser):
         hint = f"`{self.prog} --help` shows what there is"
         if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
             hint = did_you_mean(unknown[1], self._option_string_actions) or hint
+        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
 
 
@@ -50,9 +52,9 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def add_spec(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    """The spec, and what overrides it.  With `nargs`, several specs."""
-    parser.add_argument("spec", nargs=nargs, help="a .conv file; - reads standard input")
+def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+    """Specs, and what overrides them."""
+    parser.add_argument("specs", nargs=nargs, metavar="SPEC", help="a .conv file; - reads standard input")
     parser.add_argument(
         "-D", "--define", dest="defines", type=define, action="append", default=[], metavar="NAME=INTEGER",
         help="override a `let` of the spec: -D n=64",
@@ -71,13 +73,16 @@ def add_spec(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     )  # fmt: skip
 
 
-def read_spec(arguments: argparse.Namespace, path: str | None = None) -> Spec:
-    """The spec that the arguments name.  Raises UsageError."""
-    path = arguments.spec if path is None else path
-    overrides = dict(arguments.defines), arguments.target, arguments.strategy, tuple(arguments.only)
-    if path == "-":
-        return Spec(_standard_input(), "<stdin>", *overrides)
-    return Spec(read_file(Path(path)), path, *overrides)
+def read_specs(arguments: argparse.Namespace) -> list[Spec]:
+    """The specs that the arguments name.  Raises UsageError."""
+    return [read_spec(arguments, path) for path in arguments.specs]
+
+
+def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
+    """A spec with the overrides that the arguments name.  Raises UsageError."""
+    text, path = (_standard_input(), "<stdin>") if path == "-" else (read_file(Path(path)), path)
+    defines, only = dict(arguments.defines), tuple(arguments.only)
+    return Spec(text, path, defines, arguments.target, arguments.strategy, only)
 
 
 def _standard_input() -> str:

@@ -16,17 +16,17 @@ import sys
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_spec, read_spec
+from convgen.cli.arguments import add_specs, read_specs
 from convgen.diagnostics import SpecError, format_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_spec(parser, nargs="+")
+    add_specs(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    specs = [read_spec(arguments, path) for path in arguments.spec]
+    specs = read_specs(arguments)
     found = [_check(spec) for spec in specs]
     errors = [result for result in found if isinstance(result, SpecError)]
     if arguments.format == "json":

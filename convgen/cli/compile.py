@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_spec, one_of, read_spec
+from convgen.cli.arguments import add_specs, one_of, read_specs
 from convgen.cli.files import write_all
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FILES: dict[str, Callable[[Kernel], bytes]] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_spec(parser)
+    add_specs(parser)
     parser.add_argument("-o", dest="folder", type=Path, default=Path(), metavar="DIR", help="where to (default: here)")
     parser.add_argument(
         "--emit", type=one_of(*FILES), default=("cu", "cubin", "json"), metavar="KINDS",
@@ -47,12 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    spec = read_spec(arguments)
+    specs = read_specs(arguments)
     if arguments.dump_after:
-        _dump(spec, driver.PASSES[arguments.dump_after])
+        for spec in specs:
+            _dump(spec, driver.PASSES[arguments.dump_after])
         return 0
-    with console.spinner(f"compiling {spec.path}") as say:
-        kernels = driver.compile_all(spec, lambda name: say(f"compiling {name}"))
+    with console.spinner("compiling") as say:
+        kernels = _compile(specs, say)
     folder = arguments.folder
     files = {folder / f"{name}.{kind}": FILES[kind](k) for name, k in kernels.items() for kind in arguments.emit}
     write_all(files)
@@ -60,6 +61,23 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = ", ".join(f".{kind}" for kind in arguments.emit)
     console.write(f"\nwrote {console.count(len(files), 'file')} ({kinds}) to {folder}")
     return 0
+
+
+def _compile(specs: list[driver.Spec], say: Callable[[str], None]) -> dict[str, Kernel]:
+    """Every kernel by name.  Raises UsageError where two specs would write the same files."""
+    kernels: dict[str, Kernel] = {}
+    origin: dict[str, str] = {}
+    for spec in specs:
+        made = driver.compile_all(spec, lambda name: say(f"compiling {name}"))
+        for name in made:
+            if name in kernels:
+                raise driver.UsageError(
+                    f"{origin[name]} and {spec.path} both have a convolution {name!r}, and would write the same files"
+                    "\nhint: compile them one by one, each with its own -o"
+                )
+        kernels |= made
+        origin |= dict.fromkeys(made, spec.path)
+    return kernels
 
 
 def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:

@@ -13,16 +13,16 @@ import argparse
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_spec, read_spec
+from convgen.cli.arguments import add_specs, read_specs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_spec(parser)
+    add_specs(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    spec = read_spec(arguments)
-    for compilation in driver.load(spec):
-        console.show(compilation.explain())
-    driver.choose_all(spec)  # raises where there is no plan to show
+    for spec in read_specs(arguments):
+        for compilation in driver.load(spec):
+            console.show(compilation.explain())
+        driver.choose_all(spec)  # raises where there was no plan to show
     return 0

@@ -21,6 +21,8 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     at = Path()
     try:
         for at, data in files.items():
+            if at.parent.exists() and not at.parent.is_dir():
+                raise UsageError(f"{at.parent}: is not a folder\nhint: -o names the folder to write to")
             at.parent.mkdir(parents=True, exist_ok=True)
             if at.is_dir():
                 raise UsageError(f"{at}: cannot be written: it is a directory")

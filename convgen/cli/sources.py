@@ -7,12 +7,12 @@ from pathlib import Path
 
 from convgen import driver
 from convgen.bench import suites
-from convgen.cli.arguments import add_spec, read_spec
+from convgen.cli.arguments import add_specs, read_spec
 from convgen.driver import Compilation, UsageError
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    add_spec(parser, nargs="*")
+    add_specs(parser, nargs="*")
     parser.add_argument(
         "--suite", action="append", default=[], metavar="NAME",
         help="a suite: a spec, or a folder of specs, that ships with convgen; may be repeated",
@@ -21,7 +21,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 def read_sources(arguments: argparse.Namespace) -> list[tuple[str, Compilation]]:
     """Every convolution that the arguments name, with a name for reports.  Raises UsageError, SpecError."""
-    paths = [*arguments.spec, *(str(path) for name in arguments.suite for path in suites.find(name))]
+    paths = [*arguments.specs, *(str(path) for name in arguments.suite for path in suites.find(name))]
     if not paths:
         raise UsageError(
             f"nothing to measure\nhint: name a .conv file, or a suite with --suite, of {', '.join(suites.names())}"

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with database.Database(arguments.db or database.user_path(), warn=console.warn) as db:
         code = 0
-        if arguments.spec or arguments.suite or not arguments.export:
+        if arguments.specs or arguments.suite or not arguments.export:
             code = _tune(read_sources(arguments), arguments, db)
         if arguments.export:
             console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
