@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Array = Any
 #: How arguments of given types are read: the library that makes the result, what tells the GPU of the
-#: first argument, what gives the address of each.
-Readers = tuple["Library", Callable[..., int], tuple[Callable[..., int], ...]]
+#: first argument, what gives the address of each and what it should be.
+Readers = tuple["Library", Callable[..., int], tuple[tuple[Callable[..., int], "Slot"], ...]]
 
 
 class Kernel:
@@ -60,7 +60,8 @@ class Kernel:
         self._names = tuple(t.name for t in self._given)
         self._readers: dict[tuple[type, ...], Readers] = {}
         self._programs: dict[int, Program] = {}
-        self._workspaces: dict[tuple[int, int], Array] = {}  # by GPU and stream
+        self._workspaces: dict[tuple[int, int], Any] = {}  # by GPU and stream
+        self._scratch_bytes = self.workspace_bytes
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -96,22 +97,18 @@ class Kernel:
         its own, which later calls on the same stream with `out=` use again.
         """
         given = self._bind(arrays, named)
-        slots = self._slots
         if out is not None:
             given = (*given, out)
         types = tuple(map(type, given))
         library, device_of, readers = self._readers.get(types) or self._find_readers(types, given)
-        device = device_of(given[0], slots[0])
-        handle = library.stream(device) if stream is None else _arrays().handle(stream)
-        addresses = [
-            read(array, slot, device, handle) for read, array, slot in zip(readers, given, slots, strict=False)
-        ]
+        device = device_of(given[0], readers[0][1])
+        handle = library.stream(device) if stream is None else self._libraries.handle(stream)
+        addresses = [read(array, slot, device, handle) for array, (read, slot) in zip(given, readers)]  # noqa: B905
+        result = out
         if out is None:
-            result = library.empty(slots[-1], device, None if stream is None else handle)
-            addresses.append(library.pointer(result, slots[-1], device, handle))
-        else:
-            result = out
-        if self.manifest.workspaces:
+            result = library.empty(self._slots[-1], device, None if stream is None else handle)
+            addresses.append(library.pointer(result, self._slots[-1], device, handle))
+        if self._scratch_bytes:
             scratch = self._scratch(workspace, device, handle, keep=out is not None)
             addresses.append(scratch.ptr)  # `scratch` lives until the launch is enqueued
         program = self._programs.get(device) or self._load(device)
@@ -155,6 +152,13 @@ class Kernel:
         return out
 
     @cached_property
+    def _libraries(self) -> Any:
+        """The module `arrays`, which imports nothing heavy itself but is of no use before the first call."""
+        from convgen.runtime import arrays
+
+        return arrays
+
+    @cached_property
     def _slots(self) -> tuple[Slot, ...]:
         """What is expected of each tensor that is read, each operand, and the result."""
         from convgen.runtime.arguments import Slot
@@ -171,13 +175,13 @@ class Kernel:
         return (*(slot(t, False) for t in self._given), slot(self.manifest.result, True))
 
     def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> tuple[Array, ...]:
-        """The arguments in the order of the slots."""
-        given = arrays
-        if named:
-            given += tuple([named[name] for name in self._names[len(arrays) :] if name in named])
-        if len(given) != len(self._names) or len(arrays) + len(named) != len(self._names):
-            self._refuse_call(arrays, named)
-        return given
+        """The arguments in the order of the slots.  Raises WrongArguments."""
+        if len(arrays) + len(named) == len(self._names):
+            try:
+                return (*arrays, *map(named.__getitem__, self._names[len(arrays) :]))
+            except KeyError:
+                pass
+        self._refuse_call(arrays, named)
 
     def _refuse_call(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> NoReturn:
         names, positional = self._names, self._names[: len(arrays)]
@@ -194,13 +198,12 @@ class Kernel:
         raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}({call})")
 
     def _find_readers(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
-        arrays = _arrays()
-        libraries = [arrays.library_of(a, slot) for a, slot in zip(given, self._slots, strict=False)]
-        inputs = libraries[: len(self._names)]
-        library = arrays.TORCH if arrays.TORCH in inputs else arrays.CUPY
-        found = library, libraries[0].device, tuple(each.pointer for each in libraries)
-        self._readers[types] = found
-        return found
+        all_of = self._libraries
+        found = [(all_of.library_of(array, slot), slot) for array, slot in zip(given, self._slots, strict=False)]
+        torch = any(library is all_of.TORCH for library, slot in found if not slot.written)
+        readers = tuple((library.pointer, slot) for library, slot in found)
+        self._readers[types] = all_of.TORCH if torch else all_of.CUPY, found[0][0].device, readers
+        return self._readers[types]
 
     def _load(self, device: int) -> Program:
         with self._lock:
@@ -210,13 +213,11 @@ class Kernel:
 
     def _scratch(self, workspace: Array, device: int, stream: int, keep: bool) -> Any:
         """Memory for the workspaces, with its address as `ptr`."""
-        arrays = _arrays()
-        size = self.workspace_bytes
         if workspace is not None:
-            return arrays.scratch(workspace, size, device, stream)
+            return self._libraries.scratch(workspace, self._scratch_bytes, device, stream)
         found = self._workspaces.get((device, stream))
         if found is None:
-            found = arrays.allocate(size, device, stream)
+            found = self._libraries.allocate(self._scratch_bytes, device, stream)
             if keep:
                 self._workspaces[device, stream] = found
         return found
@@ -234,9 +235,3 @@ class Kernel:
         for slot, address in inputs:
             if address < start + out.tensor.bytes and start < address + slot.tensor.bytes:
                 raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
-
-
-def _arrays() -> Any:
-    from convgen.runtime import arrays
-
-    return arrays
