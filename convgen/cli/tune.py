@@ -73,7 +73,8 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
         search = Search(list(tasks.values()), gpu, db, worker, builder.build_all, observer, arguments.budget)
         try:
             search.run()
-            code = 0 if all(task.best for task in tasks.values()) else 1
+            hopeless = [task for task in tasks.values() if task.tried == len(task.candidates) and not task.best]
+            code = 1 if hopeless else 0
         except KeyboardInterrupt:
             code = 130
     _show(tasks)

@@ -1,0 +1,443 @@
+"""Tuning: what is tried, what is kept, budgets, interrupts, candidates that hang or crash."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen import cli, strategies
+from convgen.bench.build import Failure, Job
+from convgen.diagnostics import ConvgenError
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.planner import database
+from convgen.planner.database import Database, Status
+from convgen.strategies.base import Obstacle
+from convgen.targets import TARGETS
+from convgen.tune.candidates import candidates
+from convgen.tune.search import Search, Task, prepare
+from convgen.tune.worker import CandidateFailed, Worker
+
+GPU = "NVIDIA H200"
+SM_90A = TARGETS["sm_90a"]
+
+
+def problem(n: int = 1) -> ConvProblem:
+    return ConvProblem(
+        "a", Op.FPROP, n, 16, 16, (4, 4), (1, 1), (4, 4), (1, 1), (1, 1), (0, 0), (0, 0), 1,
+        Tensor("x", "x", "f16", ("n", "h", "w", "c"), (n, 4, 4, 16)),
+        Tensor("w", "w", "f16", ("k", "r", "s", "c"), (16, 1, 1, 16)),
+        Tensor("y", "y", "f16", ("n", "p", "q", "k"), (n, 4, 4, 16)),
+    )  # fmt: skip
+
+
+# ---- candidates ------------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeStrategy:
+    offers: list[dict[str, Any]] = field(default_factory=list)
+    illegal: list[dict[str, Any]] = field(default_factory=list)
+
+    def obstacles(self, problem, target, options):
+        return [Obstacle("no")] if options in self.illegal else []
+
+    def candidates(self, problem, target):
+        return self.offers
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    monkeypatch.setattr(strategies, "load", known.__getitem__)
+    return known
+
+
+def test_defaults_come_first_and_strategies_take_turns(fakes):
+    fakes["a"] = FakeStrategy([{"m": 1}, {"m": 2}, {"m": 3}])
+    fakes["b"] = SimpleNamespace(obstacles=lambda *_: [])  # a strategy that offers nothing but itself
+    fakes["c"] = FakeStrategy([{"k": 1}])
+    found = candidates(problem(), SM_90A, ["a", "b", "c"])
+    assert found == [
+        ("a", {}),
+        ("b", {}),
+        ("c", {}),
+        ("a", {"m": 1}),
+        ("c", {"k": 1}),
+        ("a", {"m": 2}),
+        ("a", {"m": 3}),
+    ]
+
+
+def test_illegal_and_repeated_candidates_drop_out(fakes):
+    fakes["a"] = FakeStrategy([{"m": 1, "n": 2}, {"n": 2, "m": 1}, {"m": 9}], illegal=[{}, {"m": 9}])
+    assert candidates(problem(), SM_90A, ["a"]) == [("a", {"m": 1, "n": 2})]
+
+
+def test_options_that_a_spec_states_hold_for_every_candidate(fakes):
+    fakes["a"] = FakeStrategy([{"m": 1, "n": 2}, {"m": 3, "n": 2}, {"n": 4}])
+    assert candidates(problem(), SM_90A, ["a"], {"m": 1}) == [
+        ("a", {"m": 1}),
+        ("a", {"m": 1, "n": 2}),
+        ("a", {"m": 1, "n": 4}),
+    ]
+
+
+def test_every_strategy_of_convgen_offers_what_it_can_plan():
+    offered = candidates(problem(), SM_90A, tuple(strategies.MODULES))
+    assert ("direct", {}) in offered
+    for name, options in offered[:: max(1, len(offered) // 20)]:
+        assert strategies.load(name).plan(problem(), SM_90A, options).steps
+
+
+# ---- the search --------------------------------------------------------------------------------------
+
+
+class World:
+    """A fake GPU and compiler.  A candidate's option `i` says which row of `rows` it is: (us, outcome)."""
+
+    def __init__(self, rows: list[tuple[float, str]], interrupt_after: float = math.inf, seconds: float = 1.0) -> None:
+        self.rows, self.seconds = rows, seconds
+        self.now, self.timed, self.built = 0.0, [], 0
+        self._calls_left = interrupt_after
+
+    def clock(self) -> float:
+        return self.now
+
+    def build(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
+        for job in jobs:
+            self.built += 1
+            i = job.options["i"]
+            if self.rows[i][1] == "refused":
+                yield job, Failure("refused")
+            else:
+                yield job, SimpleNamespace(i=i, manifest=SimpleNamespace(config=f"config {i}"))
+
+    def call(self, method: str, problem: ConvProblem, artifact: Any, *rest: Any) -> Any:
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            raise KeyboardInterrupt
+        us, outcome = self.rows[artifact.i]
+        if method == "check":
+            return outcome == "right", f"report on {artifact.i}"
+        self.now += self.seconds
+        self.timed.append((problem.n, artifact.i))
+        if outcome == "crashes":
+            raise CandidateFailed("its process died")
+        return us
+
+    def task(self, db: Database, n: int = 1, again: bool = False) -> Task:
+        offered = [("direct", {"i": i}) for i in range(len(self.rows))]
+        return prepare(problem(n), SM_90A, offered, db, GPU, again)
+
+    def search(self, db: Database, tasks: list[Task], budget: float = math.inf) -> list[float]:
+        """Runs a search; the estimates of the time left."""
+        estimates: list[float] = []
+        self.finished: list[int] = []
+        observer = SimpleNamespace(
+            measured=lambda task, m, left: estimates.append(left),
+            finished=lambda task: self.finished.append(task.problem.n),
+        )
+        Search(tasks, GPU, db, self, self.build, observer, budget, self.clock).run()
+        return estimates
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(database, "PACKAGED", tmp_path / "packaged.sqlite")
+    with Database(tmp_path / "tuning.sqlite") as opened:
+        yield opened
+
+
+def test_the_search_keeps_what_it_learns_of_every_candidate(db: Database):
+    world = World([(9.0, "right"), (2.0, "wrong"), (5.0, "right"), (0.0, "refused"), (7.0, "right"), (1.0, "crashes")])
+    world.search(db, [world.task(db)])
+    found = {m.options["i"]: (m.status, m.us, m.detail) for m in db.measurements()}
+    assert found == {
+        0: (Status.RIGHT, 9.0, "config 0"),
+        1: (Status.WRONG, 2.0, "report on 1"),
+        2: (Status.RIGHT, 5.0, "config 2"),
+        3: (Status.FAILED, None, "refused"),
+        4: (Status.TIMED, 7.0, "config 4"),
+        5: (Status.FAILED, None, "its process died"),
+    }
+    tuned = database.lookup(problem(), SM_90A)
+    assert tuned is not None and (tuned.options, tuned.us) == ({"i": 2}, 5.0)
+
+
+outcomes = st.sampled_from(["right", "right", "right", "wrong", "refused", "crashes"])
+worlds = st.lists(st.tuples(st.floats(1, 100), outcomes), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=worlds, interrupts=st.lists(st.integers(0, 8), max_size=4))
+def test_interrupts_change_neither_the_choice_nor_what_is_known(tmp_path_factory, rows, interrupts):
+    with Database(tmp_path_factory.mktemp("db") / "tuning.sqlite") as db:
+        timed = []
+        for calls in [*interrupts, math.inf]:
+            world = World(rows, calls)
+            with suppress(KeyboardInterrupt):
+                world.search(db, [world.task(db)])
+            timed += world.timed
+        known = db.measurements(database.key(problem()), GPU)
+        best = min((m.us for m in known if m.status is Status.RIGHT), default=None)
+        assert best == min((us for us, outcome in rows if outcome == "right"), default=None)
+        assert len(known) == len(rows)
+        # a candidate is measured again only where an interrupt came between its time and its verdict
+        assert len(timed) <= sum(outcome != "refused" for _, outcome in rows) + len(interrupts)
+
+
+def test_again_measures_anew(db: Database):
+    world = World([(9.0, "right"), (5.0, "right")])
+    world.search(db, [world.task(db)])
+    slower = World([(8.0, "right"), (9.0, "right")])
+    slower.search(db, [slower.task(db)])
+    assert slower.timed == []
+    slower.search(db, [slower.task(db, again=True)])
+    assert [m.us for m in db.measurements()] == [8.0, 9.0]
+
+
+def test_a_budget_is_shared_by_the_problems(db: Database):
+    world = World([(50.0 - i, "right") for i in range(10)])
+    tasks = [world.task(db, n) for n in (1, 2, 3)]
+    estimates = world.search(db, tasks, budget=15)
+    assert world.now <= 16
+    assert [task.tried for task in tasks] == [5, 5, 5]
+    assert world.finished == [1, 2, 3]
+    assert world.built < 25  # nor was everything compiled
+    assert max(estimates) <= 15
+    again = World(world.rows)
+    again.search(db, [again.task(db, n) for n in (1, 2, 3)])
+    assert sorted(world.timed + again.timed) == [(n, i) for n in (1, 2, 3) for i in range(10)]
+
+
+def test_time_that_one_problem_leaves_goes_to_the_others(db: Database):
+    short, long = World([(3.0, "right")]), World([(50.0 - i, "right") for i in range(10)])
+    tasks = [short.task(db, 1), long.task(db, 2)]
+    long.rows[0] = (3.0, "right")
+    long.search(db, tasks, budget=10)
+    assert [task.tried for task in tasks] == [1, 9]
+
+
+def test_the_estimate_is_the_pace_times_what_is_left(db: Database):
+    world = World([(5.0, "right")] * 4, seconds=2.0)
+    assert world.search(db, [world.task(db)]) == [6.0, 4.0, 2.0, 0.0]
+
+
+def test_a_killed_search_goes_on_where_it_stopped(db: Database):
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import test_tune as t\n"
+        "class Slow(t.World):\n"
+        "  def call(self, method, problem, artifact, *rest):\n"
+        "    if method == 'time': print(artifact.i, flush=True); time.sleep(0.02)\n"
+        "    return super().call(method, problem, artifact, *rest)\n"
+        "with t.Database(t.Path(sys.argv[2])) as db:\n"
+        "  world = Slow([(100.0 - i, 'right') for i in range(200)]); world.search(db, [world.task(db)])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(Path(__file__).parent), str(db.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for _ in range(10):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    begun = 10 + len(process.stdout.read().split())
+    process.wait()
+    known = len(db.measurements())
+    assert begun - 1 <= known <= begun < 200
+    world = World([(100.0 - i, "right") for i in range(200)])
+    world.search(db, [world.task(db)])
+    assert len(world.timed) == 200 - known and len(db.measurements()) == 200
+
+
+# ---- the measuring process -----------------------------------------------------------------------------
+
+
+class Served:
+    """What the worker serves in these tests: every way in which a candidate can go wrong."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def healthy(self) -> bool:
+        return not self.broken
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def fail(self, broken: bool) -> None:
+        self.broken = broken
+        raise ValueError("a bad candidate")
+
+    def crash(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def hang(self) -> None:
+        time.sleep(600)
+
+
+class Refusing:
+    def __init__(self) -> None:
+        raise ConvgenError("there is no GPU here")
+
+
+def test_a_worker_outlives_its_candidates():
+    with Worker(Served, seconds=1.0) as worker:
+        first = worker.call("pid")
+        with pytest.raises(CandidateFailed, match="ValueError: a bad candidate"):
+            worker.call("fail", False)
+        assert worker.call("pid") == first
+        with pytest.raises(CandidateFailed, match="ValueError"):
+            worker.call("fail", True)
+        second = worker.call("pid")
+        assert second != first
+        with pytest.raises(CandidateFailed, match=r"died \(exit code -11\)"):
+            worker.call("crash")
+        third = worker.call("pid")
+        assert third not in (first, second)
+        with pytest.raises(CandidateFailed, match="hung"):
+            worker.call("hang")
+        with pytest.raises(ProcessLookupError):
+            os.kill(third, 0)
+
+
+def test_a_worker_that_cannot_start_says_why():
+    with Worker(Refusing) as worker, pytest.raises(ConvgenError, match="there is no GPU here"):
+        worker.call("pid")
+
+
+def test_a_worker_ends_with_its_parent():
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from test_tune import Served, Worker\n"
+        "if __name__ == '__main__':\n"
+        "  print(Worker(Served).call('pid'), flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, "the child goes on"
+        time.sleep(0.02)
+
+
+# ---- the command ---------------------------------------------------------------------------------------
+
+SPEC = """
+let n = 2
+conv a {{
+  input x: f16[n, h=8, w=8, c=16]
+  filter w: f16[k=16, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  {rest}
+}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec, on a machine whose GPU times a candidate by the length of its options' text."""
+    from convgen.bench import build
+    from convgen.tune import worker
+
+    class FakeWorker:
+        def call(self, method: str, *arguments: Any) -> Any:
+            if method == "name":
+                return GPU
+            if method == "check":
+                return True, "right"
+            return 100.0 - len(arguments[1].manifest.config)
+
+        def __enter__(self) -> FakeWorker:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    class FakeBuilder(FakeWorker):
+        def __init__(self, workers: int | None) -> None: ...
+
+        def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
+            for job in jobs:
+                yield job, SimpleNamespace(manifest=SimpleNamespace(config=f"{job.strategy} {dict(job.options)}"))
+
+    monkeypatch.setattr(worker, "Worker", FakeWorker)
+    monkeypatch.setattr(build, "Builder", FakeBuilder)
+    path = tmp_path / "a.conv"
+    path.write_text(SPEC.format(rest=""))
+    return path
+
+
+def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
+    assert cli.main(["tune", str(spec)]) == 0
+    out = capsys.readouterr().out
+    known = db.measurements(gpu=GPU)
+    best = min(known, key=lambda m: m.us)
+    assert best.strategy in out and f"{best.us:.2f}" in out
+    assert {m.strategy for m in known} >= {"direct"}
+    assert cli.main(["compile", str(spec), "--dump-after", "choose", "--target", "sm_90a"]) == 0
+    assert f"tuned on {GPU}" in capsys.readouterr().out
+
+
+def test_tune_goes_on_where_a_budget_ended(spec: Path, db: Database, capsys):
+    assert cli.main(["tune", str(spec), "--budget", "1e-9"]) == 0
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert cli.main(["tune", str(spec)]) == 0
+    assert "budget" not in capsys.readouterr().err
+
+
+def test_a_convolution_without_a_right_kernel_is_a_failure(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
+    from convgen.tune import worker
+
+    monkeypatch.setattr(
+        worker.Worker, "call", lambda self, method, *_: {"name": GPU, "time": 1.0, "check": (False, "no")}[method]
+    )
+    assert cli.main(["tune", str(spec)]) == 1
+    assert database.lookup(problem(2), SM_90A) is None
+
+
+def test_tune_honours_what_a_spec_states(spec: Path, db: Database):
+    spec.write_text(SPEC.format(rest="strategy tma_im2col { tile m=64 }"))
+    assert cli.main(["tune", str(spec)]) == 0
+    known = db.measurements()
+    assert known and all(m.strategy == "tma_im2col" and m.options["tile.m"] == 64 for m in known)
+
+
+def test_export_adds_the_choices_to_a_file(spec: Path, db: Database, tmp_path: Path, capsys):
+    shipped = tmp_path / "shipped.sqlite"
+    assert cli.main(["tune", str(spec), "--export", str(shipped)]) == 0
+    first = database.read_all(shipped)
+    assert {m.status for m in first} == {Status.RIGHT}
+    assert (
+        cli.main(["tune", str(spec), "-D", "n=3", "--db", str(tmp_path / "other.sqlite"), "--export", str(shipped)])
+        == 0
+    )
+    both = database.read_all(shipped)
+    assert len(both) == 2 * len(first) and set(map(str, first)) <= set(map(str, both))
+    assert cli.main(["tune", "--export", str(shipped)]) == 0
+    assert database.read_all(shipped) == both
+
+
+@pytest.mark.parametrize("arguments", [["--budget", "soon"], ["--budget", "-1"], ["--strategies", "magic"], []])
+def test_mistakes_are_refused_before_any_work(arguments: list[str], db: Database, capsys):
+    assert cli.main(["tune", *arguments]) == 2
+    assert "hint" in capsys.readouterr().err
