@@ -50,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     warnings.showwarning = lambda message, *_: console.warn(str(message))
     try:
-        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        try:
+            code = _dispatch(sys.argv[1:] if argv is None else argv)
+        except SystemExit:  # argparse has shown help or the version
+            code = OK
         console.flush()
         return code
     except KeyboardInterrupt:
@@ -84,8 +87,6 @@ def _dispatch(argv: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     arguments = parser.parse_args(argv)
-    if arguments is None:
-        return OK
     name = arguments.command
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
@@ -95,8 +96,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     command = import_module(f"convgen.cli.{name}")
     inner = Parser(prog=f"convgen {name}", description=command.__doc__)
     command.configure(inner)
-    chosen = inner.parse_args(arguments.rest)
-    return OK if chosen is None else command.run(chosen)
+    return command.run(inner.parse_args(arguments.rest))
 
 
 def _parser() -> Parser:

@@ -1,0 +1,328 @@
+"""The command line: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import convgen
+from convgen.cli import COMMANDS, main
+
+SPEC = """\
+let n = 2
+conv first {
+  input  x: f16[n, h=8, w=8, c=16]
+  filter w: f16[k=16, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  strategy direct
+  target sm_80
+}
+conv second {
+  input  x: f16[n, h=8, w=8, c=16]
+  filter w: f16[k=16, c=16]
+  output y: f16[n, p, q, k]
+  strategy direct
+  target sm_80
+}
+"""
+WRONG = SPEC.replace("pad 1", "pad 1\n  colour 3").replace("c=16]\n  output", "c=17]\n  output")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Each test in a folder of its own, with layer.conv, and nothing of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "no.sqlite"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("layer.conv").write_text(SPEC)
+    Path("wrong.conv").write_text(WRONG)
+    return tmp_path
+
+
+def process(*arguments: str, **settings) -> subprocess.Popen:
+    """The command line as a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "convgen", *arguments],
+        stdout=settings.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, env=environment, **settings,
+    )  # fmt: skip
+
+
+# ---- compile -----------------------------------------------------------------------------------
+
+
+def test_compile_writes_source_cubin_and_manifest(capsys):
+    assert main(["compile", "layer.conv", "-o", "a/b", "-D", "n=3"]) == 0
+    assert sorted(p.name for p in Path("a/b").iterdir()) == sorted(
+        f"{name}.{kind}" for name in ("first", "second") for kind in ("cu", "cubin", "json")
+    )
+    manifest = json.loads(Path("a/b/first.json").read_text())
+    assert manifest["name"] == "first" and manifest["target"] == "sm_80"
+    assert manifest["result"]["shape"] == [3, 8, 8, 16]
+    assert "convgen_first" in Path("a/b/first.cu").read_text()
+    assert Path("a/b/first.cubin").read_bytes().startswith(b"\x7fELF")
+    out = capsys.readouterr().out
+    assert "first" in out and "direct" in out and "wrote 6 files (.cu, .cubin, .json) to a/b" in out
+
+
+def test_emit_and_only_choose_what_is_written():
+    assert main(["compile", "layer.conv", "--emit", "ptx", "--only", "second", "-o", "out"]) == 0
+    assert [p.name for p in Path("out").iterdir()] == ["second.ptx"]
+    assert ".target sm_80" in Path("out/second.ptx").read_text()
+
+
+def test_target_and_strategy_override_the_spec():
+    command = ["compile", "layer.conv", "--target", "sm_90a", "--strategy", "tma_im2col", "-o", "out"]
+    assert main(command) == 0
+    manifest = json.loads(Path("out/first.json").read_text())
+    assert (manifest["target"], manifest["strategy"]) == ("sm_90a", "tma_im2col")
+
+
+def test_a_second_compilation_gives_the_same_files_from_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["compile", "layer.conv", "-o", "cold"]) == 0
+    monkeypatch.setattr("convgen.driver.load", None)  # a hit does without every pass
+    assert main(["compile", "layer.conv", "-o", "warm"]) == 0
+    for path in Path("cold").iterdir():
+        assert path.read_bytes() == Path("warm", path.name).read_bytes()
+
+
+def test_a_cache_hit_imports_none_of_the_large_libraries(tmp_path):
+    script = (
+        "import sys; from convgen.cli import main; code = main(['compile', 'layer.conv', '-o', 'out']); "
+        "print(code, *(m for m in ('sympy', 'lark', 'jinja2', 'cupy', 'numpy', 'rich') if m in sys.modules))"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(convgen.__file__).parents[1]), "CONVGEN_CACHE_DIR": str(tmp_path / "cache")
+    }  # fmt: skip
+    run = [subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) for _ in range(2)]
+    assert run[0].splitlines()[-1].startswith("0 sympy")
+    assert run[1].splitlines()[-1] == "0"
+
+
+def test_a_corrupt_cache_entry_is_made_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["compile", "layer.conv", "-o", "cold"]) == 0
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            path.write_bytes(path.read_bytes()[:-1])
+    assert main(["compile", "layer.conv", "-o", "again"]) == 0
+    for path in Path("cold").iterdir():
+        assert path.read_bytes() == Path("again", path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [("load", "Request("), ("choose", "reason='named in the spec'"), ("plan", "Launch("), ("render", "__global__")],
+)
+def test_dump_after_prints_a_pass_and_writes_nothing(name, expected, capsys):
+    assert main(["compile", "layer.conv", "--only", "first", "--dump-after", name, "-o", "out"]) == 0
+    assert expected in capsys.readouterr().out
+    assert not Path("out").exists()
+
+
+def test_standard_input_is_a_spec():
+    made = process("compile", "-", "--emit", "cu", "-o", "out", stdin=subprocess.PIPE)
+    assert made.communicate(SPEC)[1] == "" and made.returncode == 0
+    assert Path("out/first.cu").is_file()
+
+
+def test_specs_with_the_same_convolution_do_not_overwrite_each_other(capsys):
+    Path("other.conv").write_text(SPEC)
+    assert main(["compile", "layer.conv", "other.conv", "-o", "out"]) == 2
+    assert "layer.conv and other.conv both have a convolution 'first'" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def _limit_files(size: int):
+    """In a child: no file may grow beyond `size`, as on a full disk."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+def test_a_full_disk_leaves_no_file_and_no_temporary(monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    Path("out").mkdir()
+    made = process("compile", "layer.conv", "-o", "out", "--emit", "cu,cubin", preexec_fn=_limit_files(1000))
+    _, err = made.communicate()
+    assert made.returncode == 2
+    assert "cannot be written: File too large" in err and "Traceback" not in err
+    assert list(Path("out").iterdir()) == []
+
+
+def test_a_failed_set_leaves_the_old_files(monkeypatch):
+    assert main(["compile", "layer.conv", "-o", "out", "--emit", "cu,json"]) == 0
+    before = {p: p.read_bytes() for p in Path("out").iterdir()}
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    made = process("compile", "layer.conv", "-D", "n=4", "-o", "out", "--emit", "cu,json",
+                   preexec_fn=_limit_files(min(map(len, before.values()))))  # fmt: skip
+    made.communicate()
+    assert made.returncode == 2
+    assert {p: p.read_bytes() for p in Path("out").iterdir()} == before
+
+
+@pytest.mark.parametrize("taken", ["out", "out/first.cubin"])
+def test_something_in_the_way_is_named(taken, capsys):
+    if taken == "out":
+        Path(taken).write_text("a file")
+    else:
+        Path(taken).mkdir(parents=True)
+    assert main(["compile", "layer.conv", "-o", "out"]) == 2
+    assert f"convgen: error: {taken}: " in capsys.readouterr().err
+    if taken != "out":
+        assert [p.name for p in Path("out").iterdir()] == ["first.cubin"]
+
+
+def test_a_missing_cache_folder_warns_and_goes_on(monkeypatch, capsys):
+    Path("file").write_text("")
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", "file/cache")
+    assert main(["compile", "layer.conv", "-o", "out"]) == 0
+    assert capsys.readouterr().err.startswith("convgen: warning: convgen's cache file/cache cannot be used")
+
+
+# ---- check, explain ----------------------------------------------------------------------------
+
+
+def test_check_reports_every_error_of_every_spec(capsys):
+    assert main(["check", "layer.conv", "wrong.conv"]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "layer.conv: 2 convolutions, no errors" in out
+    assert "wrong.conv:" in out and "colour" in out and "^" in out
+    assert out.rstrip().endswith("wrong.conv: 2 errors")
+
+
+def test_check_as_json_is_one_list(capsys):
+    assert main(["check", "wrong.conv", "layer.conv", "--format", "json"]) == 1
+    rows = json.loads(capsys.readouterr().out)
+    assert rows and {row["path"] for row in rows} == {"wrong.conv"}
+    assert all(row["line"] and row["code"].startswith("E") for row in rows)
+    assert main(["check", "layer.conv", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_check_says_why_no_strategy_serves_every_convolution(capsys):
+    assert main(["check", "layer.conv", "--strategy", "tma_im2col"]) == 1
+    out = capsys.readouterr().out
+    for name in ("first", "second"):
+        assert f"tma_im2col cannot serve {name}: target sm_80 has no wgmma" in out
+
+
+def test_explain_shows_formulas_roofline_strategies_and_plan(capsys):
+    assert main(["explain", "layer.conv", "--only", "first"]) == 0
+    out = capsys.readouterr().out
+    for title in ("Roofline", "Index formulas", "Strategies on sm_80", "Plan for sm_80"):
+        assert f"\n{title}" in out
+    assert "gemm_m % 8" in out and "second" not in out
+
+
+def test_explain_still_explains_where_the_strategy_cannot_serve(capsys):
+    assert main(["explain", "layer.conv", "--only", "first", "--strategy", "tma_im2col"]) == 1
+    out, err = capsys.readouterr()
+    assert "Index formulas" in out and "Plan for" not in out
+    assert "has no wgmma" in out and "E401" in err
+
+
+# ---- how it ends -------------------------------------------------------------------------------
+
+
+def test_without_arguments_it_shows_what_there_is(capsys):
+    assert main([]) == 2
+    err = capsys.readouterr().err
+    for name, summary in COMMANDS.items():
+        assert name in err and summary in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_and_version(arguments, capsys):
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and ("examples:" in out or out == f"convgen {convgen.__version__}\n")
+
+
+def test_examples_of_the_help_are_commands_that_parse(capsys):
+    from importlib import import_module
+
+    from convgen.cli.arguments import Parser
+
+    for name in COMMANDS:
+        module = import_module(f"convgen.cli.{name}")
+        lines = [line.strip() for line in (module.__doc__ or "").split("examples:")[1].splitlines() if line.strip()]
+        assert lines
+        for line in lines:
+            assert line.startswith(f"convgen {name}")
+            parser = Parser()
+            module.configure(parser)
+            parser.parse_args(line.split("   ")[0].split()[2:])
+
+
+def test_a_defect_asks_for_a_report_and_shows_a_traceback_on_demand(monkeypatch, capsys):
+    def broken(*_):
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("convgen.driver.load", broken)
+    assert main(["check", "layer.conv"]) == 70
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "KeyError: 'surprise'" in err and "CONVGEN_DEBUG=1" in err
+    monkeypatch.setenv("CONVGEN_DEBUG", "1")
+    with pytest.raises(KeyError):
+        main(["check", "layer.conv"])
+
+
+def test_an_interrupt_is_quiet():
+    made = process("check", "-", stdin=subprocess.PIPE)
+    time.sleep(1)  # it waits for standard input
+    made.send_signal(signal.SIGINT)
+    out, err = made.communicate(timeout=30)
+    assert (made.returncode, out, err) == (130, "", "")
+
+
+def test_nobody_reading_is_quiet():
+    read, write = os.pipe()
+    os.close(read)
+    made = process("explain", "layer.conv", stdout=write)
+    os.close(write)
+    assert made.communicate()[1] == "" and made.returncode == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_standard_output_is_an_error_of_one_line():
+    with open("/dev/full", "w") as full:
+        made = process("explain", "layer.conv", stdout=full)
+    err = made.communicate()[1]
+    assert made.returncode == 2
+    assert err == "convgen: error: standard output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_gets_colours(tmp_path):
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    made = process("explain", "layer.conv", "--only", "first", stdout=child)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            data = os.read(parent, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    assert made.wait() == 0
+    assert b"\x1b[1m" in shown and b"Index formulas" in shown
