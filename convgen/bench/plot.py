@@ -90,7 +90,8 @@ def _roofline(axes: Any, run: Run) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("FLOPs a byte of least traffic")
     axes.set_ylabel("TFLOP/s")
-    axes.legend(frameon=False, loc="lower right")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, loc="lower right")
     _plain(axes)
 
 

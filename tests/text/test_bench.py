@@ -1,0 +1,488 @@
+"""Measuring without a GPU: a backend of NumPy arrays and made-up time stands in."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convgen import cli
+from convgen.bench import backend as backends
+from convgen.bench import baselines, build, measure, plot, runner, suites
+from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
+from convgen.bench.build import Failure, Job
+from convgen.bench.results import Result, Row, Run, geomean, summarise
+from convgen.bench.runner import Bench, Entry, is_bias_relu, with_bias_relu
+from convgen.driver import UsageError
+from convgen.ir import verify
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op
+from convgen.ir.reference import reference
+from convgen.ir.tensor import Tensor
+from convgen.runtime.errors import DriverError
+from convgen.targets import TARGETS
+
+
+def make_problem(
+    op: Op = Op.FPROP,
+    rank: int = 2,
+    groups: int = 1,
+    n: int = 2,
+    dtype: str = "f16",
+    y_dtype: str = "",
+    name: str = "a",
+) -> ConvProblem:
+    """Small, with a stride, a dilation and padding that tell the dims apart."""
+    sp = SPATIAL[rank]
+    c, k = 4, 6
+    size, taps = (7, 6, 5)[:rank], (3, 2, 1)[:rank]
+    stride, pad, dilation = (2, 1, 1)[:rank], (1, 0, 2)[:rank], (1, 2, 1)[:rank]
+    out = tuple(
+        (i + 2 * p - d * (r - 1) - 1) // s + 1 for i, r, s, p, d in zip(size, taps, stride, pad, dilation, strict=True)
+    )
+    return ConvProblem(
+        name, op, n, c, k, size, taps, out, stride, dilation, pad, pad, groups,
+        Tensor("x", "x", dtype, ("n", *sp.input, "c"), (n, *size, c)),
+        Tensor("w", "w", dtype, ("k", *sp.filter, "c"), (k, *taps, c // groups)),
+        Tensor("y", "y", y_dtype or dtype, ("n", *sp.output, "k"), (n, *out, k)),
+    )  # fmt: skip
+
+
+class FakeBackend:
+    """NumPy arrays; a launch costs what the kernel adds to `spent`, a replay 5 us more."""
+
+    name = "fake"
+    xp = numpy
+
+    def __init__(self) -> None:
+        self.spent = 0.0  # microseconds
+        self.graphs: list[float] = []
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        yield
+
+    def capture(self, body: Callable[[], None]) -> float:
+        before = self.spent
+        body()
+        self.graphs.append(self.spent - before)
+        return self.graphs[-1]
+
+    def replay(self, graph: float, times: int) -> list[float]:
+        return [(graph + 5) / 1000 * (1 + 0.01 * (i % 3)) for i in range(times)]
+
+    def seed(self, seed: int) -> None:
+        self.rng = numpy.random.default_rng(seed)
+
+    def normal(self, tensor: Tensor) -> numpy.ndarray:
+        return numpy.random.default_rng().standard_normal(tensor.shape).astype(numpy_dtype(tensor.dtype))
+
+    def poisoned(self, tensor: Tensor) -> numpy.ndarray:
+        return verify.poison(numpy.empty(tensor.shape, numpy_dtype(tensor.dtype)))
+
+    def upload(self, array: numpy.ndarray, tensor: Tensor) -> numpy.ndarray:
+        assert array.dtype == numpy_dtype(tensor.dtype)
+        return array
+
+    def as_xp(self, array: numpy.ndarray) -> numpy.ndarray:
+        return array
+
+    def release(self) -> None: ...
+
+    def environment(self) -> dict[str, str]:
+        return {"gpu": "NVIDIA Fake", "driver": "1.2.3"}
+
+
+def reference_kernel(problem: ConvProblem, backend: FakeBackend | None = None, us: float = 10.0) -> Callable[..., None]:
+    """A kernel that is right, and takes `us`."""
+    names = [t.role if t.role != "operand" else t.name for t in (*problem.reads, *problem.operands)]
+
+    def kernel(*inputs: numpy.ndarray, out: numpy.ndarray) -> None:
+        value = reference(problem, dict(zip(names, inputs, strict=True)))
+        out[...] = verify.round_to(value, problem.result.element).astype(out.dtype)
+        if backend:
+            backend.spent += us
+
+    return kernel
+
+
+# ---- timing ------------------------------------------------------------------------------------------
+
+
+@given(us=st.floats(0.5, 200_000), sets=st.integers(2, 32))
+def test_a_launch_is_timed_by_graphs_that_are_long_enough(us: float, sets: int):
+    backend = FakeBackend()
+    used: list[int] = []
+
+    def run(i: int) -> None:
+        used.append(i)
+        backend.spent += us
+
+    timing = measure.time_graph(run, sets, backend)
+    overhead = 5 / timing.launches * 1.02
+    assert us <= timing.us <= us * 1.021 + overhead
+    assert timing.replays >= 3 and 0 <= timing.spread < 0.05
+    assert timing.launches * us >= 1000 * measure.REPLAY_MS / 2  # so the replay's own cost does not show
+    assert timing.launches * us <= max(us, 1000 * measure.LONGEST_MS) * 1.01
+    assert set(used) == set(range(sets))
+    assert used[-timing.launches :] == [i % sets for i in range(timing.launches)]
+
+
+def test_the_spread_is_that_of_the_replays_that_count():
+    timing = measure.time_graph(lambda i: setattr(backend, "spent", backend.spent + 100), 2, (backend := FakeBackend()))
+    assert timing.spread == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_hopeless_launch_is_timed_roughly():
+    backend = FakeBackend()
+
+    def run(i: int) -> None:
+        backend.spent += 1000
+
+    timing = measure.time_graph(run, 4, backend, hopeless_us=500)
+    assert timing.us == pytest.approx(1000, rel=0.03) and len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize(("size", "sets"), [(1, 32), (10e6, 15), (149e6, 2), (1e9, 2)])
+def test_buffer_sets_take_more_than_the_cache_together(size: float, sets: int):
+    assert measure.set_count(int(size)) == sets
+
+
+def test_buffer_sets_hold_random_inputs_and_poisoned_outputs():
+    problem = with_bias_relu(make_problem())
+    sets = measure.buffer_sets(problem, FakeBackend(), bytes_together=3 * problem.min_bytes)
+    assert len(sets) == 3
+    for each in sets:
+        assert [a.shape for a in each.inputs] == [problem.x.shape, problem.w.shape, (problem.k,)]
+        assert numpy.isnan(each.out).all() and each.out.shape == problem.y.shape
+    assert not numpy.array_equal(sets[0].inputs[0], sets[1].inputs[0])
+
+
+# ---- verifying -----------------------------------------------------------------------------------------
+
+OPERATORS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
+
+
+@pytest.mark.parametrize("limit", [1 << 25, 100, 1])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_right_kernel_passes_and_one_wrong_element_does_not(op: Op, limit: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "_ELEMENTS", limit)
+    problem = with_bias_relu(make_problem(op, n=5))
+    right = reference_kernel(problem)
+    check = measure.Checker(problem, FakeBackend())
+    assert check(right)
+    size = problem.result.size
+    for at in {0, size - 1, int(numpy.random.default_rng().integers(size))}:
+
+        def wrong(*inputs: numpy.ndarray, out: numpy.ndarray, at: int = at) -> None:
+            right(*inputs, out=out)
+            out.reshape(-1)[at] += 1
+
+        def lazy(*inputs: numpy.ndarray, out: numpy.ndarray, at: int = at) -> None:
+            before = out.reshape(-1)[at].copy()
+            right(*inputs, out=out)
+            out.reshape(-1)[at] = before
+
+        for kernel in (wrong, lazy):
+            report = check(kernel)
+            assert not report and "seed" in report.message, at
+
+
+def test_images_are_counted_in_messages(monkeypatch: pytest.MonkeyPatch):
+    problem = make_problem(n=5)
+    monkeypatch.setattr(measure, "_ELEMENTS", problem.result.size // 5 * 2)
+    assert [(part.n, first) for part, first in measure.image_parts(problem)] == [(2, 0), (2, 2), (1, 4)]
+
+    def kernel(*inputs: numpy.ndarray, out: numpy.ndarray) -> None:
+        reference_kernel(problem)(*inputs, out=out)
+        out[3] = 7
+
+    report = measure.check(kernel, problem, FakeBackend())
+    assert "counted from image 2" in report.message and "n=1" in report.message
+
+
+def test_inputs_of_a_narrow_result_keep_its_sums_in_range():
+    problem = make_problem(dtype="e4m3")
+    assert measure.check(reference_kernel(problem), problem, FakeBackend())
+
+
+# ---- baselines -------------------------------------------------------------------------------------------
+
+CASES = list(itertools.product(OPERATORS, (1, 2, 3), (1, 2)))
+
+
+@pytest.mark.parametrize(("op", "rank", "groups"), CASES)
+def test_the_gemm_has_as_many_products_as_the_convolution(op: Op, rank: int, groups: int):
+    problem = make_problem(op, rank, groups)
+    assert baselines.gemm_shape(problem).macs == problem.macs
+
+
+class TorchOnTheCpu:
+    """PyTorch's backend as far as launches go, in float32 on the CPU."""
+
+    def __init__(self) -> None:
+        self.torch = pytest.importorskip("torch")
+        self.made: dict[str, list[Any]] = {}
+
+    def stream(self) -> contextlib.nullcontext:
+        return contextlib.nullcontext()
+
+    def normal(self, tensor: Tensor) -> Any:
+        self.made.setdefault(tensor.role, []).append(self.torch.randn(tensor.shape))
+        return self.made[tensor.role][-1]
+
+
+@pytest.mark.parametrize(("op", "rank", "groups"), CASES)
+def test_the_baseline_computes_the_convolution_channels_last(op: Op, rank: int, groups: int):
+    backend = TorchOnTheCpu()
+    problem = make_problem(op, rank, groups, dtype="f32")
+    launches = baselines._convolution(problem, backend)  # type: ignore[arg-type]
+    assert launches.sets == 32
+    launches.run(5)
+    got = launches.results[5]
+    arrays = {role: backend.made[role][5].numpy().reshape(problem.tensor(role).shape) for role in OPS[op].reads}
+    expected = reference(problem, arrays)
+    numpy.testing.assert_allclose(got.movedim(1, -1).numpy().reshape(expected.shape), expected, atol=2e-5)
+    assert got.stride(1) == 1 or (op is Op.WGRAD and groups > 1)
+    assert launches.results.count(None) == 31
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (replace(make_problem(), pad_hi=(2, 1)), "both ends"),
+        (make_problem(dtype="s8"), "f16, bf16, f32"),
+        (replace(make_problem(), x=Tensor("x", "x", "f32", ("n", "h", "w", "c"), (2, 7, 6, 4))), "one type"),
+    ],
+)
+def test_what_cudnn_does_not_run_says_why(problem: ConvProblem, why: str):
+    for baseline in (baselines.cudnn, baselines.cudnn_bias_relu):
+        with pytest.raises(NoBaseline, match=why):
+            baseline(problem, SimpleNamespace(torch=None))  # type: ignore[arg-type]
+
+
+def test_the_roofline_is_the_slower_of_arithmetic_and_traffic():
+    peaks = Peaks(tflops=500, gb_per_s=4000)
+    assert peaks.roofline_us(flops=1e12, bytes_moved=1e6) == pytest.approx(2000)
+    assert peaks.roofline_us(flops=1e6, bytes_moved=4e9) == pytest.approx(1000)
+
+
+def test_a_large_gemm_is_no_baseline_of_another_type():
+    with pytest.raises(NoBaseline):
+        baselines.time_gemm(GemmShape(1, 2, 2, 2, False, True), "e4m3", SimpleNamespace(torch=None))  # type: ignore[arg-type]
+
+
+# ---- the run ---------------------------------------------------------------------------------------------
+
+
+def test_the_fused_epilogue_is_recognised_and_others_are_not():
+    fused = with_bias_relu(make_problem())
+    assert is_bias_relu(fused) and not is_bias_relu(make_problem())
+    assert with_bias_relu(make_problem(Op.DGRAD)) == make_problem(Op.DGRAD)
+    assert fused.epilogue is not None
+    per_pixel = replace(fused.epilogue, operands=(replace(fused.operands[0], dims=("n",), extents=(2,)),))
+    assert not is_bias_relu(replace(fused, epilogue=per_pixel))
+
+
+KERNELS: dict[str, tuple[float, str]] = {"auto": (10.0, "right"), "im2col": (40.0, "right"), "direct": (5.0, "wrong")}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    """A machine whose kernels behave as KERNELS says."""
+    backend = FakeBackend()
+
+    class FakeKernel:
+        def __init__(self, artifact: Any) -> None:
+            self.problem, (self.us, self.outcome) = artifact.problem, KERNELS[artifact.strategy]
+
+        def __call__(self, *inputs: numpy.ndarray, out: numpy.ndarray) -> None:
+            if self.outcome == "fails":
+                raise DriverError("the launch failed")
+            reference_kernel(self.problem, backend, self.us)(*inputs, out=out)
+            if self.outcome == "wrong":
+                out[...] += 1
+
+    class FakeBuilder:
+        def __init__(self, workers: int | None = None) -> None: ...
+
+        def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
+            for job in jobs:
+                manifest = SimpleNamespace(strategy=job.strategy, config=f"{job.strategy} config", reason="")
+                key = f"{job.strategy} {job.problem}"
+                built = SimpleNamespace(key=key, manifest=manifest, strategy=job.strategy, problem=job.problem)
+                yield job, built if job.strategy in KERNELS else Failure(f"{job.strategy} cannot serve it")
+
+        def __enter__(self) -> FakeBuilder:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(backends, "at_hand", lambda: backend)
+    monkeypatch.setattr(build, "Builder", FakeBuilder)
+    monkeypatch.setattr(runner, "Kernel", FakeKernel)
+    return backend
+
+
+def test_every_column_of_a_row_is_measured_or_says_why(gpu: FakeBackend):
+    problem = make_problem()
+    jobs = {name: Job(problem, TARGETS["sm_90a"], name, {}) for name in ("auto", "im2col", "direct", "tma_patch")}
+    (row,) = Bench(gpu, build.Builder().build_all).rows([Entry("a", problem, jobs)])
+    assert row.us == pytest.approx(10, rel=0.03) and row.own.verified
+    assert row.results["im2col"].us == pytest.approx(40, rel=0.03)
+    assert row.results["direct"].us is None and row.results["direct"].verified is False
+    assert "wrong in" in row.results["direct"].note
+    assert row.results["tma_patch"].note == "tma_patch cannot serve it"
+    assert row.tflops == pytest.approx(2 * problem.macs / row.us / 1e6)
+
+
+def make_row(name: str, us: float | None, cudnn_us: float | None, gemm_us: float | None = None) -> Row:
+    return Row(name, "fprop", 8, "", 10**9, 10**6, {"auto": Result("direct", us=us)}, "conv", cudnn_us, gemm_us, 1.0)
+
+
+def test_a_summary_speaks_of_the_rows_that_have_both_times():
+    rows = [make_row("a", 1.0, 4.0, 2.0), make_row("b", 2.0, 1.0), make_row("c", None, 3.0), make_row("d", 1.0, None)]
+    summary = summarise(rows)
+    assert summary.speedup == pytest.approx(math.sqrt(4 * 0.5)) and summary.speedup_over_gemm == pytest.approx(2)
+    assert (summary.layers, summary.compared, summary.faster) == (4, 2, 1)
+    assert (summary.worst, summary.worst_speedup, summary.missing) == ("b", 0.5, ("c",))
+    assert summarise([]).speedup is None
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.1, 10))
+def test_the_geometric_mean_scales_and_lies_between(values: list[float], factor: float):
+    mean = geomean(values)
+    assert mean is not None and min(values) * 0.999 <= mean <= max(values) * 1.001
+    assert geomean([v * factor for v in values]) == pytest.approx(mean * factor)
+
+
+def test_a_file_has_the_figures_and_where_they_come_from():
+    run = Run({"gpu": "NVIDIA Fake", "driver": "1"}, "convgen bench a.conv", {"f16": {"tflops": 1.0, "gb_per_s": 2.0}})
+    run.rows += [make_row("a", 1.0, 4.0, 2.0), make_row("b", None, None)]
+    data = json.loads(run.to_json())
+    assert {"gpu", "driver", "convgen", "commit", "command", "date", "method", "peaks", "summary", "rows"} <= set(data)
+    assert data["rows"][0]["speedup"] == 4 and data["rows"][1]["speedup"] is None
+    assert data["rows"][0]["results"]["auto"]["strategy"] == "direct"
+
+
+# ---- pictures ----------------------------------------------------------------------------------------------
+
+SIGNATURES = {".png": b"\x89PNG", ".svg": b"<?xml"}
+
+
+@pytest.mark.parametrize("suffix", plot.FORMATS)
+@pytest.mark.parametrize(
+    "rows", [[], [make_row("a", 1.0, 4.0, 2.0), make_row("b", None, None), make_row("c", 3.0, 2.0)]]
+)
+def test_a_picture_is_drawn_of_whatever_was_measured(rows: list[Row], suffix: str):
+    pytest.importorskip("matplotlib")
+    run = Run({"gpu": "NVIDIA Fake"}, "", {"f16": {"tflops": 700.0, "gb_per_s": 4000.0}} if rows else {}, rows)
+    picture = plot.draw(run, Path(f"a{suffix}"))
+    assert picture.startswith(SIGNATURES[suffix]) and len(picture) > 5000
+    if suffix == ".svg":
+        assert ("geometric mean 1.63" in picture.decode()) == bool(rows)
+
+
+def test_a_picture_of_another_kind_is_refused_before_anything_is_measured(tmp_path: Path, capsys):
+    assert cli.main(["bench", "nothing.conv", "--plot", str(tmp_path / "a.bmp")]) == 2
+    assert ".png or .svg" in capsys.readouterr().err
+
+
+# ---- the command ---------------------------------------------------------------------------------------------
+
+SPEC = """
+let n = 2
+conv first { input x: f16[n, h=8, w=8, c=16]  filter w: f16[k=16, r=3, s=3, c=16]  output y: f16[n, p, q, k]  pad 1 }
+conv second { input x: f16[n, h=8, w=8, c=16]  filter w: f16[k=16, r=1, s=1, c=16]  output y: f16[n, p, q, k] }
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "a.conv"
+    path.write_text(SPEC)
+    return path
+
+
+def test_bench_writes_a_table_a_file_and_a_picture(gpu: FakeBackend, spec: Path, tmp_path: Path, capsys):
+    pytest.importorskip("matplotlib")
+    out, picture = tmp_path / "r.json", tmp_path / "r.svg"
+    arguments = ["bench", str(spec), "-D", "n=3", "--strategies", "im2col", "--out", str(out), "--plot", str(picture)]
+    assert cli.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"first +3 +auto +10\.\d\d .* 40\.\d\d +auto config", captured.out)
+    assert "no baselines" in captured.err and "[2/2] second n=3: 10." in captured.err
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["name"], row["n"], list(row["results"])) for row in rows] == [
+        ("first", 3, ["auto", "im2col"]), ("second", 3, ["auto", "im2col"]),
+    ]  # fmt: skip
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_fused_gives_every_layer_a_bias_and_relu(gpu: FakeBackend, spec: Path, tmp_path: Path):
+    assert cli.main(["bench", str(spec), "--fused", "--out", str(tmp_path / "r.json")]) == 0
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert all("relu" in row["spec"] and row["cudnn"] == "conv+bias+relu" for row in rows)
+
+
+def test_a_wrong_kernel_is_a_failure(gpu: FakeBackend, spec: Path, capsys):
+    assert cli.main(["bench", str(spec), "--strategy", "direct"]) == 1
+    assert "first, direct: y is wrong in" in capsys.readouterr().err
+    assert cli.main(["bench", str(spec), "--strategy", "direct", "--no-verify"]) == 0
+
+
+def test_a_launch_that_fails_is_a_row_that_says_so(
+    gpu: FakeBackend, spec: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(KERNELS, "auto", (1.0, "fails"))
+    assert cli.main(["bench", str(spec)]) == 1
+    assert "DriverError: the launch failed" in capsys.readouterr().err
+
+
+def test_an_interrupt_keeps_the_rows_that_are_there(
+    gpu: FakeBackend, spec: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    released = iter([None, None, KeyboardInterrupt])
+
+    def release() -> None:
+        if (what := next(released, None)) is not None:
+            raise what
+
+    monkeypatch.setattr(gpu, "release", release)
+    assert cli.main(["bench", str(spec), "--out", str(tmp_path / "r.json")]) == 130
+    assert [row["name"] for row in json.loads((tmp_path / "r.json").read_text())["rows"]] == ["first"]
+    assert "interrupted after 1 of 2" in capsys.readouterr().err
+
+
+def test_suites_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    (tmp_path / "net").mkdir()
+    for name in ("flat.conv", "net/b.conv", "net/a.conv"):
+        (tmp_path / name).write_text(SPEC)
+    monkeypatch.setattr(suites, "directory", lambda name: tmp_path)
+    assert suites.names() == ["flat", "net"]
+    assert suites.find("flat") == [tmp_path / "flat.conv"]
+    assert suites.find("net") == [tmp_path / "net" / "a.conv", tmp_path / "net" / "b.conv"]
+    assert suites.find("net/b") == [tmp_path / "net" / "b.conv"]
+    with pytest.raises(UsageError, match="did you mean `flat`"):
+        suites.find("flatt")
+    assert cli.main(["bench"]) == 2
+    assert "--suite, of flat, net" in capsys.readouterr().err
+
+
+def test_rows_of_several_specs_carry_the_specs_name(gpu: FakeBackend, spec: Path, tmp_path: Path):
+    other = tmp_path / "b.conv"
+    other.write_text(SPEC)
+    assert cli.main(["bench", str(spec), str(other), "--only", "second", "--out", str(tmp_path / "r.json")]) == 0
+    assert [row["name"] for row in json.loads((tmp_path / "r.json").read_text())["rows"]] == ["a/second", "b/second"]
