@@ -1,0 +1,52 @@
+"""Generated source, and what convgen says of it, against the goldens in generated/.
+
+Each file of specs/golden is one plan that is worth reading: its source is kept as NAME.cu, its formulas
+and plan as NAME.txt.  A change of a template or a map shows there, line by line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from convgen import driver, strategies
+from convgen.explain import explain
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ROOT / "generated"
+SPECS = sorted((ROOT / "specs" / "golden").glob("*.conv"))
+
+
+def compilation(path: Path) -> driver.Compilation:
+    (only,) = driver.load(driver.Spec(*driver.read(path)))
+    return only
+
+
+@pytest.fixture(params=SPECS, ids=lambda path: path.stem)
+def found(request, monkeypatch) -> driver.Compilation:
+    """A golden's compilation, without anything that was tuned on this machine."""
+    monkeypatch.setattr("convgen.planner.database.lookup", lambda *_, **__: None)
+    return compilation(request.param)
+
+
+def test_source(found, golden):
+    golden.check(GENERATED / f"{found.name}.cu", found.source)
+
+
+def test_formulas_and_plan(found, golden):
+    golden.check(GENERATED / f"{found.name}.txt", str(explain(found.request, found.plan)))
+
+
+def test_a_golden_names_its_convolution_strategy_and_target(found):
+    assert found.name in [path.stem for path in SPECS]
+    assert found.request.strategy in strategies.MODULES
+    assert found.request.target
+
+
+def test_no_golden_is_left_behind(golden):
+    golden.only(GENERATED, [f"{path.stem}.{kind}" for path in SPECS for kind in ("cu", "txt")])
+
+
+def test_every_strategy_has_a_golden():
+    assert {compilation(path).request.strategy for path in SPECS} == set(strategies.MODULES)
