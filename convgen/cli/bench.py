@@ -7,7 +7,7 @@ kernel is missing or wrong.
 
 examples:
   convgen bench layer.conv
-  convgen bench --suite resnet50 -D n=64 --out resnet50.json --plot resnet50.png
+  convgen bench --suite resnet50,vgg16 -D n=64 --out r.json --plot r.png
   convgen bench layer.conv --strategies im2col,direct   other strategies beside
   convgen bench --suite resnet50 --fused                relu(conv + bias), beside cuDNN's fused call
 """

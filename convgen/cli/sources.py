@@ -14,8 +14,8 @@ from convgen.driver import Compilation, UsageError
 def add_sources(parser: argparse.ArgumentParser) -> None:
     add_specs(parser, nargs="*")
     parser.add_argument(
-        "--suite", action="append", default=[], metavar="NAME",
-        help="a suite: a spec, or a folder of specs, that ships with convgen; may be repeated",
+        "--suite", type=lambda text: text.split(","), default=[], metavar="NAMES",
+        help="suites, separated by commas: specs, or folders of specs, that ship with convgen",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ spent budget or a crash, the same command goes on where it stopped.
 
 examples:
   convgen tune layer.conv
-  convgen tune --suite resnet50 -D n=64 --budget 600
+  convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_patch --again
   convgen tune --export tuning.sqlite   what is known, as one small file
 """

@@ -128,10 +128,8 @@ def key(problem: ConvProblem, epilogue: bool = True) -> str:
 
 
 def _layout(tensor: Tensor) -> str:
-    """Element type, and the dims in memory order, a bar where a lowered matrix's second axis starts."""
-    dims = "".join(tensor.dims)
-    rows = tensor.axes[0] if tensor.axes else 0
-    return f"{tensor.dtype}:{dims[:rows]}{'|' if rows else ''}{dims[rows:]}"
+    """Element type, and the dims in memory order: those of extent 1 move nothing, and are left out."""
+    return f"{tensor.dtype}:{''.join(d for d, e in zip(tensor.dims, tensor.extents, strict=True) if e != 1)}"
 
 
 def _epilogue_class(problem: ConvProblem) -> str:

@@ -70,6 +70,11 @@ def test_a_key_tells_apart_what_moves_the_clock():
     assert database.key(identity) == database.key(p)
 
 
+def test_a_key_does_not_see_dims_of_extent_1():
+    pointwise = replace(problem(), filter=(1, 1), w=Tensor("w", "w", "f16", ("k", "r", "s", "c"), (96, 1, 1, 64)))
+    assert database.key(pointwise) == database.key(replace(pointwise, w=Tensor("w", "w", "f16", ("k", "c"), (96, 64))))
+
+
 # ---- the choice ----------------------------------------------------------------------------------
 
 
