@@ -205,6 +205,11 @@ def listing(names: Sequence[object], last: str = "or") -> str:
     return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else "".join(quoted)
 
 
+def _shortened(message: str) -> str:
+    """Names are as long as the spec makes them; messages are not."""
+    return message if len(message) <= 400 else f"{message[:200]} ... {message[-180:]}"
+
+
 class Report:
     """Collects diagnostics while a file is read."""
 
@@ -215,7 +220,7 @@ class Report:
         return len(self._found)
 
     def error(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
-        self._found.setdefault(Diagnostic(code, message, span, hint))
+        self._found.setdefault(Diagnostic(code, _shortened(message), span, hint and _shortened(hint)))
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:

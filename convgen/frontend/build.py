@@ -152,7 +152,8 @@ class Build(Transformer_NonRecursive):
         return self._nest(ast.Call(span, name_of(function), tuple(arguments)), *arguments)
 
     def parenthesised(self, left, inner, right):
-        return self._limit(replace(inner, span=span_of(left).to(span_of(right)), parentheses=inner.parentheses + 1))
+        outer = replace(inner, span=span_of(left).to(span_of(right)), parentheses=inner.parentheses + 1)
+        return outer if isinstance(inner, ast.Faulty) else self._limit(outer)
 
     def _nest(self, outer: E, *inner: ast.Expr) -> E | ast.Faulty:
         if any(isinstance(e, ast.Faulty) for e in inner):

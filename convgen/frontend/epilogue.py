@@ -142,19 +142,20 @@ class _Body:
         self._used: set[str] = set()
 
     def check(self) -> tuple[ir.Assignment, ...]:
+        statements = self._setting.body
+        last = max((i for i, a in enumerate(statements) if a.name.text in self._tensors), default=len(statements) - 1)
         body, locals_ = [], []
-        results = [i for i, a in enumerate(self._setting.body) if a.name.text in self._tensors]
-        for i, assignment in enumerate(self._setting.body):
+        for i, assignment in enumerate(statements):
             name = assignment.name
             value = self._expression(assignment.value)
             if name.text not in self._tensors:
-                self._names.declare(name)
-                self._locals.add(name.text)
-                if not results or i < results[-1]:
+                if self._names.declare(name) and i < last:
                     locals_.append(name)
+                self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
-        for kind, declared in (("operand", [o.name for o in self._setting.operands]), ("local", locals_)):
+        operands = [o.name for o in self._setting.operands if self._names.span(o.name.text) == o.name.span]
+        for kind, declared in (("operand", operands), ("local", locals_)):
             for name in declared:
                 if name.text not in self._used:
                     self._report.error("E306", f"the {kind} `{name.text}` is never used", name.span, "use or remove it")

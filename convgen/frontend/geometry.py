@@ -149,10 +149,11 @@ class Solver:
                 found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True)
         own = {"x": self._spatial.input, "w": self._spatial.filter, "y": self._spatial.output}[role]
         optional = ("c", "k") if self._lowers and role == "w" else ()
+        misnamed = any(d.name.text not in ROLE_DIMS[role] for d in tensor.dims)
         for name in ("n", "c", "k", *own):
             if name in ROLE_DIMS[role] and name not in found:
                 lacks = _Stated(1, tensor.name.text, name, tensor.name.span, False)
-                found[name] = None if name in optional else lacks
+                found[name] = None if misnamed or name in optional else lacks
         return found
 
     @staticmethod
@@ -286,7 +287,7 @@ class Solver:
             formula = f"({padded} - {window}) / {stride} + 1, rounded down"
             hint = f"(padded {sp.input[i]} - window) / stride + 1 = {formula}"
             hint = hint if y.written else f"give `{y.tensor}` the dim `{y.dim}`; {hint}"
-            self._report.error("E208", f"{y}, but it follows to be {output}", y.span, hint)
+            self._report.error("E208", f"{y}, but the window makes it {output}", y.span, hint)
             return None
         return extent, w.value, output
 

@@ -104,7 +104,10 @@ class _Parse:
         word, before = self._words[at], self._words[at - 1] if at else None
         self._faults.append((span_of(word).line, span_of(word).column))
         if word.type == wording.STRAY:
-            self._report.error("E001", wording.stray(word), span_of(word), wording.stray_hint(word))
+            touches = before is not None and before.type == "NAME" and before.end_pos == word.start_pos
+            start = before if touches and word[0].isalnum() else None
+            span = span_of(start).to(span_of(word)) if start else span_of(word)
+            self._report.error("E001", wording.stray(word, start or ""), span, wording.stray_hint(word))
             return at
         kinds, opened = self._parser.accepts(), self._open_braces()
         if "RBRACE" in kinds and word.type in (wording.END, "LET", "CONV"):
@@ -126,7 +129,8 @@ class _Parse:
         word, before = self._words[at], self._words[at - 1] if at else None
         opened = self._open_braces()
         keywords = [k for k in wording.KEYWORDS if k.upper() in kinds]
-        if len(opened) == 1 and (word.type == "OPERAND" or self._is_assigned(at)):
+        same_line = before is not None and word.line == before.end_line
+        if kinds >= wording.SETTING_KINDS and (word.type == "OPERAND" or self._is_assigned(at)):
             return "operands and assignments stand inside of `epilogue { ... }`"
         if word.type == "NAME" and keywords:
             return did_you_mean(word, keywords)
@@ -138,7 +142,7 @@ class _Parse:
             and word.line != before.end_line
         ):
             return f"the block that opens in line {self._values[opened[-1]].line} is not closed"
-        if word in wording.KEYWORDS and "NAME" in kinds:
+        if word in wording.KEYWORDS and "NAME" in kinds and same_line:
             return f"`{word}` is a keyword; choose another name"
         if word.type == "RBRACE" and not opened:
             return "this brace closes nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
-from convgen.diagnostics import Report, did_you_mean
+from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.names import Names
 
@@ -41,7 +41,7 @@ class Sizes:
         for name, value in defines.items():
             if name not in self._declared:
                 hint = did_you_mean(name, self._declared) or (
-                    f"the file's lets are {', '.join(sorted(self._declared))}"
+                    f"the file's lets are {listing(sorted(self._declared), 'and')}"
                     if self._declared
                     else "the file has no let; write `let n = 8` and use `n` as a size"
                 )

@@ -71,12 +71,13 @@ def found(token: Token) -> str:
     return f"the keyword `{token}`" if token in KEYWORDS else quote(token)
 
 
-def stray(token: Token) -> str:
+def stray(token: Token, start: str) -> str:
+    """Message for a character that is none of the language's; `start` is what of its word comes before it."""
     first = token[0]
     if first.isascii() and first.isprintable():
         return f"{quote(token)} is not part of the language"
     name = f"U+{ord(first):04X} {unicodedata.name(first, '')}".strip()
-    shown = f"{quote(token)} ({name})" if first.isprintable() else name
+    shown = f"{quote(start + token)} ({name})" if first.isprintable() else name
     return f"{shown} is not part of the language"
 
 

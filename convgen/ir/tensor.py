@@ -67,7 +67,7 @@ class Tensor:
         else:
             parts, start = [], 0
             for count in self.axes:
-                parts.append("*".join(self.dims[start : start + count]))
+                parts.append("*".join(self.dims[start : start + count]) or "1")
                 start += count
             body = ", ".join(parts)
         return f"{self.name}: {self.dtype}[{body}]"

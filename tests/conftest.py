@@ -1,0 +1,72 @@
+"""Golden files: expected texts that are kept beside the tests.
+
+    pytest --update-goldens     rewrites them, lists what changed, and fails, so that nobody updates unseen
+
+A test takes the fixture `golden` and calls `golden.check(path, text)`; `golden.only(folder, names)` finds
+files that no test checks any more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+OPTION = "--update-goldens"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action="store_true", help="rewrite golden files, list what changed, and fail")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(OPTION) and os.environ.get("CI"):
+        raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
+
+
+class Golden:
+    """Compares texts with files; in an update it writes them and remembers what changed."""
+
+    def __init__(self, update: bool) -> None:
+        self._update = update
+        self.changed: list[str] = []
+
+    def check(self, path: Path, text: str) -> None:
+        """Fails where the file's content is not the text, or writes it."""
+        expected = path.read_text(encoding="utf-8") if path.exists() else None
+        if text == expected:
+            return
+        if self._update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            self.changed.append(f"{path}: {'new' if expected is None else 'changed'}")
+        elif expected is None:
+            pytest.fail(f"{path} is missing; {OPTION} writes it", pytrace=False)
+        else:
+            lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), str(path), "now", lineterm="")
+            pytest.fail("\n".join([*lines, f"{OPTION} accepts the change"]), pytrace=False)
+
+    def only(self, folder: Path, names: Iterable[str]) -> None:
+        """Fails where the folder holds other files than the named ones, or removes those."""
+        known = set(names)
+        orphans = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).as_posix() not in known)
+        if orphans and not self._update:
+            listed = "\n".join(map(str, orphans))
+            pytest.fail(f"no test checks these files; {OPTION} removes them:\n{listed}", pytrace=False)
+        for path in orphans:
+            path.unlink()
+            self.changed.append(f"{path}: removed")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """Golden files of a test; after an update the test fails with the list of what it rewrote."""
+    found = Golden(request.config.getoption(OPTION))
+    yield found
+    if found.changed:
+        pytest.fail(
+            "goldens were rewritten; look at them before you commit:\n" + "\n".join(found.changed), pytrace=False
+        )
