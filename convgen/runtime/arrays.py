@@ -121,7 +121,8 @@ class ForeignLibrary(CupyLibrary):
             return _interface_view(interface, array, name, stream, written)
         kind, device = array.__dlpack_device__()
         if kind not in _DLPACK_GPU:
-            raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: cupy.asarray copies it there; kernel.emulate runs on the CPU")
+            hint = "cupy.asarray copies it there; kernel.emulate runs on the CPU"
+            raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: {hint}")
         if stream is None:
             return _cupy().from_dlpack(array)
         with on_stream(device, stream):

@@ -129,3 +129,13 @@ int cuTensorMapEncodeIm2col(void* map, int dtype, uint32_t rank, void* address, 
   fake_map.channels = channels, fake_map.pixels = pixels;
   return SUCCESS;
 }
+
+// NVML: GPU i has the capability fake_major + i * fake_major_step, fake_minor
+int fake_major_step;
+int nvmlInit_v2(void) { return fake_init_status; }
+int nvmlShutdown(void) { return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned* count) { return *count = fake_devices, SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { return *device = (void*)(uintptr_t)index, SUCCESS; }
+int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
+  return *major = fake_major + (int)(uintptr_t)device * fake_major_step, *minor = fake_minor, SUCCESS;
+}

@@ -78,6 +78,7 @@ def install(folder: Path, monkeypatch) -> FakeDriver:
     library = folder / "libcuda.so"
     library.write_bytes(_compiled())  # a copy: each has its own variables
     monkeypatch.setattr(cuda, "LIBRARY", str(library))
+    monkeypatch.setattr(cuda, "MONITOR", str(library))
     monkeypatch.setattr(cuda, "driver", cache(cuda.driver.__wrapped__))
     return FakeDriver(library)
 

@@ -25,7 +25,7 @@ from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, errors, tensor_map
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.runtime.launch import launch_grid
+from convgen.runtime.launch import device_capability, launch_grid
 from convgen.runtime.manifest import Manifest
 
 cupy = pytest.importorskip("cupy")
@@ -565,6 +565,27 @@ def test_a_thread_that_has_no_context_gets_one(driver):
     cuda.driver()._library.cuCtxSetCurrent(None)
     k(**right(), stream=STREAM)
     assert driver.launch_count == 2
+
+
+def test_capability_of_the_gpu_at_hand(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver.devices, driver.major, driver.minor = 2, 8, 9
+    assert device_capability() == (8, 9)
+    driver.init_status = 100
+    assert device_capability() is None
+
+
+def test_capability_where_gpus_differ_is_that_of_the_first_visible_one(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver.devices, driver.major_step = 2, 1
+    assert cuda.nvml_capabilities() == {(9, 0), (10, 0)}
+    assert device_capability() == (9, 0)
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_hidden_gpus_are_none(driver, monkeypatch, hidden):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert device_capability() is None
 
 
 def test_a_failing_launch_says_what_the_driver_says(driver):
