@@ -33,6 +33,7 @@ class Gpu:
         self._problem: ConvProblem | None = None
         self._sets: list[Any] = []
         self._checker: Any = None
+        self._kernel: tuple[str, Any] = ("", None)
 
     def name(self) -> str:
         """The GPU's name."""
@@ -41,20 +42,18 @@ class Gpu:
     def time(self, problem: ConvProblem, artifact: Artifact, hopeless_us: float) -> float:
         """Microseconds a launch."""
         from convgen.bench.measure import buffer_sets, time_kernel
-        from convgen.runtime.kernel import Kernel
 
         self._turn_to(problem)
         self._sets = self._sets or buffer_sets(problem, self._backend)
-        return time_kernel(Kernel(artifact), self._sets, self._backend, hopeless_us).us
+        return time_kernel(self._load(artifact), self._sets, self._backend, hopeless_us).us
 
     def check(self, problem: ConvProblem, artifact: Artifact) -> tuple[bool, str]:
         """Whether the result is right, and in what words."""
         from convgen.bench.measure import Checker
-        from convgen.runtime.kernel import Kernel
 
         self._turn_to(problem)
         self._checker = self._checker or Checker(problem, self._backend)
-        report = self._checker(Kernel(artifact))
+        report = self._checker(self._load(artifact))
         return report.ok, report.message
 
     def healthy(self) -> bool:
@@ -64,6 +63,13 @@ class Gpu:
                 return True
         except Exception:
             return False
+
+    def _load(self, artifact: Artifact) -> Any:
+        from convgen.runtime.kernel import Kernel
+
+        if self._kernel[0] != artifact.key:
+            self._kernel = artifact.key, Kernel(artifact)
+        return self._kernel[1]
 
     def _turn_to(self, problem: ConvProblem) -> None:
         if problem != self._problem:
