@@ -25,6 +25,7 @@ from convgen.strategies.elementwise import (
     Pointer,
     all_zero,
     element,
+    epilogue_formulas,
     flat_formula,
     live_dims,
     operand_pointers,
@@ -58,7 +59,8 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     source = f"x[{offset(scope, x, at)}]"
     lines = scope.take()
     if tests:
-        lines.append(f"const bool inside = {all_hold(tests)};  // elsewhere is padding, which counts as zero")
+        lines.append("// elsewhere is padding, which counts as zero")
+        lines.append(f"const bool inside = {all_hold(tests)};")
     if x.dtype == lowered.dtype and not has_epilogue(problem):
         value = f"inside ? {source} : {lowered.element.c_type}(0)" if tests else source
     else:
@@ -80,6 +82,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
             f"im2col: {_lowered_element(lowered)} = {element('x', x.dims)}, where",
             *_matrix_formulas(lowered),
             *window_formulas(problem),
+            *epilogue_formulas(problem),
             "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
         ),
         tuple(p.param for p in pointers),
@@ -131,6 +134,7 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
             *_matrix_formulas(lowered),
             *window_formulas(problem),
             "where the division leaves no rest and the window lies within the output.",
+            *epilogue_formulas(problem),
             "One thread an element of x, which gathers in a fixed order: no atomics, the same bits every time.",
         ),
         tuple(p.param for p in pointers),
@@ -209,6 +213,7 @@ def col2im_scatter(
             "target": target,
             "value": value,
         },
+        places=into_x,
     )
 
 
@@ -249,7 +254,7 @@ def finish(
         entry,
         (
             f"finish: from the sums of {name}, over {' '.join(sums.dims)}, to {element(role, result.dims)}",
-            *(f"  {a}" for a in (problem.epilogue.body if has_epilogue(problem) and problem.epilogue else ())),
+            *epilogue_formulas(problem),
         ),
         tuple(p.param for p in pointers),
         tuple(p.declaration for p in pointers),
@@ -282,8 +287,9 @@ def _image_order(x: Tensor) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def _head(lowered: Tensor) -> int:
-    """Number of dims that make the rows of a lowered matrix; 0 where it has no two axes."""
-    return lowered.axes[0] if lowered.axes and len(lowered.axes) == 2 else 0
+    """Number of dims that make the rows of a lowered matrix; 0 where it has not both rows and columns."""
+    rows = lowered.axes[0] if lowered.axes and len(lowered.axes) == 2 else 0
+    return rows if rows < len(lowered.dims) else 0
 
 
 def _units(tensor: Tensor, head: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from convgen.strategies.elementwise import (
     Pointer,
     all_zero,
     element,
+    epilogue_formulas,
     live_dims,
     operand_pointers,
     window_formulas,
@@ -303,6 +304,7 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
             f"Group g joins channels c = g * {problem.c_per_group} + c_in_group with the outputs "
             f"k / {problem.k_per_group} = g."
         )
+    lines += epilogue_formulas(problem)
     if tile > 1:
         lines.append(
             f"A thread makes {tile} outputs that follow one another along {product.tiled_dim}, "

@@ -26,7 +26,8 @@ class Kernel:
     """A kernel whose threads each make one element (or a few): finished text for its template.
 
     It covers `units` (rows of a matrix, images) of `per_unit` threads each.  A sliced kernel covers a run
-    of them in one launch: its last two parameters are `first_<unit>` and `<unit>s`.
+    of them in one launch: its last parameters are `first_<unit>`, unless the place does not matter to it,
+    and `<unit>s`.
     """
 
     template: str
@@ -40,12 +41,12 @@ class Kernel:
     sliced: str  # the unit's name: "row", "image"; empty where one launch covers all
     text: Mapping[str, object]  # what else the template wants
     block: int = BLOCK
+    places: bool = True  # whether a sliced kernel needs to know where its slice starts
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """C text of all parameters."""
-        ints = (f"int first_{self.sliced}", f"int {self.sliced}s") if self.sliced else ()
-        return (*self.declarations, *ints)
+        return (*self.declarations, *(f"int {name}" for name in self._slice(0, 0)))
 
     @property
     def threads(self) -> str:
@@ -55,15 +56,18 @@ class Kernel:
         wide = "(long long)" if self.index == "long long" else ""
         return f"{wide}{self.sliced}s * {self.per_unit}"
 
+    def _slice(self, first: int, count: int) -> dict[str, int]:
+        """The integer parameters of a sliced launch."""
+        if not self.sliced:
+            return {}
+        return ({f"first_{self.sliced}": first} if self.places else {}) | {f"{self.sliced}s": count}
+
     def launch(self, first: int = 0, count: int = 0) -> Launch:
         """The launch over all units or, of a sliced kernel, over `count` from `first` on."""
         threads, params = self.units * self.per_unit, self.params
         if self.sliced:
             threads = count * self.per_unit
-            params += (
-                Param(f"first_{self.sliced}", "int", value=first),
-                Param(f"{self.sliced}s", "int", value=count),
-            )
+            params += tuple(Param(name, "int", value=value) for name, value in self._slice(first, count).items())
         return Launch(self.entry, (-(-threads // self.block), 1, 1), self.block, params)
 
 
@@ -141,6 +145,11 @@ def element(name: str, dims: Sequence[str]) -> str:
     return f"{name}[{', '.join(coordinate_name(d) for d in dims)}]"
 
 
+def epilogue_formulas(problem: ConvProblem) -> list[str]:
+    body = problem.epilogue.body if problem.epilogue and not problem.epilogue.is_identity else ()
+    return ["Epilogue:", *(f"  {a}" for a in body)] if body else []
+
+
 # ---- dims --------------------------------------------------------------------------------------
 
 
@@ -186,7 +195,7 @@ class Nest:
         if extent > 1:
             limit = EXTENT_NAMES.get(dim, dim.upper())
             self.constants.append((limit, extent))
-            self.levels.append(Level(f"for (int {counter} = 0; {counter} < {limit}; ++{counter})"))
+            self.levels.append(Level(f"for ({scope.index} {counter} = 0; {counter} < {limit}; ++{counter})"))
         return counter
 
     def only_where(self, tests: Sequence[Test]) -> None:

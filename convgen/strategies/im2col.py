@@ -466,7 +466,7 @@ def _slice_obstacles(problem: ConvProblem, options: Options) -> list[Obstacle]:
         gemms = [s for s in _gemm_steps(problem, config, _kernels(problem, config)) if isinstance(s, Gemm)]
         found += [
             Obstacle(
-                f"cuBLAS's {problem.reads[0].dtype} GEMM wants {what} to be a multiple of {multiple}, and it is {value}",
+                f"cuBLAS's {problem.reads[0].dtype} GEMM wants {what} to be a multiple of {multiple}; it is {value}",
                 "more channels, or strategy direct",
             )
             for what, value in sorted({pair for g in gemms for pair in _alignments(g) if pair[1] % multiple})
@@ -584,32 +584,33 @@ def _workspaces(problem: ConvProblem, config: Im2colConfig) -> tuple[Workspace, 
 
 
 def _comment(plan: Plan) -> tuple[str, ...]:
-    """The steps of one slice in words."""
-    if plan.problem.op in (Op.IM2COL, Op.COL2IM) and len(plan.steps) == 1:
-        return ()
-    config = plan.config
+    """The steps, those of one slice for all, in words."""
+    problem, config = plan.problem, plan.config
     assert isinstance(config, Im2colConfig)
-    slices = f", in {-(-config.total // config.slice)} slices of up to {config.slice} {config.unit}s"
-    lines = [f"The steps, in order{slices if config.sliced else ''}:"]
-    seen: dict[str, int] = {}
-    for step in plan.steps:
-        text = _describe(step)
-        seen[text] = seen.get(text, 0) + 1
-    for text, count in seen.items():
-        lines.append(f"  {text}" + (f"  (x {count})" if count > 1 else ""))
-    return tuple(lines)
+    if len(plan.steps) == 1 and plan.launches:
+        return ()
+    title, steps = "The steps, in order:", plan.steps
+    if config.sliced:
+        slices = -(-config.total // config.slice)
+        title = f"The steps, in order, for each of {slices} slices of up to {config.slice} {config.unit}s:"
+        steps = tuple(_gemm_steps(problem, replace(config, total=config.slice), _kernels(problem, config)))
+    accumulates = config.sliced and problem.op is Op.WGRAD
+    texts = [_describe(step, accumulates) for step in steps]
+    lines = [f"  {text}{f'  ({texts.count(text)} times)' * (texts.count(text) > 1)}" for text in dict.fromkeys(texts)]
+    return (title, *lines)
 
 
-def _describe(step: Step) -> str:
+def _describe(step: Step, accumulates: bool) -> str:
+    """A step in words; `accumulates` where slices add up in the GEMM's result, and finish runs once."""
     if isinstance(step, Launch):
-        return step.entry
+        return f"{step.entry}{', once, at the end' if accumulates and step.entry.endswith('_finish') else ''}"
     if isinstance(step, Fill):
         return f"fill {_shown(step.buffer)} with zeros"
     a = f"{_shown(step.a)}{'^T' if step.trans_a else ''}[{step.m} x {step.k}]"
     b = f"{_shown(step.b)}{'^T' if step.trans_b else ''}[{step.k} x {step.n}]"
-    add = "+=" if step.beta else "="
+    equals = "+=" if step.beta or accumulates else "="
     batch = f", a batch of {step.batch}" if step.batch > 1 else ""
-    return f"cuBLAS GEMM: {_shown(step.c)}[{step.m} x {step.n}] {add} {a} {b}{batch}"
+    return f"cuBLAS GEMM: {_shown(step.c)}[{step.m} x {step.n}] {equals} {a} {b}{batch}"
 
 
 STRATEGY = Im2col()

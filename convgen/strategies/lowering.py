@@ -91,6 +91,8 @@ def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
 # ---- integers ----------------------------------------------------------------------------------
 
 INT_LIMIT = 2**31
+#: More threads than a block has: the last block counts past the end.
+LAST_BLOCK = 1024
 #: x's dims d, h, w under names that the tensors x, w, y do not have.
 INPUT_NAMES = {"d": "in_d", "h": "in_h", "w": "in_w"}
 
@@ -103,7 +105,7 @@ def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
     """C type of a kernel's indices: 64 bits where a tensor, a padded extent or one of `counts` needs them."""
     padded = (e + lo + hi for e, lo, hi in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True))
     tensors = (t.size for t in (*problem.reads, problem.result, *problem.operands))
-    return "int" if max((*counts, *tensors, *padded)) < INT_LIMIT else "long long"
+    return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ def epilogue(
     number = acc if accumulate == "f32" else f"float({acc})"
     *locals_, last = used_body(problem)
     for a in locals_:
-        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, number, values)};")
+        lines.append(f"const float local_{a.name} = {_bare(c_epilogue(a.value, number, values))};")
         values[a.name] = f"local_{a.name}"
     return lines, store(dtype, _bare(c_epilogue(last.value, number, values)), "f32")
 

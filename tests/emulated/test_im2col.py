@@ -1,0 +1,165 @@
+"""im2col, emulated: lowered matrices of both forms, GEMMs, gathers and scatters, slices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from runs import check_plan, emulated
+from strategy_problems import PRODUCTS, matrix_problems, with_types
+
+from convgen.ir import verify
+from convgen.ir.plan import Gemm, Launch
+from convgen.ir.problem import Op
+from convgen.strategies.im2col import LOWERED, MEBIBYTE, STRATEGY
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+SEEDS = st.integers(0, 2**32 - 1)
+#: Operators that sum lowered elements into x.
+BACKWARD = (Op.DGRAD, Op.COL2IM)
+FORMS = ("n*p*q,c*r*s", "n*p*q,r*s*c", "c*r*s,n*p*q", "n*c*r*s,p*q")
+
+
+@pytest.mark.parametrize("op", Op)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_problem(op: Op, data: st.DataObject) -> None:
+    problem = data.draw(matrix_problems(op))
+    options = {"method": data.draw(st.sampled_from(("gather", "scatter")))} if op in BACKWARD else {}
+    check_plan(STRATEGY, problem, options, data.draw(SEEDS))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", [Op.IM2COL, Op.COL2IM])
+def test_both_forms(op: Op, form: str) -> None:
+    problem = make(op, 2, 3, 1, (6, 5), (3, 2), stride=(2, 1), pad=((1, 0), (0, 1)), dilation=(1, 2), lowered=form)
+    check_plan(STRATEGY, problem, {}, 1)
+
+
+def by_algorithm_1(x: np.ndarray, f: int, h1: int, w1: int) -> np.ndarray:
+    """Algorithm 1 of Zhang (2017) on (D0, H0, W0): im2col without padding, a loop over the result."""
+    lowered = np.empty((x.shape[0] * f * f, h1 * w1), x.dtype)
+    for k in range(lowered.size):
+        p, q = divmod(k, h1 * w1)
+        lowered[p, q] = x[p // f // f, q // w1 + p // f % f, q % w1 + p % f]
+    return lowered
+
+
+def test_the_paper_s_algorithm() -> None:
+    """An input D0 x H0 x W0, and a lowered matrix D0*F*F x H1*W1."""
+    problem = make("im2col", 1, 3, 1, (6, 7), (3, 3), lowered="c*r*s,p*q", dtype="f32")
+    assert problem.lowered
+    problem = replace(problem, x=replace(problem.x, dims=("c", "h", "w"), extents=(3, 6, 7)))
+    arrays = verify.random_inputs(problem, 5)
+    out, source = emulated(STRATEGY, problem, {}, arrays)
+    assert np.array_equal(out, by_algorithm_1(arrays["x"], 3, 4, 5))
+    assert "for (" not in source and "while" not in source, "no loop"
+    assert "?" not in source and source.count("if (") == 1, "no predicate but that of the last block"
+
+
+def test_col2im_undoes_im2col_without_overlap() -> None:
+    """Windows that tile the input exactly: col2im(im2col(x)) = x."""
+    down = make("im2col", 2, 3, 1, (6, 4), (3, 2), stride=(3, 2), lowered="n*p*q,c*r*s", dtype="f32")
+    arrays = verify.random_inputs(down, 9)
+    lowered, _ = emulated(STRATEGY, down, {}, arrays)
+    for method in ("gather", "scatter"):
+        up, _ = emulated(STRATEGY, replace(down, op=Op.COL2IM), {"method": method}, {"lowered": lowered})
+        assert np.array_equal(up, arrays["x"])
+
+
+# ---- slices ------------------------------------------------------------------------------------
+
+#: Problems whose lowered matrix is more than a MiB.
+LARGE = {
+    Op.FPROP: make("fprop", 6, 16, 5, (28, 27), (3, 3), pad=1, dtype="f32"),
+    Op.DGRAD: make("dgrad", 9, 9, 4, (28, 27), (3, 3), pad=1, stride=(2, 1), dtype="f32"),
+    Op.WGRAD: make("wgrad", 6, 16, 5, (28, 27), (3, 3), pad=1, dtype="f32"),
+}
+
+
+def slices_of(plan) -> int:
+    return sum(isinstance(s, Launch) and s.entry.endswith(("_im2col", "_col2im")) for s in plan.steps)
+
+
+@pytest.mark.parametrize("images_first", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("op", PRODUCTS)
+def test_slices_below_the_cap(op: Op, half: bool, images_first: bool) -> None:
+    problem = LARGE[op]
+    if images_first:  # NKPQ
+        y = problem.y
+        dims = ("n", "k", "p", "q")
+        problem = replace(problem, y=replace(y, dims=dims, extents=tuple(y.extent(d) for d in dims)))
+    if half:
+        problem = with_types(problem, x="f16", w="f16", y="f16")
+    methods = ("gather", "scatter") if op is Op.DGRAD else ("",)
+    for method in methods:
+        options: dict[str, int | str] = {"workspace_mb": 1, **({"method": method} if method else {})}
+        plan = STRATEGY.plan(problem, TARGET, options)
+        assert plan.workspace_bytes <= MEBIBYTE
+        assert slices_of(plan) > 1
+        check_plan(STRATEGY, problem, options, 11)
+
+
+def test_slices_with_groups_and_an_odd_rest() -> None:
+    problem = make("fprop", 1, 26, 6, (47, 43), (3, 3), pad=1, groups=2, dtype="f32")
+    options = {"workspace_mb": 1}
+    plan = STRATEGY.plan(problem, TARGET, options)
+    rows = [s.m for s in plan.steps if isinstance(s, Gemm)]
+    assert sum(rows) == problem.output_pixels and len(set(rows)) == 2
+    check_plan(STRATEGY, problem, options, 12)
+
+
+# ---- what needs no lowering, what cannot be served ------------------------------------------------
+
+
+def test_a_pointwise_convolution_is_one_gemm() -> None:
+    problem = make("fprop", 2, 8, 12, (5, 6), (1, 1), dtype="f32")
+    plan = STRATEGY.plan(problem, TARGET, {})
+    assert [type(s) for s in plan.steps] == [Gemm] and not plan.workspaces
+    check_plan(STRATEGY, problem, {}, 3)
+
+
+def test_s8() -> None:
+    problem = with_types(make("fprop", 2, 8, 12, (5, 6), (3, 3), pad=1, groups=2, dtype="s8"), y="f16")
+    check_plan(STRATEGY, problem, {}, 4)
+    assert STRATEGY.obstacles(make("fprop", 2, 6, 12, (5, 6), (3, 3), groups=2, dtype="s8"), TARGET, {})
+
+
+def test_obstacles_say_why() -> None:
+    plain = make("wgrad", 2, 8, 12, (5, 6), (3, 3))
+    inside = replace(plain, w=replace(plain.w, dims=("c", "r", "k", "s"), extents=(8, 3, 12, 3)))
+    strange = replace(plain, y=replace(plain.y, dims=("p", "n", "q", "k"), extents=(3, 2, 4, 12)))
+    fp8 = make("fprop", 1, 8, 8, (4, 4), (3, 3), dtype="e4m3")
+    mixed = with_types(plain, x="f32")
+    large = make("dgrad", 1, 64, 8, (80, 80), (3, 3))
+    cases = [
+        (inside, {}, "k lies inside"),
+        (strange, {}, "no matrix over pixels"),
+        (fp8, {}, "does not take e4m3"),
+        (mixed, {}, "one type"),
+        (large, {"workspace_mb": 1}, "one image takes a workspace"),
+        (with_types(replace(plain, op=Op.DGRAD), y="s8", w="s8"), {"method": "scatter"}, "scatter adds floats"),
+        (plain, {"method": "scatter"}, "nothing to scatter"),
+    ]
+    for problem, options, words in cases:
+        found = STRATEGY.obstacles(problem, TARGET, options)
+        assert any(words in o.message for o in found), (words, found)
+
+
+def test_the_cap_that_an_obstacle_asks_for_is_enough() -> None:
+    problem = make("dgrad", 2, 64, 8, (80, 80), (3, 3))
+    (obstacle,) = STRATEGY.obstacles(problem, TARGET, {"workspace_mb": 1})
+    assert obstacle.option == "workspace_mb"
+    enough = int(next(word for word in obstacle.hint.split() if word.isdigit()))
+    assert not STRATEGY.obstacles(problem, TARGET, {"workspace_mb": enough})
+    assert STRATEGY.obstacles(problem, TARGET, {"workspace_mb": enough - 1})
+    plan = STRATEGY.plan(problem, TARGET, {"workspace_mb": enough})
+    size = next(w.bytes for w in plan.workspaces if w.name == LOWERED)
+    assert size == math.prod(problem.output) * problem.taps * problem.c * 4, "one image"

@@ -1,0 +1,66 @@
+"""direct's sources compile for every target that serves the problem, without warnings, spills or leftovers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from strategy_problems import direct_problems, unused_names, with_types
+
+from convgen.ir.problem import Op
+from convgen.runtime.nvrtc import compile_source
+from convgen.strategies.direct import STRATEGY
+from convgen.targets import TARGETS
+
+
+@pytest.mark.parametrize("op", Op)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_compiles(op: Op, data: st.DataObject) -> None:
+    problem = data.draw(direct_problems(op))
+    served = [t for t in TARGETS.values() if not STRATEGY.obstacles(problem, t, {})]
+    target = data.draw(st.sampled_from(served))
+    plan = STRATEGY.plan(problem, target, {})
+    source = STRATEGY.render(plan)
+    compiled = compile_source(source, target)
+    assert "warning" not in compiled.log, compiled.log
+    assert set(compiled.resources) == {launch.entry for launch in plan.launches}
+    assert all(r.spill_stores == 0 for r in compiled.resources.values())
+    assert not unused_names(source), source
+
+
+@pytest.mark.parametrize("op", [Op.FPROP, Op.DGRAD, Op.WGRAD])
+@pytest.mark.parametrize("dtype", ["f16", "s8"])
+def test_tiles_stay_in_registers(op: Op, dtype: str) -> None:
+    problem = make(op, 32, 64, 64, (56, 56), (3, 3), pad=1, stride=2, dtype=dtype)
+    target = TARGETS["sm_90a"]
+    for tile in (1, 2, 4, 8):
+        source = STRATEGY.render(STRATEGY.plan(problem, target, {"tile": tile}))
+        (used,) = compile_source(source, target).resources.values()
+        assert used.stack == used.spill_stores == 0
+
+
+def test_tensors_of_2_to_the_31_elements_count_in_64_bits() -> None:
+    target = TARGETS["sm_90a"]
+    for n, wide in ((65535, False), (65537, True)):  # of 2^15 elements an image
+        problem = with_types(make("fprop", n, 32, 8, (32, 32), (3, 3), pad=1, dtype="s8"), y="f32")
+        source = STRATEGY.render(STRATEGY.plan(problem, target, {}))
+        assert ("const long long index = " in source) == wide
+        assert ("const int n = " in source) != wide
+        compile_source(source, target)
+
+
+def test_fp8_needs_a_target_that_converts_it() -> None:
+    problem = make("fprop", 1, 4, 4, (5, 5), (3, 3), dtype="e4m3")
+    found = STRATEGY.obstacles(problem, TARGETS["sm_80"], {})
+    assert found and all("e4m3" in o.message for o in found)
+    assert not STRATEGY.obstacles(problem, TARGETS["sm_89"], {})
+
+
+def test_a_tile_that_does_not_divide_is_an_obstacle() -> None:
+    problem = make("fprop", 1, 4, 12, (5, 5), (3, 3), groups=2)
+    target = TARGETS["sm_90a"]
+    assert not STRATEGY.obstacles(problem, target, {"tile": 2})
+    (found,) = STRATEGY.obstacles(problem, target, {"tile": 4})
+    assert found.option == "tile"

@@ -1,0 +1,39 @@
+"""Runs a strategy's plan in the emulator and holds the result against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from convgen import emulator
+from convgen.ir import verify
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.problem import ConvProblem
+from convgen.strategies.base import Strategy
+from convgen.targets import TARGETS
+
+
+def emulated(
+    strategy: Strategy, problem: ConvProblem, options: Mapping[str, int | str], arrays: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, str]:
+    """The result of a plan on poisoned memory, and its source."""
+    target = TARGETS["sm_90a"]
+    obstacles = strategy.obstacles(problem, target, options)
+    assert not obstacles, obstacles
+    plan = strategy.plan(problem, target, options)
+    source = strategy.render(plan)
+    result = problem.result
+    out = verify.poison(np.empty(result.size, numpy_dtype(result.dtype))).reshape(result.shape)
+    buffers = {name: np.asarray(a) for name, a in arrays.items()} | {result.role: out}
+    emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces)
+    return out, source
+
+
+def check_plan(strategy: Strategy, problem: ConvProblem, options: Mapping[str, int | str], seed: int) -> str:
+    """Fails unless every element of the result is within rounding of the reference; gives the source."""
+    arrays = verify.random_inputs(problem, seed)
+    out, source = emulated(strategy, problem, options, arrays)
+    report = verify.check(problem, arrays, out)
+    assert report, f"{report}\nseed {seed}, options {dict(options)}\n{problem}\n{source}"
+    return source

@@ -1,0 +1,109 @@
+"""Random problems with the types, layouts and epilogues that the element-by-element strategies serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from problems import operands, problems
+
+from convgen.ir import epilogue as ep
+from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.tensor import Tensor
+
+FLOATS = ("f16", "bf16", "f32", "e4m3", "e5m2")
+PRODUCTS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
+
+
+def _expression(draw, names: Sequence[str], depth: int) -> ep.Expr:
+    """A tree over acc, numbers and the given operands and locals (the last is a local if it is `t`)."""
+    kind = draw(st.sampled_from(("leaf", "binary", "call", "select", "minus"))) if depth else "leaf"
+
+    def inner() -> ep.Expr:
+        return _expression(draw, names, depth - 1)
+
+    if kind == "binary":
+        return ep.Binary(draw(st.sampled_from("+-*")), inner(), inner())
+    if kind == "select":
+        return ep.Call("select", (ep.Binary(draw(st.sampled_from(("<", ">="))), inner(), inner()), inner(), inner()))
+    if kind == "minus":
+        return ep.Unary("-", inner())
+    if kind == "call":
+        name = draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "abs", "min", "max")))
+        return ep.Call(name, tuple(inner() for _ in range(ep.FUNCTIONS[name].arity)))
+    name = draw(st.sampled_from(("acc", "acc", "number", *names)))
+    if name == "acc":
+        return ep.Acc()
+    if name == "number":
+        return ep.Number(draw(st.sampled_from((0.5, 2.0, -1.0, 0.1))))
+    return ep.LocalRef(name) if name == "t" else ep.OperandRef(name)
+
+
+@st.composite
+def epilogues(draw, result: Tensor, most: int = 2) -> ep.Epilogue:
+    """Operands over some of the result's dims, perhaps a local, and a result that depends on acc."""
+    given = [
+        draw(operands(result, name, ("f32", "f16", "bf16", "s8")))
+        for name in ("b", "z")[: draw(st.integers(0, most))]
+    ]  # fmt: skip
+    names = [t.name for t in given]
+    body = []
+    if draw(st.booleans()):
+        body.append(ep.Assignment("t", _expression(draw, names, 1)))
+        names.append("t")
+    body.append(ep.Assignment(result.name, ep.Binary("-", ep.Acc(), _expression(draw, names, 2))))
+    return ep.Epilogue(tuple(given), tuple(body))
+
+
+def _maybe_epilogue(draw):
+    return epilogues if draw(st.booleans()) else None
+
+
+def with_types(problem: ConvProblem, **dtypes: str) -> ConvProblem:
+    """The same problem with other element types, by role."""
+    given = {role: replace(problem.tensor(role), dtype=dtype) for role, dtype in dtypes.items()}
+    return replace(problem, **given)  # type: ignore[arg-type]
+
+
+@st.composite
+def direct_problems(draw, op: Op) -> ConvProblem:
+    """Any geometry, layout, types and epilogue of an operator."""
+    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw), work=2000))
+    integers = draw(st.integers(0, 3)) == 0
+    types = {role: "s8" if integers else draw(st.sampled_from((*FLOATS, "s8"))) for role in OPS[op].reads}
+    types[OPS[op].writes] = draw(st.sampled_from((*FLOATS, "s8", "s32")))
+    return replace(with_types(problem, **types), accumulate="s32" if integers else "f32")
+
+
+def _in_order(draw, tensor: Tensor, orders: Sequence[Sequence[str]]) -> Tensor:
+    """The tensor in one of some layouts."""
+    dims = [d for d in draw(st.sampled_from(orders)) if d in tensor.dims]
+    return replace(tensor, dims=tuple(dims), extents=tuple(tensor.extent(d) for d in dims))
+
+
+@st.composite
+def matrix_problems(draw, op: Op) -> ConvProblem:
+    """Problems whose filter and output are matrices as they lie in memory, of types that GEMMs take."""
+    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw), work=2000))
+    sp = problem.spatial
+    dtype = draw(st.sampled_from(("f16", "bf16", "f32")))
+    roles = {*OPS[op].reads, OPS[op].writes}
+    types = dict.fromkeys(roles, dtype) | {OPS[op].writes: draw(st.sampled_from((dtype, "f16", "f32")))}
+    problem = with_types(problem, **types)
+    if op not in PRODUCTS:
+        return problem
+    return replace(
+        problem,
+        w=_in_order(draw, problem.w, (("k", *sp.filter, "c"), ("k", "c", *sp.filter), (*sp.filter, "c", "k"))),
+        y=_in_order(draw, problem.y, (("n", *sp.output, "k"), ("n", "k", *sp.output))),
+    )
+
+
+def unused_names(source: str) -> list[str]:
+    """Constants and parameters of the kernels that nothing mentions."""
+    kernels = source.partition("// ---- kernel")[2]
+    code = re.sub(r"//.*", "", kernels)
+    names = re.findall(r"(?:const\w* [\w ]+ |__restrict__ )(\w+)(?: =|[,\n])", code)
+    return [name for name in names if len(re.findall(rf"\b{name}\b", code)) < 2]
