@@ -142,7 +142,7 @@ class _Parse:
             and word.line != before.end_line
         ):
             return f"the block that opens in line {self._values[opened[-1]].line} is not closed"
-        if word in wording.KEYWORDS and "NAME" in kinds and same_line:
+        if word in wording.KEYWORDS and "NAME" in kinds and "OPERAND" not in kinds and same_line:
             return f"`{word}` is a keyword; choose another name"
         if word.type == "RBRACE" and not opened:
             return "this brace closes nothing"
