@@ -8,7 +8,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import element, inside, loop_nest, make, operands, problems
 
@@ -394,6 +394,7 @@ def in_float32(e, values):
 
 @settings(max_examples=400, deadline=None)
 @given(EXPRESSIONS, SEEDS)
+@example(ep.Call("min", (ep.Acc(), ep.Call("sigmoid", (ep.Call("log", (ep.Number(0.0),)),)))), 0)
 def test_float32_epilogues_stay_within_the_bounds(expression, seed):
     base = make(c=3, k=2, input=(2, 2), filter=(1, 1), dtype="f32")
     tensors = tuple(Tensor(n, "operand", "f32", base.y.dims, base.y.extents) for n in "ab")
@@ -407,6 +408,36 @@ def test_float32_epilogues_stay_within_the_bounds(expression, seed):
             actual[i] = in_float32(expression, values)
     report = verify.check(problem, arrays, actual.reshape(base.y.shape))
     assert report, report
+
+
+def test_what_lies_beyond_a_domain_is_not_checked():
+    """sqrt(acc) is a NaN for half of the elements; the other half is still held to its bounds."""
+    base = make(**SMALL)
+    problem = with_epilogue(base, (ep.Assignment("y", ep.Call("sqrt", (ep.Acc(),))),))
+    arrays = verify.random_inputs(problem, 11)
+    right = rounded(problem, reference(problem, arrays))
+    beyond = np.isnan(right)
+    report = verify.check(problem, arrays, right)
+    assert report
+    assert f"{beyond.sum()} elements pass beyond" in report.message
+    assert verify.check(problem, arrays, np.where(beyond, right.dtype.type(1), right))
+    assert not verify.check(problem, arrays, np.where(beyond, right, right * 2))
+    assert not verify.check(problem, arrays, np.full_like(right, np.nan))
+
+
+def test_what_is_clipped_to_a_domain_is_checked():
+    """sqrt(relu(acc)), and log of it where it is positive."""
+    positive = ep.Binary(">", ep.Acc(), ep.Number(0.5))
+    for value in (
+        ep.Call("sqrt", (ep.Call("relu", (ep.Acc(),)),)),
+        ep.Call("select", (positive, ep.Call("log", (ep.Acc(),)), ep.Number(0.0))),
+    ):
+        problem = with_epilogue(make(**SMALL), (ep.Assignment("y", value),))
+        arrays = verify.random_inputs(problem, 12)
+        right = rounded(problem, reference(problem, arrays))
+        assert "not checked" not in verify.check(problem, arrays, right).message
+        assert verify.check(problem, arrays, right)
+        assert not verify.check(problem, arrays, right + right.dtype.type(0.25))
 
 
 @settings(max_examples=50, deadline=None)

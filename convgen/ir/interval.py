@@ -1,0 +1,189 @@
+"""Epilogues over intervals: how far a float32 evaluation may be from the exact one.
+
+Each value is a pair of ends in float64.  Every operation takes the hull of its results and widens it by
+float32's rounding, so a kernel's value, in whatever order it rounds, lies between the ends.  An end that
+is NaN says that the element passes, or may pass, beyond a function's domain: then nothing is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from convgen.ir import epilogue as ep
+from convgen.ir.problem import ConvProblem
+from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values
+
+#: Float32's relative rounding, with room for division and for contraction to fma.
+EPS = 2.0**-22
+#: Below this, intermediates of float32 functions may flush or overflow to 0 (exp(x) near x = 88).
+TINY = 2.0**-120
+#: Float32's largest finite number: an intermediate beyond it is infinite.
+_LARGEST = float(numpy.finfo(numpy.float32).max)
+
+
+@dataclass(frozen=True)
+class Interval:
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What interval evaluation needs to know of a function of one argument.
+
+    Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of float32's
+    rounding of the argument, on top of the value's: what is lost to cancellation inside.  An `exact`
+    function does not round.
+    """
+
+    turn: float | None = None
+    argument: float = 0.0
+    exact: bool = False
+
+
+_SHAPES: dict[str, Shape] = {
+    "relu": Shape(exact=True),
+    "gelu": Shape(turn=-0.7517915, argument=2),
+    "gelu_tanh": Shape(turn=-0.7524614, argument=2),
+    "silu": Shape(turn=-1.2784645),
+    "sigmoid": Shape(),
+    "tanh": Shape(),
+    "exp": Shape(),
+    "log": Shape(),
+    "sqrt": Shape(),
+    "abs": Shape(turn=0.0, exact=True),
+}
+_EXACT = frozenset({"min", "max", "clamp"})  # and monotone in each argument
+_SWAPPED = {">": "<", ">=": "<="}
+
+
+def epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any) -> Interval:
+    """The epilogue of accumulators, one axis a dim of the result."""
+    if problem.epilogue is None or problem.epilogue.is_identity:
+        return acc
+    on = _Operations(xp)
+    values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
+
+    def go(e: ep.Expr) -> Interval:
+        match e:
+            case ep.Number():
+                exact = on.constant(e.value)
+                return exact if e.value == int(e.value) else on.rounded(exact)
+            case ep.Acc():
+                return on.rounded(acc)  # an integer accumulator is converted to float32
+            case ep.OperandRef() | ep.LocalRef():
+                return values[e.name]
+            case ep.Unary("-"):
+                x = go(e.operand)
+                return Interval(-x.high, -x.low)
+            case ep.Unary("!"):
+                return on.compare("==", go(e.operand), on.constant(0.0))
+            case ep.Binary():
+                return on.binary(e.op, go(e.left), go(e.right))
+            case ep.Call():
+                return on.call(e.function, [go(a) for a in e.arguments])
+        raise TypeError(f"not an epilogue expression: {e!r}")
+
+    for assignment in problem.epilogue.body:
+        values[assignment.name] = go(assignment.value)
+    return values[problem.epilogue.body[-1].name]
+
+
+def _has_zero(x: Interval) -> Array:
+    return (x.low <= 0) & (x.high >= 0)
+
+
+@dataclass(frozen=True)
+class _Operations:
+    """The operations of the epilogue language on intervals.  `xp` is NumPy or CuPy."""
+
+    xp: Any
+
+    def constant(self, value: float) -> Interval:
+        return Interval(self.xp.full((), value), self.xp.full((), value))
+
+    def hull(self, *points: Array) -> Interval:
+        low, high = points[0], points[0]
+        for p in points[1:]:
+            low, high = self.xp.minimum(low, p), self.xp.maximum(high, p)
+        return Interval(low, high)
+
+    def rounded(self, x: Interval, lost: Array | float = 0.0) -> Interval:
+        """Widened by float32's rounding and by `lost`."""
+        xp = self.xp
+        low = x.low * (1 - xp.copysign(EPS, x.low)) - TINY - lost
+        high = x.high * (1 + xp.copysign(EPS, x.high)) + TINY + lost
+        return Interval(*(xp.where(abs(end) > _LARGEST, xp.copysign(xp.inf, end), end) for end in (low, high)))
+
+    def unknown_where(self, condition: Array, x: Interval) -> Interval:
+        return Interval(*(self.xp.where(condition, self.xp.nan, end) for end in (x.low, x.high)))
+
+    def known(self, result: Interval, *arguments: Interval) -> Interval:
+        """The result, unknown where an argument is.  For operations that would lose a NaN."""
+        unknown = sum(self.xp.isnan(end) for x in arguments for end in (x.low, x.high)) > 0
+        return self.unknown_where(unknown, result)
+
+    def compare(self, op: str, a: Interval, b: Interval) -> Interval:
+        """[certain, possible], as 0 and 1."""
+        if op in _SWAPPED:
+            op, a, b = _SWAPPED[op], b, a
+        same = (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
+        meet = (a.low <= b.high) & (b.low <= a.high)
+        certain, possible = {
+            "<": (a.high < b.low, a.low < b.high),
+            "<=": (a.high <= b.low, a.low <= b.high),
+            "==": (same, meet),
+            "!=": (~meet, ~same),
+        }[op]
+        return self.known(Interval(certain * 1.0, possible * 1.0), a, b)
+
+    def binary(self, op: str, a: Interval, b: Interval) -> Interval:
+        f = OPERATORS[op]
+        if op in ("&&", "||"):  # monotone in the truth of each side
+            a, b = (self.compare("!=", x, self.constant(0.0)) for x in (a, b))
+            return self.known(Interval(f(a.low, b.low), f(a.high, b.high)), a, b)
+        if op not in "+-*/":
+            return self.compare(op, a, b)
+        spread = self.rounded(self.hull(*(f(x, y) for x in (a.low, a.high) for y in (b.low, b.high))))
+        if op == "/":
+            return self.unknown_where(_has_zero(b), spread)
+        if op == "*":  # infinity times 0
+            return self.unknown_where((self.unbounded(a) & _has_zero(b)) | (self.unbounded(b) & _has_zero(a)), spread)
+        return spread
+
+    def unbounded(self, x: Interval) -> Array:
+        return self.xp.isinf(x.low) | self.xp.isinf(x.high)
+
+    def call(self, name: str, arguments: list[Interval]) -> Interval:
+        xp, f, x = self.xp, FUNCTIONS[name], arguments[0]
+        if name in _EXACT:
+            ends = (f(xp, *(i.low for i in arguments)), f(xp, *(i.high for i in arguments)))
+            return self.known(Interval(*ends), *arguments)
+        if name == "select":
+            return self.select(self.compare("!=", x, self.constant(0.0)), *arguments[1:])
+        if name == "leaky_relu":
+            positive = self.compare(">", x, self.constant(0.0))
+            return self.select(positive, x, self.binary("*", arguments[1], x))
+        shape = _SHAPES[name]
+        points = [x.low, x.high]
+        if shape.turn is not None:
+            points.append(xp.minimum(xp.maximum(shape.turn, x.low), x.high))
+        values = self.hull(*(f(xp, p) for p in points))
+        if shape.exact:
+            return self.known(values, x)
+        lost = shape.argument * EPS * xp.maximum(abs(x.low), abs(x.high)) if shape.argument else 0.0
+        return self.rounded(values, lost)
+
+    def select(self, condition: Interval, yes: Interval, no: Interval) -> Interval:
+        xp = self.xp
+        low, high = xp.minimum(yes.low, no.low), xp.maximum(yes.high, no.high)
+        certain, impossible = condition.low != 0, condition.high == 0
+        chosen = Interval(
+            xp.where(certain, yes.low, xp.where(impossible, no.low, low)),
+            xp.where(certain, yes.high, xp.where(impossible, no.high, high)),
+        )
+        return self.known(chosen, condition)
