@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
 
@@ -123,10 +124,11 @@ class ForeignLibrary(CupyLibrary):
         if kind not in _DLPACK_GPU:
             hint = "cupy.asarray copies it there; kernel.emulate runs on the CPU"
             raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: {hint}")
-        if stream is None:
-            return _cupy().from_dlpack(array)
-        with on_stream(device, stream):
-            return _cupy().from_dlpack(array)
+        with nullcontext() if stream is None else on_stream(device, stream):
+            try:
+                return _cupy().from_dlpack(array)
+            except (TypeError, ValueError, NotImplementedError, BufferError) as error:
+                raise WrongType(f"{name}, a {type(array).__name__}: CuPy cannot read it by DLPack: {error}") from None
 
 
 #: DLDeviceType: CUDA, CUDA managed.
@@ -169,8 +171,18 @@ def on_stream(device: int, stream: int) -> ExitStack:
     cupy = _cupy()
     stack = ExitStack()
     stack.enter_context(cupy.cuda.Device(device))
-    stack.enter_context(cupy.cuda.ExternalStream(stream, device))
+    stack.enter_context(cupy.cuda.Stream.from_external(_Stream(stream)))
     return stack
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A handle, by the protocol that CuPy asks for."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
 
 
 def check_numpy(array: object, slot: Slot) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import Gemm
+from convgen.runtime import arrays
 from convgen.runtime.errors import DriverError
 
 #: cudaDataType of an element type (library_types.h).
@@ -54,7 +55,7 @@ def prepare(step: Gemm, buffers: dict[str, int], device: int, stream: int) -> Ca
 
     def call() -> None:
         # CuPy's wrapper puts the product on CuPy's current stream
-        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream, device):
+        with arrays.on_stream(device, stream):
             factors = ctypes.addressof(alpha), ctypes.addressof(beta)
             handle = cupy.cuda.device.get_cublas_handle()
             head = handle, *operations, step.n, step.m, step.k
