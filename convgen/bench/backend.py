@@ -29,6 +29,7 @@ Array = Any
 class Backend(Protocol):
     name: str
     xp: Any  # the array library that `as_xp` gives, for references
+    out_of_memory: tuple[type[Exception], ...]  # what allocating raises
 
     def stream(self) -> Any:
         """Context in which the backend's stream is the current one; on leaving, its work is done."""
@@ -95,6 +96,7 @@ class CupyBackend:
         import cupy
 
         self.cupy = self.xp = cupy
+        self.out_of_memory: tuple[type[Exception], ...] = (cupy.cuda.memory.OutOfMemoryError,)
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     @contextmanager
@@ -173,6 +175,10 @@ class TorchBackend:
         import torch
 
         self.torch, self.cupy, self.xp = torch, cupy, cupy
+        self.out_of_memory: tuple[type[Exception], ...] = (
+            torch.cuda.OutOfMemoryError,
+            cupy.cuda.memory.OutOfMemoryError,
+        )
         self._stream = torch.cuda.Stream()
 
     def dtype(self, name: str) -> Any:

@@ -30,12 +30,12 @@ class NoBaseline(Exception):
 
 def cudnn(problem: ConvProblem, backend: TorchBackend, retunes: int = RETUNES) -> Timing:
     """The bare convolution, whatever the epilogue.  Raises NoBaseline."""
-    return _best_of(_convolution(problem, backend), backend, retunes)
+    return _best_of(lambda: _convolution(problem, backend), backend, retunes)
 
 
 def cudnn_bias_relu(problem: ConvProblem, backend: TorchBackend, retunes: int = RETUNES) -> Timing:
     """relu(conv + bias[k]) in cuDNN's fused call.  Raises NoBaseline."""
-    return _best_of(_convolution_bias_relu(problem, backend), backend, retunes)
+    return _best_of(lambda: _convolution_bias_relu(problem, backend), backend, retunes)
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,21 @@ class Launches:
         return len(self.results)
 
 
-def _best_of(launches: Launches, backend: TorchBackend, retunes: int) -> Timing:
-    timings = []
-    flags = backend.torch.backends.cudnn.flags
-    with flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
-        for _ in range(retunes):
-            with ThreadPoolExecutor(1) as thread:
-                try:
-                    timings.append(thread.submit(time_graph, launches.run, launches.sets, backend).result())
-                except RuntimeError as e:  # PyTorch's: no engine for it, or out of memory
-                    raise NoBaseline(str(e).splitlines()[0]) from None
+def _best_of(make: Callable[[], Launches], backend: TorchBackend, retunes: int) -> Timing:
+    """The best time of several threads, each of which makes cuDNN choose anew."""
+    try:
+        launches = make()
+        flags = backend.torch.backends.cudnn.flags
+        with flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
+            timings = [_in_a_thread(lambda: time_graph(launches.run, launches.sets, backend)) for _ in range(retunes)]
+    except RuntimeError as e:  # PyTorch's: cuDNN has no engine for it, or memory is short
+        raise NoBaseline(str(e).splitlines()[0]) from None
     return min(timings, key=lambda t: t.us)
+
+
+def _in_a_thread(act: Callable[[], Timing]) -> Timing:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(act).result()
 
 
 @dataclass(frozen=True)

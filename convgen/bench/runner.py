@@ -51,7 +51,10 @@ class Bench:
 
     def _row(self, entry: Entry, kernels: dict[str, Artifact | Failure]) -> Row:
         problem = entry.problem
-        results = self._results(entry, kernels)
+        try:
+            results = self._results(entry, kernels)
+        except self.backend.out_of_memory:
+            results = {c: Result(job.strategy, note="the GPU's memory is too small") for c, job in entry.jobs.items()}
         fused = is_bias_relu(problem)
         row = Row(
             entry.name, str(problem.op), problem.n, str(problem), 2 * problem.macs, problem.min_bytes, results,

@@ -65,6 +65,7 @@ class FakeBackend:
 
     name = "fake"
     xp = numpy
+    out_of_memory = (MemoryError,)
 
     def __init__(self) -> None:
         self.spent = 0.0  # microseconds
@@ -449,6 +450,15 @@ def test_a_launch_that_fails_is_a_row_that_says_so(
     monkeypatch.setitem(KERNELS, "auto", (1.0, "fails"))
     assert cli.main(["bench", str(spec)]) == 1
     assert "DriverError: the launch failed" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_a_row_that_says_so(gpu: FakeBackend, spec: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    def full(tensor: Tensor) -> numpy.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr(gpu, "poisoned", full)
+    assert cli.main(["bench", str(spec)]) == 1
+    assert "second, auto: the GPU's memory is too small" in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_the_rows_that_are_there(
