@@ -1,0 +1,189 @@
+"""The host's C++17 compiler: the runtime, once for a machine; each generated source, unchanged.
+
+Both are kept in the cache by content.  A source is compiled with the header of include/ before it, and with
+two sanitizers whose calls the runtime answers: the address sanitizer reports every access to global memory,
+the undefined-behaviour sanitizer what C++ leaves undefined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
+from convgen.runtime.cache import Cache
+
+_HERE = Path(__file__).resolve().parent
+INCLUDE = _HERE / "include"
+RUNTIME = _HERE / "runtime"
+#: The generated source's name inside the folder where it is compiled, and so in debug information.
+SOURCE = "kernel.cu"
+
+_COMMON = ("-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
+_UNDEFINED = "-fsanitize=bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift-exponent"
+#: What makes a compiler call the runtime for each access to memory, by family.
+_OUTLINED = {
+    "gcc": ("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0", "--param=asan-globals=0"),
+    "clang": tuple(
+        f"-mllvm={option}"
+        for option in ("-asan-instrumentation-with-call-threshold=0", "-asan-stack=0", "-asan-globals=0")
+    ),
+}
+_FAMILY_ONLY = {"gcc": ("-fno-gnu-unique",), "clang": ()}
+
+
+@dataclass(frozen=True)
+class HostCompiler:
+    path: str
+    family: str  # "gcc" | "clang"
+    version: str
+
+    def run(self, arguments: Sequence[str], folder: Path) -> str:
+        """Runs it in a folder; the text of its errors, empty where there are none."""
+        done = subprocess.run([self.path, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else done.stderr or f"{self.path} failed without a message"
+
+
+@cache
+def host_compiler() -> HostCompiler:
+    """CONVGEN_CXX or CXX where set, else the first of c++, g++, clang++.  Raises NoHostCompiler."""
+    asked = [os.environ[name] for name in ("CONVGEN_CXX", "CXX") if os.environ.get(name)]
+    for name in [*asked[:1]] or ["c++", "g++", "clang++"]:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        try:
+            shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return HostCompiler(path, "clang" if "clang" in shown else "gcc", shown.strip())
+    wanted = f"the compiler {asked[0]!r} cannot be run" if asked else "no C++17 compiler was found"
+    raise NoHostCompiler(
+        f"{wanted}: the emulator needs one; install g++ or clang++ (Debian, Ubuntu: apt install g++; "
+        "Fedora: dnf install gcc-c++; macOS: xcode-select --install), or name one in CXX"
+    )
+
+
+@cache
+def _folder() -> Path:
+    """Where this process keeps the libraries that it loads."""
+    import atexit
+
+    folder = Path(tempfile.mkdtemp(prefix="convgen-emulator-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _digest(*parts: str | bytes) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little") + data)
+    return total.hexdigest()
+
+
+def _build(key: str, files: dict[str, str | bytes], arguments: Sequence[str], name: str) -> tuple[Path | None, str]:
+    """The path of a shared library, from the cache or made of `files`; or the compiler's errors."""
+    cache_, library = Cache(), _folder() / f"{key}.so"
+    if library.exists():
+        return library, ""
+    hit = cache_.get(key)
+    if hit is None:
+        with tempfile.TemporaryDirectory(prefix="convgen-build-") as temporary:
+            folder = Path(temporary)
+            for file, text in files.items():
+                (folder / file).write_bytes(text.encode() if isinstance(text, str) else text)
+            errors = host_compiler().run([*arguments, "-o", name], folder)
+            if errors:
+                return None, errors
+            hit = {name: (folder / name).read_bytes()}
+        cache_.put(key, hit)
+    staging = library.with_suffix(f".{os.getpid()}")
+    staging.write_bytes(hit[name])
+    staging.rename(library)
+    return library, ""
+
+
+@cache
+def _runtime_sources() -> str:
+    files = sorted([*RUNTIME.iterdir(), *INCLUDE.iterdir()])
+    return _digest(*(part for f in files for part in (f.name, f.read_bytes())))
+
+
+@cache
+def runtime_library() -> Path:
+    """The runtime, compiled where it is not in the cache.  Raises NoHostCompiler."""
+    compiler = host_compiler()
+    arguments = [*_COMMON, "-O1", "-fno-exceptions", "-fno-rtti", f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"]
+    key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *arguments)
+    library, errors = _build(key, {}, arguments, "runtime.so")
+    if library is None:
+        raise NoHostCompiler(
+            f"{compiler.path} cannot compile the emulator (C++17 on x86-64 or 64-bit ARM):\n{_head(errors)}"
+        )
+    return library
+
+
+def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
+    """A generated source as a shared library with one `convgen_call_<entry>` an entry.
+
+    Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
+    """
+    compiler = host_compiler()
+    debug = os.environ.get("CONVGEN_EMULATOR_DEBUG")
+    level = ["-O0", "-g"] if debug else ["-O1", "-g1"]
+    sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
+    arguments = [
+        *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers, "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
+        "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
+        "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
+    ]  # fmt: skip
+    entry = f'#include "convgen_emulator.h"\n#include "{SOURCE}"\nu8 shared_memory[1];\n'
+    entry += "".join(f"CONVGEN_ENTRY({name})\n" for name in entries)
+    if debug:  # the debugger finds the source where the user has put it
+        folder = Path(debug)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SOURCE).write_text(source, encoding="utf-8")
+        arguments.append(f"-fdebug-prefix-map=./={folder.resolve()}/")
+        entry = entry.replace(f'"{SOURCE}"', f'"{folder.resolve() / SOURCE}"')
+    key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *arguments)
+    library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")
+    if library is None:
+        raise EmulationError(", ".join(entries), _compile_findings(errors, source))
+    return library
+
+
+_ERROR = re.compile(rf"^(?:\S*/)?{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
+
+
+def _compile_findings(errors: str, source: str) -> list[Finding]:
+    lines = source.splitlines()
+    found = [
+        Finding("compile", message, int(line), lines[int(line) - 1].strip() if int(line) <= len(lines) else "")
+        for line, message in _ERROR.findall(errors)[:12]
+    ]
+    return found or [Finding("compile", f"{host_compiler().path} refuses the source:\n{_head(errors)}")]
+
+
+def _head(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().splitlines()[:lines])
+
+
+def line_of(library: Path, address: int) -> int:
+    """The line of the generated source that an instruction of a kernel's library comes from; 0 if unknown."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
+    if tool is None:
+        return 0
+    command = [tool, f"--obj={library}" if tool.endswith("symbolizer") else f"--exe={library}", "-i", hex(address)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(rf"{re.escape(SOURCE)}:(\d+)", shown)
+    return int(found[1]) if found else 0

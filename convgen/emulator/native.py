@@ -1,0 +1,102 @@
+"""The runtime's C interface: its records (runtime/launch.h has the same layout), its functions, its memory."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from functools import cache
+
+import numpy
+
+from convgen.emulator.compiler import runtime_library
+
+Progress = CFUNCTYPE(c_int, c_uint32, c_uint32)
+
+
+class Region(Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("base", c_uint64),
+        ("bytes", c_uint64),
+        ("element_bytes", c_uint64),
+        ("writable", c_uint32),
+        ("reserved", c_uint32),
+    )
+
+
+class Request(Structure):
+    _fields_ = (
+        ("entry", c_void_p),
+        ("parameters", POINTER(c_void_p)),
+        ("seed", c_uint64),
+        ("grid", c_uint32 * 3),
+        ("block", c_uint32),
+        ("cluster", c_uint32),
+        ("shared_bytes", c_uint32),
+        ("registers", c_uint32),
+        ("checks", c_uint32),
+        ("threads", c_uint32),
+        ("region_count", c_uint32),
+        ("regions", POINTER(Region)),
+        ("progress", Progress),
+    )
+
+
+class Map(Structure):
+    _fields_ = (
+        ("base", c_uint64),
+        ("dims", c_uint64 * 5),
+        ("strides", c_uint64 * 5),
+        ("element_strides", c_uint32 * 5),
+        ("box", c_uint32 * 5),
+        ("lower", c_int * 3),
+        ("upper", c_int * 3),
+        ("channels", c_uint32),
+        ("pixels", c_uint32),
+        ("rank", c_uint32),
+        ("im2col", c_uint32),
+        ("element_bytes", c_uint32),
+        ("swizzle", c_uint32),
+        ("fill", c_uint32),
+    )
+
+
+#: What a kernel's 128 bytes begin with, before the address of the map's fields.
+MAP_MAGIC = 0x70616D726F736E74
+MAP_BYTES = 128
+
+
+@cache
+def runtime() -> ctypes.CDLL:
+    """The loaded runtime, its symbols visible to kernels.  Raises NoHostCompiler."""
+    library = ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
+    library.convgen_emulator_run.argtypes = [POINTER(Request), POINTER(c_void_p)]
+    library.convgen_emulator_free.argtypes = [c_void_p]
+    library.convgen_emulator_allocate.argtypes = [c_uint64]
+    library.convgen_emulator_allocate.restype = c_void_p
+    library.convgen_emulator_release.argtypes = [c_void_p, c_uint64]
+    return library
+
+
+@cache
+def kernel(path: str) -> ctypes.CDLL:
+    runtime()
+    return ctypes.CDLL(path)
+
+
+class Buffer:
+    """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError."""
+
+    def __init__(self, name: str, size: int, element_bytes: int = 1) -> None:
+        self.name, self.size, self.element_bytes = name, size, element_bytes
+        self.address = runtime().convgen_emulator_allocate(size) or 0
+        if not self.address:
+            raise MemoryError(f"no {size} bytes for {name}")
+        array = (ctypes.c_uint8 * size).from_address(self.address)
+        self.bytes = numpy.frombuffer(array, numpy.uint8) if size else numpy.empty(0, numpy.uint8)
+
+    def release(self) -> None:
+        runtime().convgen_emulator_release(self.address, self.size)
+
+    def region(self, writable: bool = True) -> Region:
+        return Region(self.name.encode(), self.address, self.size, self.element_bytes, int(writable), 0)

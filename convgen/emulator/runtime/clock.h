@@ -1,0 +1,56 @@
+// Vector clocks: what a thread has seen happen.
+//
+// Every thread of a cluster is an agent with a count of its releases.  What works asynchronously is an agent
+// too: an mbarrier counts its phases, a warpgroup its MMA groups, a thread its copy and store groups.  An
+// access is known by its agent and count (its epoch); a thread may rely on it once its clock covers the epoch.
+#pragma once
+
+#include <vector>
+
+#include "convgen_emulator.h"
+
+namespace convgen_emulator {
+
+using Agent = u32;
+
+struct Epoch {
+  Agent agent = 0;
+  u32 count = 0;
+};
+
+class Counts {
+ public:
+  u32 operator[](Agent a) const { return a < counts_.size() ? counts_[a] : 0; }
+  bool covers(Epoch e) const { return (*this)[e.agent] >= e.count; }
+  void raise(Epoch e) {
+    if (e.agent >= counts_.size()) counts_.resize(e.agent + 1);
+    if (counts_[e.agent] < e.count) counts_[e.agent] = e.count;
+  }
+  void join(const Counts& other) {
+    if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size());
+    u32* to = counts_.data();
+    const u32* from = other.counts_.data();
+    for (size_t i = 0, n = other.counts_.size(); i < n; ++i) to[i] = to[i] < from[i] ? from[i] : to[i];
+  }
+  void clear() { counts_.clear(); }
+
+ private:
+  std::vector<u32> counts_;
+};
+
+// `seen`: what happened before; `fenced`: the part of it that a proxy fence has made visible to
+// asynchronous reads.  Both travel along every synchronisation.
+struct Clock {
+  Counts seen, fenced;
+
+  void join(const Clock& other) {
+    seen.join(other.seen);
+    fenced.join(other.fenced);
+  }
+  void clear() {
+    seen.clear();
+    fenced.clear();
+  }
+};
+
+}  // namespace convgen_emulator

@@ -1,0 +1,352 @@
+// Asynchronous copies: cp.async of a thread, TMA loads and stores of boxes that a tensor map describes.
+
+#include "state.h"
+
+namespace convgen_emulator {
+
+// ---- groups ----------------------------------------------------------------------------------------------
+
+static bool sleeps_for(const Thread* t, WaitFor what, u32 group) { return t->wait.what == what && group < t->wait.value; }
+
+static void commit(Groups& groups) {
+  groups.reading.push_back(0);
+  groups.writing.push_back(0);
+  groups.lines.push_back(0);
+}
+
+static void use(Groups& groups, Block* block) {
+  if (groups.used) return;
+  groups.used = true;
+  groups.agent = new_agent(block);
+}
+
+static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pending, WaitFor what, int line) {
+  if (groups.committed() <= u32(pending)) return;
+  const u32 target = groups.committed() - u32(pending);
+  while (!groups.done(counts, target)) sleep({what, line, &groups, target});
+  if (groups.waited < target) groups.waited = target;
+  current->clock.seen.raise({groups.agent, target});
+}
+
+// ---- cp.async --------------------------------------------------------------------------------------------
+
+struct CpAsync : Operation {
+  u32 offset, bytes, source_bytes, group;
+  const void* source;
+
+  using Operation::Operation;
+  bool needed() const override { return sleeps_for(issuer, WaitFor::cp_async, group); }
+  bool perform() override {
+    u8* to = &block->shared[offset];
+    memset(to, 0, bytes);
+    memcpy(to, source, source_bytes);
+    check_landed(block, offset, bytes, line, Content::ordinary, {issuer->copies.agent, group + 1});
+    --issuer->copies.writing[group];
+    if (issuer->wait.what == WaitFor::cp_async) wake(issuer);
+    return true;
+  }
+  const char* left_over() const override { return "the thread's cp.async is never waited for"; }
+};
+
+static void check_global(const void* address, u64 bytes, bool write, int line);  // global.cc
+
+void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, int line) {
+  Thread* t = current;
+  Block* block = t->block;
+  check_aligned(destination, bytes, "cp.async", line);
+  const u32 offset = shared_offset(block, destination, bytes, "cp.async", line);
+  if (source_bytes > bytes) fatal("out of bounds", line, format("cp.async of %u bytes from a source of %u", bytes, source_bytes));
+  if (source_bytes) {
+    if (reinterpret_cast<u64>(source) % bytes) fatal("misaligned", line, format("cp.async of %u bytes from %p", bytes, source));
+    check_global(source, source_bytes, false, line);
+  }
+  use(t->copies, block);
+  auto copy = std::make_unique<CpAsync>(line, block, t);
+  copy->offset = offset;
+  copy->bytes = bytes;
+  copy->source = source;
+  copy->source_bytes = source_bytes;
+  copy->group = t->copies.committed();
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, copy->group + 1}, line}, Content::in_flight, "copies to");
+  memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
+  ++t->copies.writing[copy->group];
+  start(std::move(copy));
+}
+
+void cp_async_wait(int pending, int line) { wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, line); }
+
+// ---- tensor maps -----------------------------------------------------------------------------------------
+
+static const Map& find_map(const TensorMap* map, int rank, bool im2col, int line) {
+  MapHandle handle;
+  memcpy(&handle, map, sizeof handle);
+  if (handle.magic != map_magic) fatal("tensor map", line, "this is no tensor map: a const __grid_constant__ parameter is due");
+  const Map& m = *handle.map;
+  if (int(m.rank) != rank || bool(m.im2col) != im2col) {
+    fatal("tensor map", line, format("a %s copy of rank %d with an %s map of rank %u", im2col ? "im2col" : "tiled", rank,
+                                     m.im2col ? "im2col" : "tiled", m.rank));
+  }
+  return m;
+}
+
+// The hardware swizzles bits of the absolute address: 16-byte units within a span, by the 128-byte row.
+static u32 swizzled(u32 address, u32 span) { return span ? address ^ (address >> 3 & (span - 16)) : address; }
+
+// A box: rows of `row_bytes`, packed one after the other in shared memory.
+struct Box {
+  u32 row_bytes, rows;
+  u32 bytes() const { return row_bytes * rows; }
+};
+
+static Box box_of(const Map& m) {
+  if (m.im2col) return {m.channels * m.element_bytes, m.pixels};
+  Box box{m.box[0] * m.element_bytes, 1};
+  for (u32 i = 1; i < m.rank; ++i) box.rows *= (m.box[i] + m.element_strides[i] - 1) / m.element_strides[i];
+  return box;
+}
+
+struct Coords {
+  int at[5];
+  int offset[3];  // of the tap, im2col
+};
+
+// Visits the rows of a box in order: visit(row, address of the row's element 0 of dim 0, inside), where `inside`
+// tells whether the coordinates beyond dim 0 are in the tensor.
+template <class Visit>
+static void each_row(const Map& m, const Coords& c, Visit visit) {
+  const u32 rows = box_of(m).rows;
+  int at[5];
+  u32 index[5] = {};
+  for (u32 i = 0; i < m.rank; ++i) at[i] = c.at[i];
+  for (u32 row = 0; row < rows; ++row) {
+    bool inside = true;
+    u64 address = m.base;
+    for (u32 i = 1; i < m.rank; ++i) {
+      const long long position = (long long)at[i] + (m.im2col && i + 1 < m.rank ? c.offset[i - 1] : 0);
+      inside = inside && position >= 0 && position < (long long)m.dims[i];
+      address += u64(position) * m.strides[i];
+    }
+    visit(row, address, inside);
+    for (u32 i = 1; i < m.rank; ++i) {
+      at[i] += int(m.element_strides[i]);
+      if (m.im2col) {
+        // the walk turns round at the box's upper corner; images have no end
+        if (i + 1 == m.rank || at[i] <= int(m.dims[i]) - 1 + m.upper[i - 1]) break;
+        at[i] = m.lower[i - 1];
+      } else {
+        if (++index[i] * m.element_strides[i] < m.box[i]) break;
+        index[i] = 0;
+        at[i] = c.at[i];
+      }
+    }
+  }
+}
+
+// The elements of a row that lie in the tensor: [first, last) of the row's.
+struct Columns {
+  u32 first, last;
+};
+static Columns inside_columns(const Map& m, int c0) {
+  const long long extent = (long long)m.dims[0], width = m.im2col ? m.channels : m.box[0];
+  const auto clip = [&](long long v) { return u32(v < 0 ? 0 : v > width ? width : v); };
+  return {clip(-(long long)c0), clip(extent - c0)};
+}
+
+constexpr u32 tma_alignment = 128, unit = 16;
+
+static u32 check_box(const Block* block, u32 address, const Box& box, const char* what, int line) {
+  check_aligned(address, tma_alignment, what, line);
+  return shared_offset(block, address, box.bytes(), what, line);
+}
+
+// Visits the bytes of a packed box, visit(offset, bytes): as a whole, or where it ends within a swizzled line of
+// 128 bytes unit by unit.
+template <class Visit>
+static void each_stretch(const Block* block, u32 address, u32 bytes, u32 span, Visit visit) {
+  if (!span || bytes % tma_alignment == 0) return visit(address - block->base, bytes);
+  for (u32 i = 0; i < bytes; i += unit) visit(swizzled(address + i, span) - block->base, unit);
+}
+
+// ---- TMA loads -------------------------------------------------------------------------------------------
+
+struct TmaLoad : Operation {
+  const Map* map;
+  Coords coords;
+  u32 address;
+  Mbarrier* barrier;
+
+  using Operation::Operation;
+  bool needed() const override { return !barrier->waiters.empty(); }
+  bool perform() override {
+    const Map& m = *map;
+    const Box box = box_of(m);
+    const Columns columns = inside_columns(m, coords.at[0]);
+    std::vector<u8> row_data(box.row_bytes);
+    each_row(m, coords, [&](u32 row, u64 from, bool inside) {
+      for (u32 i = 0; i < box.row_bytes; i += m.element_bytes) memcpy(&row_data[i], &m.fill, m.element_bytes);
+      if (inside && columns.first < columns.last) {
+        const u64 start = from + (long long)(coords.at[0] + int(columns.first)) * m.element_bytes;
+        memcpy(&row_data[columns.first * m.element_bytes], reinterpret_cast<const void*>(start),
+               (columns.last - columns.first) * m.element_bytes);
+      }
+      const u32 to = address + row * box.row_bytes;
+      for (u32 i = 0; i < box.row_bytes; i += unit) {
+        memcpy(&block->shared[swizzled(to + i, m.swizzle) - block->base], &row_data[i], unit);
+      }
+    });
+    const Epoch epoch{barrier->agent, barrier->phase + 1};
+    each_stretch(block, address, box.bytes(), m.swizzle, [&](u32 offset, u32 bytes) {
+      check_landed(block, offset, bytes, line, Content::asynchronous, epoch);
+    });
+    bytes_arrive(*barrier, box.bytes());
+    return true;
+  }
+  const char* left_over() const override { return "the block ends while this load is on its way: nobody has waited for it"; }
+};
+
+static void load_into(Block* block, const Map& m, const Coords& coords, u32 destination, u32 barrier, int line) {
+  Thread* t = current;
+  const Box box = box_of(m);
+  check_box(block, destination, box, "a TMA load", line);
+  Mbarrier& b = use_mbarrier(block, barrier, line);
+  if (!b.fenced && !t->clock.fenced.covers(b.initialised)) {
+    finding("proxy fence", line,
+            format("completes on the mbarrier at %s, whose initialisation at line %d no fence_mbarrier_init has followed",
+                   shared_name(block, b.offset).c_str(), b.line));
+  }
+  auto load = std::make_unique<TmaLoad>(line, block, t);
+  load->map = &m;
+  load->coords = coords;
+  load->address = destination;
+  load->barrier = &b;
+  const Access access{{b.agent, b.phase + 1}, line};
+  each_stretch(block, destination, box.bytes(), m.swizzle, [&](u32 offset, u32 bytes) {
+    check_write(block, offset, bytes, OneThread{t}, Proxy::asynchronous, access, Content::in_flight, "loads to");
+    memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
+  });
+  start(std::move(load));
+}
+
+void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, const int* coords, const u16* offsets, u32 blocks,
+              int line) {
+  preemption_point();
+  Block* block = current->block;
+  const Map& m = find_map(map, rank, offsets != nullptr, line);
+  Coords c{};
+  for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
+  for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
+  if (!blocks) return load_into(block, m, c, destination, barrier, line);
+  auto& all = block->cluster->blocks;
+  if (blocks >> all.size()) fatal("out of bounds", line, format("multicast to 0x%x in a cluster of %zu blocks", blocks, all.size()));
+  for (auto& other : all) {
+    if (!(blocks >> other->rank & 1)) continue;
+    if (!other->alive) fatal("out of bounds", line, format("multicast to block %u of the cluster, which has exited", other->rank));
+    load_into(other.get(), m, c, destination, barrier, line);
+  }
+}
+
+// ---- TMA stores ------------------------------------------------------------------------------------------
+
+struct TmaStore : Operation {
+  const Map* map;
+  Coords coords;
+  u32 address, group;
+  std::vector<u8> data;  // once it has read shared memory
+
+  using Operation::Operation;
+  bool needed() const override {
+    return sleeps_for(issuer, WaitFor::bulk, group) || (data.empty() && sleeps_for(issuer, WaitFor::bulk_read, group));
+  }
+  bool perform() override {
+    const Map& m = *map;
+    const Box box = box_of(m);
+    Groups& groups = issuer->stores;
+    const bool read_now = data.empty();
+    if (read_now) {
+      data.resize(box.bytes());
+      for (u32 i = 0; i < box.bytes(); i += unit) {
+        memcpy(&data[i], &block->shared[swizzled(address + i, m.swizzle) - block->base], unit);
+      }
+      --groups.reading[group];
+    } else {
+      const Columns columns = inside_columns(m, coords.at[0]);
+      each_row(m, coords, [&](u32 row, u64 to, bool inside) {
+        if (!inside || columns.first >= columns.last) return;
+        memcpy(reinterpret_cast<void*>(to + (long long)(coords.at[0] + int(columns.first)) * m.element_bytes),
+               &data[row * box.row_bytes + columns.first * m.element_bytes], (columns.last - columns.first) * m.element_bytes);
+      });
+      --groups.writing[group];
+    }
+    if (issuer->wait.what == WaitFor::bulk || issuer->wait.what == WaitFor::bulk_read) wake(issuer);
+    return !read_now;
+  }
+  const char* left_over() const override { return nullptr; }  // the issuer's exit tells
+};
+
+void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, int line) {
+  preemption_point();
+  Thread* t = current;
+  Block* block = t->block;
+  const Map& m = find_map(map, rank, false, line);
+  const Box box = box_of(m);
+  check_box(block, source, box, "a TMA store", line);
+  use(t->stores, block);
+  auto operation = std::make_unique<TmaStore>(line, block, t);
+  operation->map = &m;
+  for (int i = 0; i < rank; ++i) operation->coords.at[i] = coords[i];
+  operation->address = source;
+  operation->group = t->stores.committed();
+  const Access access{{t->stores.agent, operation->group + 1}, line};
+  const Columns columns = inside_columns(m, coords[0]);
+  const u32 first = columns.first * m.element_bytes / unit * unit, last = columns.last * m.element_bytes;
+  each_row(m, operation->coords, [&](u32 row, u64, bool inside) {
+    for (u32 i = first; inside && i < last; i += unit) {
+      const u32 at = swizzled(source + row * box.row_bytes + i, m.swizzle) - block->base;
+      check_read(block, at, unit, OneThread{t}, Proxy::asynchronous, access, "stores from");
+    }
+  });
+  ++t->stores.reading[operation->group];
+  ++t->stores.writing[operation->group];
+  t->stores.lines[operation->group] = line;
+  start(std::move(operation));
+}
+
+void bulk_wait(int pending, bool read, int line) {
+  Groups& groups = current->stores;
+  wait_groups(groups, read ? groups.reading : groups.writing, pending, read ? WaitFor::bulk_read : WaitFor::bulk, line);
+}
+
+static void check_wgmma_waited(Thread* t);  // wgmma.cc
+
+// What a thread must have waited for before it exits.
+static void check_waited(Thread* t) {
+  check_wgmma_waited(t);
+  const Groups& groups = t->stores;
+  for (u32 g = groups.waited; g <= groups.committed(); ++g) {
+    if (!groups.lines[g]) continue;
+    finding("in flight at exit", groups.lines[g],
+            g == groups.committed() ? "the thread exits with this store in no group: nothing can wait for it"
+                                    : "the thread exits without waiting until this store has read shared memory");
+  }
+}
+
+}  // namespace convgen_emulator
+
+using namespace convgen_emulator;
+
+void cp_async_commit_group(int) {
+  use(current->copies, current->block);
+  commit(current->copies);
+}
+
+void bulk_commit_group(int) {
+  preemption_point();
+  use(current->stores, current->block);
+  commit(current->stores);
+}
+
+void prefetch_tensormap(const TensorMap* map, int line) {
+  MapHandle handle;
+  memcpy(&handle, map, sizeof handle);
+  if (handle.magic != map_magic) fatal("tensor map", line, "prefetches what is no tensor map");
+}

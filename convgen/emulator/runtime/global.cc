@@ -1,0 +1,171 @@
+// Global memory: the compiler reports every load and store of the generated code (kernel address sanitizer,
+// outlined), and undefined arithmetic (undefined behaviour sanitizer); what they mean is decided here.
+
+#include <dlfcn.h>
+#include <signal.h>
+
+#include "state.h"
+
+namespace convgen_emulator {
+
+static const void* image_base(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) ? info.dli_fbase : nullptr;
+}
+
+static u64 image_offset(const void* return_address) {
+  return u64(return_address) - 1 - u64(image_base(return_address));
+}
+
+static std::string describe_global(u64 address) {
+  const Region* nearest = nullptr;
+  u64 distance = ~0ull;
+  for (u32 i = 0; i < machine->request->region_count; ++i) {
+    const Region& r = machine->request->regions[i];
+    const u64 away = address < r.base ? r.base - address : address >= r.base + r.bytes ? address - (r.base + r.bytes) : 0;
+    if (away < distance) {
+      distance = away;
+      nearest = &r;
+    }
+  }
+  if (!nearest || distance > 1ull << 36) return format("address 0x%llx, far from every buffer", address);
+  const long long offset = (long long)(address - nearest->base);
+  const u64 size = nearest->element_bytes ? nearest->element_bytes : 1;
+  return format("%s[%lld] (byte %lld of %llu)", nearest->name, (offset - (offset < 0 ? (long long)size - 1 : 0)) / (long long)size,
+                offset, nearest->bytes);
+}
+
+// Whether the kernel may touch it; the common answers first.
+static bool allowed(u64 address, u64 bytes, bool write) {
+  const u64 stack = u64(current->stack);
+  if (address - stack < Stack::bytes || address - u64(current) < sizeof(Place) || address == u64(&place)) return true;
+  const Request& request = *machine->request;
+  for (u32 i = 0; i < request.region_count; ++i) {
+    const Region& r = request.regions[i];
+    if (address >= r.base && address - r.base + bytes <= r.bytes) return r.writable || !write;
+  }
+  // constants and the like of the kernel's own image
+  return image_base(reinterpret_cast<const void*>(address)) == image_base(reinterpret_cast<const void*>(request.entry));
+}
+
+static void check_global(const void* address, u64 bytes, bool write, int line) {
+  if (allowed(u64(address), bytes, write)) return;
+  fatal("out of bounds", line, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
+}
+
+static void instrumented(u64 address, u64 bytes, bool write, const void* return_address) {
+  if (!current || allowed(address, bytes, write)) return;
+  fatal("out of bounds", 0, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(address).c_str()),
+        image_offset(return_address));
+}
+
+// ---- undefined arithmetic (layouts: clang, "UndefinedBehaviorSanitizer" runtime interface) --------------------
+
+struct SourceLocation {
+  const char* file;
+  u32 line, column;
+};
+
+[[noreturn]] static void undefined(const SourceLocation& where, const char* kind, std::string what) {
+  fatal(kind, int(where.line), std::move(what));
+}
+
+// ---- faults ----------------------------------------------------------------------------------------------
+
+static struct sigaction previous[3];
+constexpr int fault_signals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+
+static void on_fault(int signal, siginfo_t* info, void*) {
+  if (!current) {  // not the kernel's: as it would have been
+    for (int i = 0; i < 3; ++i) {
+      if (fault_signals[i] == signal) sigaction(signal, &previous[i], nullptr);
+    }
+    return;
+  }
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, signal);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  const u64 address = u64(info->si_addr);
+  if (signal == SIGFPE) fatal("arithmetic", current->wait.line, "divides by zero");
+  if (address >= u64(current->stack) - 65536 && address < u64(current->stack)) fatal("stack", 0, "the thread's local variables do not fit its stack");
+  fatal("out of bounds", 0, format("touches %s", describe_global(address).c_str()));
+}
+
+// Installed while kernels run.
+struct FaultHandlers {
+  FaultHandlers() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &action, &previous[i]);
+  }
+  ~FaultHandlers() {
+    for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
+  }
+};
+
+// A stack for the handler, since a fiber's may be what has run out.
+struct SignalStack {
+  std::vector<char> memory;
+  stack_t before;
+  SignalStack() : memory(64 << 10) {
+    stack_t own = {};
+    own.ss_sp = memory.data();
+    own.ss_size = memory.size();
+    sigaltstack(&own, &before);
+  }
+  ~SignalStack() { sigaltstack(&before, nullptr); }
+};
+
+}  // namespace convgen_emulator
+
+using namespace convgen_emulator;
+
+#define CONVGEN_EXPORT extern "C" __attribute__((visibility("default")))
+
+#define CONVGEN_INSTRUMENTED(BYTES)                                                                     \
+  CONVGEN_EXPORT void __asan_load##BYTES##_noabort(u64 address) {                                       \
+    instrumented(address, BYTES, false, __builtin_return_address(0));                                   \
+  }                                                                                                     \
+  CONVGEN_EXPORT void __asan_store##BYTES##_noabort(u64 address) {                                      \
+    instrumented(address, BYTES, true, __builtin_return_address(0));                                    \
+  }
+CONVGEN_INSTRUMENTED(1)
+CONVGEN_INSTRUMENTED(2)
+CONVGEN_INSTRUMENTED(4)
+CONVGEN_INSTRUMENTED(8)
+CONVGEN_INSTRUMENTED(16)
+CONVGEN_EXPORT void __asan_loadN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, false, __builtin_return_address(0)); }
+CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, true, __builtin_return_address(0)); }
+CONVGEN_EXPORT void __asan_handle_no_return() {}
+
+CONVGEN_EXPORT void __ubsan_handle_out_of_bounds(SourceLocation* where, u64 index) {
+  undefined(*where, "out of bounds", format("index %lld of a local array", (long long)index));
+}
+CONVGEN_EXPORT void __ubsan_handle_type_mismatch_v1(SourceLocation* where, u64 address) {
+  const u8 alignment = reinterpret_cast<const u8*>(where + 1)[sizeof(void*)];  // its logarithm
+  undefined(*where, "misaligned", format("%s, which is not a multiple of %u bytes", describe_global(address).c_str(), 1u << alignment));
+}
+#define CONVGEN_OVERFLOW(NAME, SIGN)                                                                                        \
+  CONVGEN_EXPORT void __ubsan_handle_##NAME##_overflow(SourceLocation* where, u64 left, u64 right) {                        \
+    undefined(*where, "overflow", format("%lld " SIGN " %lld does not fit its type", (long long)left, (long long)right));   \
+  }
+CONVGEN_OVERFLOW(add, "+")
+CONVGEN_OVERFLOW(sub, "-")
+CONVGEN_OVERFLOW(mul, "*")
+CONVGEN_EXPORT void __ubsan_handle_negate_overflow(SourceLocation* where, u64 value) {
+  undefined(*where, "overflow", format("-(%lld) does not fit its type", (long long)value));
+}
+CONVGEN_EXPORT void __ubsan_handle_divrem_overflow(SourceLocation* where, u64 left, u64 right) {
+  undefined(*where, "arithmetic", format("%lld / %lld", (long long)left, (long long)right));
+}
+CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds(SourceLocation* where, u64 left, u64 right) {
+  undefined(*where, "arithmetic", format("%lld shifted by %lld bits", (long long)left, (long long)right));
+}
+
+void red_global_add_f32(float* address, float v, int line) {
+  check_global(address, 4, true, line);
+  atomicAdd(address, v);
+}

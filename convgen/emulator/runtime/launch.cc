@@ -1,0 +1,119 @@
+// One launch: its clusters in sequence, or over several threads of the host.
+
+#include <pthread.h>
+#include <time.h>
+
+#include <atomic>
+
+#include "state.h"
+
+namespace convgen_emulator {
+
+static double seconds() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+struct Work {
+  const Request* request;
+  Report report;
+  std::vector<u32> order;  // of the clusters
+  std::atomic<u32> next{0}, done{0};
+  std::atomic<bool> interrupted{false};
+
+  bool go_on() const { return !interrupted; }
+  void progress() {
+    if (request->progress && request->progress(done * request->cluster, u32(order.size()) * request->cluster)) interrupted = true;
+  }
+};
+
+// `main`: on the caller's thread, which alone may call back.
+static void work_on(Work& work, bool main) {
+  Machine m;
+  SignalStack signals;
+  m.request = work.request;
+  m.report = &work.report;
+  double last = seconds();
+  m.poll = [&] {
+    if (main && seconds() - last > 0.1) {
+      last = seconds();
+      work.progress();
+    }
+    return work.go_on();
+  };
+  machine = &m;
+  for (;;) {
+    const u32 i = work.next++;
+    if (i >= work.order.size() || !work.go_on() || !work.report.empty()) break;
+    run_cluster(work.order[i]);
+    ++work.done;
+    if (main && (seconds() - last > 0.1 || work.done == work.order.size())) {
+      last = seconds();
+      work.progress();
+    }
+  }
+  machine = nullptr;
+}
+
+static void* work_beside(void* work) {
+  work_on(*static_cast<Work*>(work), false);
+  return nullptr;
+}
+
+}  // namespace convgen_emulator
+
+using namespace convgen_emulator;
+
+// 0: all ran; 1: there are findings, as JSON in `*findings`; 2: progress() gave up.
+CONVGEN_EXPORT int convgen_emulator_run(const Request* request, char** findings) {
+  Work work;
+  work.request = request;
+  *findings = nullptr;
+  const u32 clusters = request->grid[0] * request->grid[1] * request->grid[2] / request->cluster;
+  for (u32 i = 0; i < clusters; ++i) work.order.push_back(i);
+  if (request->seed) {  // blocks run in no particular order
+    Random random(request->seed);
+    for (u32 i = clusters; i > 1; --i) std::swap(work.order[i - 1], work.order[random.below(i)]);
+  }
+  {
+    FaultHandlers handlers;
+    std::vector<pthread_t> others;
+    for (u32 i = 1; i < request->threads && i < clusters; ++i) {
+      pthread_t other;
+      if (pthread_create(&other, nullptr, work_beside, &work) == 0) others.push_back(other);
+    }
+    work_on(work, true);
+    for (pthread_t other : others) pthread_join(other, nullptr);
+  }
+  if (!work.report.empty()) {
+    *findings = strdup(work.report.json().c_str());
+    return 1;
+  }
+  return work.interrupted ? 2 : 0;
+}
+
+CONVGEN_EXPORT void convgen_emulator_free(void* p) { free(p); }
+
+// Global memory with room on both sides that faults; ends where the room begins, but for alignment.
+constexpr u64 guard = 64ull << 20, device_alignment = 256;
+
+CONVGEN_EXPORT void* convgen_emulator_allocate(u64 bytes) {
+  const u64 page = u64(sysconf(_SC_PAGESIZE));
+  const u64 inner = (bytes + page - 1) / page * page;
+  void* all = mmap(nullptr, inner + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  char* low = static_cast<char*>(all) + guard;
+  if (inner && mprotect(low, inner, PROT_READ | PROT_WRITE) != 0) {
+    munmap(all, inner + 2 * guard);
+    return nullptr;
+  }
+  return low + (inner - bytes) / device_alignment * device_alignment;
+}
+
+CONVGEN_EXPORT void convgen_emulator_release(void* p, u64 bytes) {
+  const u64 page = u64(sysconf(_SC_PAGESIZE));
+  const u64 inner = (bytes + page - 1) / page * page;
+  char* low = static_cast<char*>(p) - (inner - bytes) / device_alignment * device_alignment;
+  munmap(low - guard, inner + 2 * guard);
+}

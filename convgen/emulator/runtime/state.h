@@ -1,0 +1,214 @@
+// The machine: threads in warps, warps in warpgroups, warpgroups in blocks, blocks in a cluster, and the
+// asynchronous operations that are under way.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "context.h"
+#include "launch.h"
+#include "random.h"
+#include "report.h"
+#include "shadow.h"
+
+namespace convgen_emulator {
+
+struct Block;
+struct Cluster;
+struct Thread;
+struct Warp;
+struct Warpgroup;
+struct Accumulators;
+
+// ---- waiting ---------------------------------------------------------------------------------------------
+
+enum class WaitFor { nothing, warp, named_barrier, cluster_barrier, mbarrier, cp_async, bulk, bulk_read, wgmma, registers };
+
+// What a thread that sleeps waits for; equal waits are reported together.
+struct Wait {
+  WaitFor what = WaitFor::nothing;
+  int line = 0;
+  const void* on = nullptr;
+  u32 value = 0;  // a parity, or the number of groups that must be done
+};
+
+// ---- barriers --------------------------------------------------------------------------------------------
+
+struct Mbarrier {
+  u32 offset;  // in the block's shared memory
+  int line;    // of its initialisation
+  u32 arrivals;
+  Agent agent;
+  Epoch initialised;
+  bool fenced = false;  // the initialisation is visible to asynchronous copies
+  int pending;
+  long long bytes = 0;  // expected less arrived
+  u32 phase = 0;        // phases completed
+  Clock arriving, completed;
+  std::vector<Thread*> waiters;
+};
+
+struct NamedBarrier {
+  u32 expected = 0;  // threads; 0: every thread of the block that has not exited
+  u32 arrived = 0;
+  u32 generation = 0;
+  int line = 0;
+  std::vector<Thread*> participants;
+};
+
+// Lanes of a warp that meet at one instruction.
+struct Rendezvous {
+  const char* what;
+  int line;
+  u32 mask, arrived;
+  bool aligned, exits_count;
+  void (*complete)(Rendezvous&);
+  Warp* warp;
+  void* arguments[32];
+};
+
+// ---- asynchronous operations -----------------------------------------------------------------------------
+
+struct Operation {
+  int line;
+  Block* block;
+  Thread* issuer;
+  Operation(int line, Block* block, Thread* issuer) : line(line), block(block), issuer(issuer) {}
+  virtual ~Operation() = default;
+  virtual bool ready() const { return true; }   // may happen now
+  virtual bool needed() const = 0;              // somebody waits for it
+  virtual bool perform() = 0;                   // happens; false: it is not over yet
+  virtual const char* left_over() const = 0;    // what is wrong when the block ends before; null: nothing
+};
+
+// Copies of one thread in groups: cp.async, or TMA stores.
+struct Groups {
+  bool used = false;
+  Agent agent = 0;
+  // of each group, the last one open: operations that still read and still write, the line of one
+  std::vector<u32> reading{0}, writing{0};
+  std::vector<int> lines{0};
+  u32 waited = 0;  // groups whose reads the thread has waited for
+  u32 committed() const { return u32(reading.size()) - 1; }
+  bool done(const std::vector<u32>& counts, u32 groups) const {
+    for (u32 g = 0; g < groups; ++g) {
+      if (counts[g]) return false;
+    }
+    return true;
+  }
+};
+
+// ---- the hierarchy ---------------------------------------------------------------------------------------
+
+// Accumulators of a thread as they were when its last MMA on them was waited for.
+struct Retired {
+  void* d;
+  u32 count, digest;
+};
+
+struct Thread {
+  enum class State : u8 { runnable, asleep, over };
+
+  Place place;
+  Context context;
+  u32 index, lane, bit;  // in the block, in the warp; 1 << lane
+  Block* block;
+  Warp* warp;
+  Agent agent;
+  Clock clock;
+  char* stack;
+  State state = State::runnable;
+  bool slow = false;
+  u32 cluster_generation = 0xffffffff;  // that it has arrived for
+  bool met = false;  // the rendezvous it sleeps at is complete
+  Wait wait;
+  Groups copies, stores;
+  std::vector<Accumulators*> in_flight;
+  std::vector<Retired> retired;
+};
+
+struct Warp {
+  u32 index;
+  Block* block;
+  Warpgroup* group;
+  std::vector<Thread*> threads;
+  u32 lanes;  // that there are
+  u32 alive;  // that have not exited
+  std::vector<std::unique_ptr<Rendezvous>> open;
+  u32 registers;
+  // wgmma: instructions issued, groups committed, whether registers are ordered before the next one
+  u32 issued = 0, committed = 0;
+  bool fenced = false;
+};
+
+struct Multiply;
+
+struct Warpgroup {
+  u32 index;
+  Block* block;
+  std::vector<Warp*> warps;
+  bool has_agent = false;
+  Agent agent = 0;
+  std::deque<Multiply*> issued;  // instructions that not every warp has reached
+  u32 first_issued = 0;
+  std::vector<u32> outstanding;  // MMAs of each group that have not happened
+  std::vector<std::unique_ptr<Accumulators>> accumulators;
+};
+
+struct Block {
+  Cluster* cluster;
+  u32 rank, flat;  // in the cluster, in the grid
+  uint3 index;
+  u32 base;  // address of its shared memory
+  std::vector<u8> shared;
+  Shadow shadow;
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<std::unique_ptr<Warp>> warps;
+  std::vector<std::unique_ptr<Warpgroup>> groups;
+  std::map<u32, Mbarrier> mbarriers;  // by offset
+  std::map<int, NamedBarrier> named;
+  u32 alive;
+  u32 free_registers = 0;
+
+  Block(u32 bytes) : shared(bytes, 0xff), shadow(bytes) {}
+};
+
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  u32 agents = 0;
+  u32 alive = 0;
+  u32 arrived = 0, generation = 0;  // of the cluster barrier
+  Clock arriving, completed;
+  std::vector<Thread*> waiters;
+};
+
+// How a seed disturbs time.
+struct Temper {
+  u32 deliver = 0;  // in 1024: an operation happens before anybody needs it
+  u32 preempt = 0;  // in 1024: a thread is set aside at a call
+  bool slow = false;  // some warpgroup runs only when others can't
+};
+
+struct Machine {
+  const Request* request;
+  Report* report;
+  Random random;
+  Temper temper;
+  Context scheduler;
+  std::vector<Stack> stacks;
+  std::vector<Thread*> runnable;
+  std::vector<std::unique_ptr<Operation>> pending;
+  std::unique_ptr<Cluster> cluster;
+  volatile bool stop = false;
+  std::function<bool()> poll;  // false: give up
+};
+
+extern thread_local Machine* machine;
+extern thread_local Thread* current;  // null while the scheduler runs
+
+}  // namespace convgen_emulator

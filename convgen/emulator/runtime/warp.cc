@@ -1,0 +1,240 @@
+// Instructions of a whole warp: votes, shuffles, matrix loads and stores, mma.sync, registers.
+
+#include "numbers.h"
+#include "state.h"
+
+namespace convgen_emulator {
+
+// ---- votes and shuffles ----------------------------------------------------------------------------------
+
+struct Vote {
+  bool value;
+  u32 result;
+};
+
+struct Exchange {
+  Shuffle kind;
+  u64 bits, result;
+  int by, width;
+};
+
+static void shuffle_lanes(Rendezvous& r) {
+  for (Thread* t : r.warp->threads) {
+    if (!(r.mask & t->bit)) continue;
+    auto* mine = static_cast<Exchange*>(r.arguments[t->lane]);
+    const int lane = int(t->lane), first = lane & ~(mine->width - 1), last = first + mine->width - 1;
+    int from = lane;
+    switch (mine->kind) {
+      case Shuffle::index: from = first + (mine->by & (mine->width - 1)); break;
+      case Shuffle::up: from = lane - mine->by < first ? lane : lane - mine->by; break;
+      case Shuffle::down: from = lane + mine->by > last ? lane : lane + mine->by; break;
+      case Shuffle::exclusive_or: from = (lane ^ mine->by) > last ? lane : lane ^ mine->by; break;
+    }
+    // a lane outside of the mask has no value to give
+    mine->result = r.mask >> from & 1 ? static_cast<Exchange*>(r.arguments[from])->bits : ~0ull;
+  }
+}
+
+u64 shuffle(Shuffle kind, u32 mask, u64 bits, int by, int width, int line) {
+  if (width < 1 || width > 32 || width & (width - 1)) fatal("divergence", line, format("a shuffle of width %d", width));
+  Exchange exchange{kind, bits, 0, by, width};
+  meet("a shuffle", Lanes::masked, mask & current->warp->lanes, line, &exchange, shuffle_lanes);
+  return exchange.result;
+}
+
+// ---- matrices in shared memory ---------------------------------------------------------------------------
+
+constexpr u32 row_bytes = 16;  // 8 elements of 2 bytes
+
+struct MatrixAccess {
+  u32* r;
+  int count;
+  bool transposed;
+  u32 address;
+};
+
+// Visits the 16-bit elements of `count` 8x8 matrices: matrix, row, column, the lane and half that hold it.
+template <class Visit>
+static void each_element(int count, bool transposed, Visit visit) {
+  for (int matrix = 0; matrix < count; ++matrix) {
+    for (int row = 0; row < 8; ++row) {
+      for (int column = 0; column < 8; ++column) {
+        const int major = transposed ? column : row, minor = transposed ? row : column;
+        visit(matrix, row, column, major * 4 + minor / 2, minor % 2);
+      }
+    }
+  }
+}
+
+// Offsets of the rows, whose addresses the first 8 * count lanes give.
+static void matrix_rows(Rendezvous& r, const MatrixAccess& access, u32 (&offsets)[32]) {
+  for (int i = 0; i < 8 * access.count; ++i) {
+    const u32 address = static_cast<MatrixAccess*>(r.arguments[i])->address;
+    check_aligned(address, row_bytes, "a matrix row", r.line);
+    offsets[i] = shared_offset(r.warp->block, address, row_bytes, "a matrix row", r.line);
+  }
+}
+
+static void ldmatrix_lanes(Rendezvous& r) {
+  const auto& access = *static_cast<MatrixAccess*>(r.arguments[0]);
+  Block* block = r.warp->block;
+  u32 offsets[32];
+  matrix_rows(r, access, offsets);
+  for (int i = 0; i < 8 * access.count; ++i) {
+    check_read(block, offsets[i], row_bytes, WholeWarp{r.warp}, Proxy::ordinary, {now(r.warp->threads[i]), r.line}, "reads");
+  }
+  each_element(access.count, access.transposed, [&](int matrix, int row, int column, int lane, int half) {
+    u16* to = reinterpret_cast<u16*>(&static_cast<MatrixAccess*>(r.arguments[lane])->r[matrix]) + half;
+    memcpy(to, &block->shared[offsets[8 * matrix + row] + 2 * column], 2);
+  });
+}
+
+static void stmatrix_lanes(Rendezvous& r) {
+  const auto& access = *static_cast<MatrixAccess*>(r.arguments[0]);
+  Block* block = r.warp->block;
+  u32 offsets[32];
+  matrix_rows(r, access, offsets);
+  for (int i = 0; i < 8 * access.count; ++i) {
+    const Thread* t = r.warp->threads[i];
+    check_write(block, offsets[i], row_bytes, OneThread{t}, Proxy::ordinary, {now(t), r.line}, Content::ordinary, "writes");
+  }
+  each_element(access.count, access.transposed, [&](int matrix, int row, int column, int lane, int half) {
+    const u16* from = reinterpret_cast<const u16*>(&static_cast<MatrixAccess*>(r.arguments[lane])->r[matrix]) + half;
+    memcpy(&block->shared[offsets[8 * matrix + row] + 2 * column], from, 2);
+  });
+}
+
+void ldmatrix(u32* r, int count, bool transposed, u32 address, int line) {
+  MatrixAccess access{r, count, transposed, address};
+  meet("ldmatrix", Lanes::all, 0, line, &access, ldmatrix_lanes);
+}
+
+void stmatrix(u32 address, const u32* r, int count, bool transposed, int line) {
+  MatrixAccess access{const_cast<u32*>(r), count, transposed, address};
+  meet("stmatrix", Lanes::all, 0, line, &access, stmatrix_lanes);
+}
+
+// ---- mma.sync --------------------------------------------------------------------------------------------
+
+struct WarpMma {
+  void* d;
+  const u32 *a, *b;
+  int k;
+  Type a_type, b_type;
+};
+
+// Register j of a fragment of 32-bit registers holds elements k0 to k0 + per - 1 of row g (+ 8 for odd j).
+struct FragmentPlace {
+  int row, k;
+};
+inline FragmentPlace fragment_place(int lane, int j, int per) { return {lane / 4 + 8 * (j % 2), lane % 4 * per + j / 2 * 4 * per}; }
+
+static void mma_lanes(Rendezvous& r) {
+  const auto& shape = *static_cast<WarpMma*>(r.arguments[0]);
+  const int per = 4 / element_bytes(shape.a_type), k = shape.k;
+  const int a_registers = k / per / 2, b_registers = a_registers / 2;
+  float a[16][32], b[8][32];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& mine = *static_cast<WarpMma*>(r.arguments[lane]);
+    for (int j = 0; j < a_registers; ++j) {
+      const FragmentPlace at = fragment_place(lane, j, per);
+      decoder().expand(shape.a_type, reinterpret_cast<const u8*>(mine.a + j), per, &a[at.row][at.k], 1);
+    }
+    for (int j = 0; j < b_registers; ++j) {
+      const int k0 = fragment_place(lane, 2 * j, per).k;
+      decoder().expand(shape.b_type, reinterpret_cast<const u8*>(mine.b + j), per, &b[lane / 4][k0], 1);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& mine = *static_cast<WarpMma*>(r.arguments[lane]);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int kk = 0; kk < k; ++kk) sum += a[row][kk] * b[column][kk];
+      if (shape.a_type == Type::s8) {
+        static_cast<u32*>(mine.d)[i] += u32(int(sum));  // exact: at most 32 products below 2^15
+      } else {
+        static_cast<float*>(mine.d)[i] += sum;
+      }
+    }
+  }
+}
+
+void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, int line) {
+  WarpMma arguments{d, a, b, k, a_type, b_type};
+  meet("mma", Lanes::all, 0, line, &arguments, mma_lanes);
+}
+
+// ---- registers -------------------------------------------------------------------------------------------
+
+void setmaxnreg(int registers, bool increase, int line) {
+  Warp* warp = current->warp;
+  const auto wrong = [&](const char* why) { fatal("registers", line, format("setmaxnreg to %d registers: %s", registers, why)); };
+  if (registers < 24 || registers > 256 || registers % 8) wrong("a multiple of 8 from 24 to 256 is allowed");
+  if (increase && u32(registers) < warp->registers) wrong("more than that are there, so .dec is due");
+  if (!increase && u32(registers) > warp->registers) wrong("fewer than that are there, so .inc is due");
+  meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
+  if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp
+    Block* block = warp->block;
+    if (!increase) {
+      block->free_registers += warp->registers - u32(registers);
+      for (auto& t : block->threads) {
+        if (t->wait.what == WaitFor::registers) wake(t.get());
+      }
+    }
+    while (increase && block->free_registers < u32(registers) - warp->registers) {
+      sleep({WaitFor::registers, line, block, u32(registers) - warp->registers});
+    }
+    if (increase) block->free_registers -= u32(registers) - warp->registers;
+    warp->registers = u32(registers);
+  }
+  meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
+}
+
+}  // namespace convgen_emulator
+
+using namespace convgen_emulator;
+
+u32 __ballot_sync(u32 mask, int predicate, int line) {
+  Vote vote{predicate != 0, 0};
+  meet("a vote", Lanes::masked, mask & current->warp->lanes, line, &vote, [](Rendezvous& r) {
+    u32 result = 0;
+    for (Thread* t : r.warp->threads) {
+      if (r.mask & t->bit && static_cast<Vote*>(r.arguments[t->lane])->value) result |= t->bit;
+    }
+    for (Thread* t : r.warp->threads) {
+      if (r.mask & t->bit) static_cast<Vote*>(r.arguments[t->lane])->result = result;
+    }
+  });
+  return vote.result;
+}
+
+u32 __activemask(int) { return current->bit; }  // no lane is promised to run beside another
+
+bool elect_one(int line) {
+  bool elected = false;
+  meet("elect_one", Lanes::all, 0, line, &elected, [](Rendezvous& r) {
+    // which lane is left open, but it is always the same
+    const u64 seed = machine->request->seed;
+    *static_cast<bool*>(r.arguments[seed % r.warp->threads.size()]) = true;
+  });
+  return elected;
+}
+
+float cvt_f32_f16(u16 v) { return decode(f16_format, v); }
+float cvt_f32_bf16(u16 v) { return decode_bf16(v); }
+float cvt_f32_e4m3(u8 v) { return decode(e4m3_format, v); }
+float cvt_f32_e5m2(u8 v) { return decode(e5m2_format, v); }
+u16 cvt_f16_f32(float v) { return u16(encode(f16_format, v)); }
+u16 cvt_bf16_f32(float v) { return encode_bf16(v); }
+u8 cvt_e4m3_f32(float v) { return u8(encode(e4m3_format, v)); }
+u8 cvt_e5m2_f32(float v) { return u8(encode(e5m2_format, v)); }
+signed char cvt_s8_f32(float v) {
+  const float rounded = rintf(v);
+  if (rounded != rounded) return 0;
+  return rounded < -128.0f ? -128 : rounded > 127.0f ? 127 : (signed char)(rounded);
+}
+u32 cvt_tf32_f32(float v) {
+  if (v != v) return 0x7fffffff;
+  return (__float_as_uint(v) + 0x1000) & 0xffffe000;  // to nearest, ties away from zero
+}
