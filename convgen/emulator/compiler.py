@@ -143,7 +143,8 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     level = ["-O0", "-g"] if debug else ["-O1", "-g1"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     arguments = [
-        *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers, "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
+        *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
+        "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
     ]  # fmt: skip

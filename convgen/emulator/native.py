@@ -92,8 +92,7 @@ class Buffer:
         self.address = runtime().convgen_emulator_allocate(size) or 0
         if not self.address:
             raise MemoryError(f"no {size} bytes for {name}")
-        array = (ctypes.c_uint8 * size).from_address(self.address)
-        self.bytes = numpy.frombuffer(array, numpy.uint8) if size else numpy.empty(0, numpy.uint8)
+        self.bytes = numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
 
     def release(self) -> None:
         runtime().convgen_emulator_release(self.address, self.size)

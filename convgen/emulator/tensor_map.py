@@ -31,7 +31,11 @@ class CornerRange:
 
 
 #: Of an im2col map's corners, by rank.
-CORNERS = {3: CornerRange(-(1 << 15), (1 << 15) - 1), 4: CornerRange(-(1 << 7), (1 << 7) - 1), 5: CornerRange(-(1 << 4), (1 << 4) - 1)}  # fmt: skip
+CORNERS = {
+    3: CornerRange(-(1 << 15), (1 << 15) - 1),
+    4: CornerRange(-(1 << 7), (1 << 7) - 1),
+    5: CornerRange(-(1 << 4), (1 << 4) - 1),
+}
 
 
 def problems(map: TensorMap, buffer_bytes: int) -> Iterator[str]:

@@ -41,6 +41,7 @@ inline u32 encode(const Format& f, float v) {
   const u32 sign = __float_as_uint(v) >> 31 ? f.sign() : 0;
   const float magnitude = fabsf(v);
   if (magnitude > decode(f, f.largest) * 2) return sign | f.overflow;
+  if (magnitude == 0.0f) return sign;
   int exponent;
   frexpf(magnitude, &exponent);
   exponent = exponent - 1 < 1 - f.bias() ? 1 - f.bias() : exponent - 1;
