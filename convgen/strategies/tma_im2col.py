@@ -21,7 +21,7 @@ from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.strategies import cost, pairwise
+from convgen.strategies import cost, fragments
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.targets import Target
 
@@ -235,6 +235,7 @@ class TmaIm2col:
             shared_bytes=size.total,
             cluster=config.split,
             persistent=True,
+            dependent=True,
             blocks_per_sm=config.blocks,
         )
         return Plan(problem, target, self.name, config, (launch,))
@@ -286,9 +287,32 @@ class TmaIm2col:
             in_type=problem.x.dtype,
             by_tma=stores_by_tma(problem),
             y=problem.y,
-            epilogue=pairwise.epilogue(problem),
-            store=pairwise.store(problem),
+            epilogue=fragments.of_pairs(problem),
+            load_early=_loads_early(problem, config, plan.target),
+            last_pair=fragments.last_pair(problem),
+            pack=fragments.PACK.get(problem.y.dtype),
+            store=fragments.store(problem),
         )
+
+
+def _accumulators(config: TmaIm2colConfig) -> int:
+    """Accumulators of a consumer's thread."""
+    rows = config.m if config.schedule == "pingpong" else config.m // config.consumers
+    return rows // 64 * config.n // 2
+
+
+def _registers(config: TmaIm2colConfig, target: Target) -> int:
+    """Registers that a consumer's thread may use."""
+    split = register_split(config.consumers, config.blocks)
+    threads = block_threads(config.consumers, config.blocks) * config.blocks
+    return split.consumer if split else min(target.registers_per_sm // threads // 8 * 8, 255)
+
+
+def _loads_early(problem: ConvProblem, config: TmaIm2colConfig, target: Target) -> bool:
+    """Whether registers are left, beside the accumulators, for the channels' operands during the k loop."""
+    operands = sum(t.dims == ("k",) for t in problem.operands)
+    sums = _accumulators(config) // config.split if config.split > 1 else 0
+    return _accumulators(config) + sums + operands * config.n // config.split // 4 + 48 <= _registers(config, target)
 
 
 def _affine(base: int, step: int, name: str) -> str:
@@ -372,11 +396,13 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> l
             f"m={64 * config.consumers} or a multiple",
             "tile.m",
         )
-    rows = config.m if pingpong else config.m // config.consumers
-    accumulators = rows // 64 * config.n // 2
-    registers = register_split(config.consumers, config.blocks)
+    accumulators, budget = _accumulators(config), _registers(config, target) - 40
+    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     threads = block_threads(config.consumers, config.blocks) * config.blocks
-    budget = min(registers.consumer if registers else target.registers_per_sm // threads // 8 * 8, 255) - 40
+    at_launch = target.registers_per_sm // threads // 8 * 8 - 28
+    if config.n // 2 > at_launch:
+        no(f"tile n={config.n} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for it",
+           f"n={at_launch * 2 // 8 * 8} or less", "tile.n")  # fmt: skip
     if accumulators > budget:
         no(
             f"tile {config.m}x{config.n} keeps {accumulators} accumulators a thread; "

@@ -18,7 +18,7 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import tma_axes
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
-from convgen.strategies import cost, pairwise
+from convgen.strategies import cost, fragments
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.tma_im2col import REGISTERS, ROW_ALIGNMENT, SWIZZLE_FIELD, _memory_order, block_threads
 from convgen.targets import Target
@@ -173,6 +173,7 @@ class TmaPatch:
             params=tuple(params),
             shared_bytes=size.total,
             persistent=True,
+            dependent=True,
             multiple_of=size.channel_tiles,
         )
         return Plan(problem, target, self.name, config, (launch,))
@@ -193,9 +194,10 @@ class TmaPatch:
             dilation=problem.dilation,
             registers=REGISTERS[config.consumers],
             in_type=problem.x.dtype,
-            pack=pairwise.PACK[problem.y.dtype],
-            epilogue=pairwise.single(problem),
+            pack=fragments.PACK[problem.y.dtype],
+            epilogue=fragments.of_elements(problem),
             chunk_channels=min(config.channels, 64),
+            last_pair=fragments.last_pair(problem),
             k_tail=problem.k % config.channels != 0,
         )
 
@@ -215,7 +217,9 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> li
         no(f"strip {config.strip} is wider than the output's {problem.output[1]} columns", option="strip")
     accumulators = config.pixels * config.channels // 128
     registers = REGISTERS[config.consumers]
-    budget = (registers.consumer if registers else 255) - 56
+    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
+    at_launch = target.registers_per_sm // block_threads(config.consumers) // 8 * 8 - 28
+    budget = min((registers.consumer if registers else 255) - 56, at_launch)
     if accumulators > budget:
         no(f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",
            "fewer pixels or consumers", "pixels")  # fmt: skip
