@@ -25,7 +25,7 @@ from convgen.ir.index_map import (
 )
 from convgen.ir.integer import Ranges, count_operations
 from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step, TensorMap
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target
 
 if TYPE_CHECKING:
@@ -217,12 +217,13 @@ def formulas(problem: ConvProblem) -> tuple[Formula, ...]:
     symbolic = matrix_view(problem, symbolic_geometry(problem))
     literal = matrix_view(problem)
     simple = literal.simplified()
+    roles = (*OPS[problem.op].reads, OPS[problem.op].writes, *(t.name for t in problem.operands))
     return (
-        *_coordinates(problem, symbolic, simple),
-        *(f for role in literal.accesses for f in _conditions(symbolic, literal, simple, role)),
+        *_coordinates(problem, roles, symbolic, simple),
+        *(f for role in roles for f in _conditions(symbolic, literal, simple, role)),
         *(
-            _formula(f"offset of {a.tensor.name}", symbolic.accesses[role].offset, literal.offset(role))
-            for role, a in literal.accesses.items()
+            _formula(f"offset of {problem.tensor(role).name}", symbolic.accesses[role].offset, literal.offset(role))
+            for role in roles
         ),
     )
 
@@ -231,9 +232,9 @@ def _formula(name: str, before: integer.Expr, after: integer.Expr) -> Formula:
     return Formula(name, str(before), str(after), count_operations(before), count_operations(after))
 
 
-def _coordinates(problem: ConvProblem, symbolic: IndexMap, simple: IndexMap) -> Iterator[Formula]:
+def _coordinates(problem: ConvProblem, roles: Sequence[str], symbolic: IndexMap, simple: IndexMap) -> Iterator[Formula]:
     """Each coordinate that a tensor uses, once: the view's, then the windows'."""
-    used = {name for a in simple.accesses.values() for name in _names(problem, a)}
+    used = {name for role in roles for name in _names(problem, simple.accesses[role])}
     order = [d for run in matrix_dims(problem).values() for d in run]
     for name in (*order, *(d for d in simple.loop if d not in order)):
         if name in used and symbolic.loop[name].free_symbols:
