@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="try these alone, separated by commas (default: the spec's, or all where it says auto)",
     )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
+    parser.add_argument("--retry", action="store_true", help="try again what failed or was wrong before")
     parser.add_argument(
         "--db", type=Path, metavar="FILE",
         help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",
@@ -73,12 +74,12 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
         search = Search(list(tasks.values()), gpu, db, worker, builder.build_all, observer, arguments.budget)
         try:
             search.run()
-            hopeless = [task for task in tasks.values() if task.tried == len(task.candidates) and not task.best]
+            hopeless = [task for task in tasks.values() if not task.untried and not task.best]
             code = 1 if hopeless else 0
         except KeyboardInterrupt:
             code = 130
     _show(tasks)
-    if left := sum(len(task.candidates) - task.tried for task in tasks.values()):
+    if left := sum(len(task.untried) for task in tasks.values()):
         why = "interrupted" if code == 130 else "the budget is spent"
         console.warn(f"{why} with {console.count(left, 'candidate')} left: the same command goes on from here")
     return code
@@ -89,10 +90,12 @@ def _tasks(
 ) -> dict[str, Task]:
     """A task for each distinct convolution, by the name of the first that has it."""
     from convgen.planner import database
+    from convgen.planner.database import Status
     from convgen.runtime.launch import device_capability
     from convgen.tune.candidates import candidates
     from convgen.tune.search import prepare
 
+    forget = tuple(Status) if arguments.again else (Status.FAILED, Status.WRONG) if arguments.retry else ()
     capability = device_capability()
     tasks: dict[str, Task] = {}
     seen = set()
@@ -104,7 +107,7 @@ def _tasks(
             continue
         seen.add(key)
         names, fixed = _wanted(compilation, arguments)
-        tasks[name] = prepare(problem, target, candidates(problem, target, names, fixed), db, gpu, arguments.again)
+        tasks[name] = prepare(problem, target, candidates(problem, target, names, fixed), db, gpu, forget)
     return tasks
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ from convgen.tune.worker import CandidateFailed
 
 #: A candidate this many times slower than the best is timed roughly.
 _HOPELESS = 4.0
+#: A strategy is given up on a problem when so many of its candidates, which come in the order of their promise,
+#: are known, and the best of them is so many times slower than the best of all.
+_ENOUGH = 8
+_BEHIND = 1.3
 
 Build = Callable[[Iterable[Job]], Iterator[tuple[Job, Artifact | Failure]]]
 
@@ -43,21 +47,34 @@ class Task:
 
     problem: ConvProblem
     target: Target
-    candidates: list[Candidate]
-    first: tuple[str, str] | None = None
+    candidates: Sequence[Candidate]
     known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     tried: int = 0
     over: bool = False
 
+    def learn(self, measurement: Measurement) -> None:
+        self.known[measurement.candidate] = measurement
+        self.tried += 1
+
     @property
-    def left(self) -> int:
-        """How many candidates will still be tried."""
-        return 0 if self.over else len(self.candidates) - self.tried
+    def untried(self) -> list[Candidate]:
+        """Candidates that nothing is known of, those of strategies that are given up left out."""
+        given_up = self.given_up
+        return [c for c in self.candidates if c[0] not in given_up and _identity(c) not in self.known]
+
+    @property
+    def given_up(self) -> set[str]:
+        """Strategies of which enough is known."""
+        times: dict[str, list[float]] = {}
+        for m in self.known.values():
+            times.setdefault(m.strategy, []).append(m.us or math.inf)
+        best = (self.best and self.best.us) or math.inf
+        return {name for name, us in times.items() if len(us) >= _ENOUGH and min(us) > _BEHIND * best}
 
     @property
     def default(self) -> Measurement | None:
         """What is known of the candidate that `auto` takes without a database."""
-        return self.known.get(self.first) if self.first else None
+        return self.known.get(_identity(self.candidates[0])) if self.candidates else None
 
     @property
     def best(self) -> Measurement | None:
@@ -66,6 +83,10 @@ class Task:
 
     def count(self, *statuses: Status) -> int:
         return sum(m.status in statuses for m in self.known.values())
+
+
+def _identity(candidate: Candidate) -> tuple[str, str]:
+    return candidate[0], database.canonical(candidate[1])
 
 
 class Observer(Protocol):
@@ -81,13 +102,16 @@ class Observer(Protocol):
 
 
 def prepare(
-    problem: ConvProblem, target: Target, candidates: Sequence[Candidate], db: Database, gpu: str, anew: bool = False
+    problem: ConvProblem,
+    target: Target,
+    candidates: Sequence[Candidate],
+    db: Database,
+    gpu: str,
+    forget: Collection[Status] = (),
 ) -> Task:
-    """The search for a problem among candidates that earlier searches did not try; `anew` tries all again."""
-    known = {} if anew else {m.candidate: m for m in db.measurements(database.key(problem), gpu)}
-    keys = [(strategy, database.canonical(options)) for strategy, options in candidates]
-    untried = [c for c, k in zip(candidates, keys, strict=True) if k not in known]
-    return Task(problem, target, untried, next(iter(keys), None), known)
+    """The search for a problem, with what earlier searches found, but for statuses to `forget`."""
+    found = db.measurements(database.key(problem), gpu)
+    return Task(problem, target, candidates, {m.candidate: m for m in found if m.status not in forget})
 
 
 class Search:
@@ -111,36 +135,42 @@ class Search:
         self._end = self._begun + budget
 
     def run(self) -> None:
-        """Returns when every candidate is tried or the budget is spent."""
+        """Returns when nothing is left to try or the budget is spent."""
+        self._left = {id(task): len(task.untried) for task in self._tasks}
+        waiting = [task for task in self._tasks if self._left[id(task)]]
         for task in self._tasks:
-            if not task.left:
+            if task not in waiting:
                 self._observer.finished(task)
-        waiting = [task for task in self._tasks if task.left]
         owners: deque[Task] = deque()
         current, deadline = None, self._begun
-        for job, built in self._build(self._jobs(waiting, owners)):
+        for job, built in self._build(self._jobs(list(waiting), owners)):
             task = owners.popleft()
             if task is not current:
                 if current:
-                    waiting.remove(current)
-                    self._observer.finished(current)
+                    self._finish(current, waiting)
                 current, deadline = task, self._clock() + (self._end - self._clock()) / len(waiting)
             if self._clock() >= self._end:
                 break
             task.over = task.over or self._clock() >= deadline
-            if not task.over:
+            if not task.over and job.strategy not in task.given_up:
                 self._try(task, job, built)
-        for task in waiting:
-            self._observer.finished(task)
+        for task in list(waiting):
+            self._finish(task, waiting)
+
+    def _finish(self, task: Task, waiting: list[Task]) -> None:
+        waiting.remove(task)
+        self._left[id(task)] = 0
+        self._observer.finished(task)
 
     def _jobs(self, tasks: Sequence[Task], owners: deque[Task]) -> Iterator[Job]:
         """What to build, as far as it is asked for; `owners` gets the task of each."""
-        for task in list(tasks):
-            for strategy, options in task.candidates:
+        for task in tasks:
+            for strategy, options in task.untried:
                 if task.over:
                     break
-                owners.append(task)
-                yield Job(task.problem, task.target, strategy, options)
+                if strategy not in task.given_up:
+                    owners.append(task)
+                    yield Job(task.problem, task.target, strategy, options)
 
     def _try(self, task: Task, job: Job, built: Artifact | Failure) -> None:
         status, us, detail = self._measure(task, built)
@@ -148,11 +178,11 @@ class Search:
             database.key(task.problem), self._gpu, job.strategy, job.options, status, us, detail, database.now()
         )
         self._db.record(found)
-        task.known[found.candidate] = found
-        task.tried += 1
+        task.learn(found)
+        self._left[id(task)] = len(task.untried)
         now = self._clock()
         pace = (now - self._begun) / sum(task.tried for task in self._tasks)
-        self._observer.measured(task, found, min(pace * sum(task.left for task in self._tasks), self._end - now))
+        self._observer.measured(task, found, min(pace * sum(self._left.values()), self._end - now))
 
     def _measure(self, task: Task, built: Artifact | Failure) -> tuple[Status, float | None, str]:
         """Status, microseconds, and the configuration or what went wrong."""

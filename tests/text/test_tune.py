@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,9 +140,9 @@ class World:
             raise CandidateFailed("its process died")
         return us
 
-    def task(self, db: Database, n: int = 1, again: bool = False) -> Task:
+    def task(self, db: Database, n: int = 1, forget: Collection[Status] = ()) -> Task:
         offered = [("direct", {"i": i}) for i in range(len(self.rows))]
-        return prepare(problem(n), SM_90A, offered, db, GPU, again)
+        return prepare(problem(n), SM_90A, offered, db, GPU, forget)
 
     def search(self, db: Database, tasks: list[Task], budget: float = math.inf) -> list[float]:
         """Runs a search; the estimates of the time left."""
@@ -208,8 +208,44 @@ def test_again_measures_anew(db: Database):
     slower = World([(8.0, "right"), (9.0, "right")])
     slower.search(db, [slower.task(db)])
     assert slower.timed == []
-    slower.search(db, [slower.task(db, again=True)])
+    slower.search(db, [slower.task(db, forget=Status)])
     assert [m.us for m in db.measurements()] == [8.0, 9.0]
+
+
+def test_what_failed_is_tried_again_where_asked(db: Database):
+    broken = World([(9.0, "right"), (5.0, "crashes"), (4.0, "wrong")])
+    broken.search(db, [broken.task(db)])
+    mended = World([(9.0, "right"), (5.0, "right"), (4.0, "right")])
+    mended.search(db, [mended.task(db)])
+    assert mended.timed == []
+    mended.search(db, [mended.task(db, forget=(Status.FAILED, Status.WRONG))])
+    assert mended.timed == [(1, 1), (1, 2)]
+    assert {m.status for m in db.measurements()} == {Status.RIGHT}
+
+
+def test_a_strategy_far_behind_is_given_up(db: Database):
+    rows = [(10.0 + i, "right") for i in range(20)]
+    world = World(rows)
+    offered = [(name, {"i": i}) for i in range(20) for name in ("direct", "im2col", "tma_im2col")]
+    slow = {"direct": 1.5, "im2col": 1.2, "tma_im2col": 1.0}
+    call = world.call
+    strategy_of: list[str] = []
+    world.build = lambda jobs: (  # type: ignore[method-assign]
+        (job, SimpleNamespace(i=job.options["i"], strategy=job.strategy, manifest=SimpleNamespace(config="")))
+        for job in jobs
+    )
+
+    def timed(method: str, problem: ConvProblem, artifact: Any, *rest: Any) -> Any:
+        found = call(method, problem, artifact, *rest)
+        strategy_of.append(artifact.strategy) if method == "time" else None
+        return found * slow[artifact.strategy] if method == "time" else found
+
+    world.call = timed  # type: ignore[method-assign]
+    task = prepare(problem(), SM_90A, offered, db, GPU)
+    world.search(db, [task])
+    assert [strategy_of.count(name) for name in slow] == [8, 20, 20]
+    assert task.untried == [] and task.given_up == {"direct"}
+    assert prepare(problem(), SM_90A, offered, db, GPU).untried == []  # nor is it taken up by the next search
 
 
 def test_a_budget_is_shared_by_the_problems(db: Database):
@@ -247,7 +283,7 @@ def test_a_killed_search_goes_on_where_it_stopped(db: Database):
         "    if method == 'time': print(artifact.i, flush=True); time.sleep(0.02)\n"
         "    return super().call(method, problem, artifact, *rest)\n"
         "with t.Database(t.Path(sys.argv[2])) as db:\n"
-        "  world = Slow([(100.0 - i, 'right') for i in range(200)]); world.search(db, [world.task(db)])\n"
+        "  world = Slow([(300.0 - i, 'right') for i in range(200)]); world.search(db, [world.task(db)])\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(Path(__file__).parent), str(db.path)], stdout=subprocess.PIPE, text=True
@@ -260,7 +296,7 @@ def test_a_killed_search_goes_on_where_it_stopped(db: Database):
     process.wait()
     known = len(db.measurements())
     assert begun - 1 <= known <= begun < 200
-    world = World([(100.0 - i, "right") for i in range(200)])
+    world = World([(300.0 - i, "right") for i in range(200)])
     world.search(db, [world.task(db)])
     assert len(world.timed) == 200 - known and len(db.measurements()) == 200
 
