@@ -1,0 +1,230 @@
+"""Epilogues: which operator they serve, how operands broadcast, what is refused; specs that print and read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import operands, problems
+
+from convgen import frontend
+from convgen.diagnostics import SpecError
+from convgen.frontend.wording import KEYWORDS
+from convgen.ir import epilogue as ep
+
+TENSORS = "input x: f16[n=2, h=9, w=8, c=4] filter w: f16[k=6, r=3, s=3, c] output y: f16[n, p, q, k]"
+
+
+def conv(body: str, op: str = "fprop") -> str:
+    return f"conv a {{ {TENSORS} op {op} epilogue {{ {body} }} }}"
+
+
+def codes(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        frontend.load(text)
+    return [d.code for d in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize(("result", "serves"), [("y", "fprop"), ("x", "dgrad"), ("w", "wgrad")])
+def test_the_result_says_which_operator_is_served(result, serves):
+    requests = frontend.load(conv(f"operand b: f32[] {result} = acc * b", "wgrad dgrad fprop"))
+    assert [r.problem.op for r in requests if r.problem.epilogue] == [serves]
+    (served,) = (r.problem for r in requests if r.problem.epilogue)
+    assert served.epilogue.body[-1].name == served.result.name == result
+
+
+@pytest.mark.parametrize(
+    ("op", "result", "operand", "extents"),
+    [
+        ("fprop", "y", "k", (6,)),
+        ("fprop", "y", "q, k, n", (6, 6, 2)),
+        ("fprop", "y", "k=6, p=7", (6, 7)),
+        ("fprop", "y", "", ()),
+        ("dgrad", "x", "w, c", (8, 4)),
+        ("wgrad", "w", "s, c, k", (3, 4, 6)),
+    ],
+)
+def test_operands_broadcast_by_dim(op, result, operand, extents):
+    (request,) = frontend.load(conv(f"operand b: bf16[{operand}] {result} = acc + b", op))
+    (tensor,) = request.problem.operands
+    assert (tensor.name, tensor.role, tensor.dtype, tensor.extents) == ("b", "operand", "bf16", extents)
+
+
+def test_operands_of_wgrad_see_the_channels_of_a_group():
+    text = (
+        conv("operand b: f32[c] w = acc + b", "wgrad").replace("c=4]", "c=8]").replace("op wgrad", "groups 2 op wgrad")
+    )
+    assert frontend.load(text)[0].problem.operands[0].extents == (4,)
+
+
+def test_operands_do_not_take_the_lets_of_their_dims():
+    (request,) = frontend.load("let k = 6 let n = 2 " + conv("operand b: f32[k, n] y = acc + b"))
+    assert request.problem.operands[0].extents == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("y = y", ["E301"]),
+        ("y = x", ["E301"]),
+        ("y = b", ["E301"]),
+        ("y = acc + t t = acc", ["E301", "E304"]),
+        ("y = relu", ["E301"]),
+        ("y = rel(acc)", ["E302"]),
+        ("y = acc(3)", ["E302"]),
+        ("y = relu()", ["E303"]),
+        ("y = clamp(acc, 0)", ["E303"]),
+        ("y = select(acc, 1, 2, 3)", ["E303"]),
+        ("y = foo(bar(acc), baz)", ["E302", "E302", "E301"]),
+        ("", ["E304"]),
+        ("t = acc", ["E304"]),
+        ("y = acc y = acc", ["E304"]),
+        ("y = acc x = acc", ["E304"]),
+        ("x = acc", ["E305"]),
+        ("operand b: f32[k] y = acc", ["E306"]),
+        ("t = acc y = acc", ["E306"]),
+        ("t = acc t = t y = t", ["E101"]),
+        ("operand b: f32[k] operand b: f32[k] y = acc + b", ["E101"]),
+        ("operand b: f32[k] b = acc y = b", ["E101"]),
+        ("operand x: f32[k] y = acc + x", ["E101"]),
+        ("acc = acc y = acc", ["E006"]),
+        ("relu = acc y = relu", ["E006"]),
+        ("operand out: f32[] y = acc + out", ["E006"]),
+        ("operand lowered1: f32[c] y = acc + lowered1", ["E203"]),
+        ("operand b: f32[k, k] y = acc + b", ["E204"]),
+        ("operand b: f32[k=5] y = acc + b", ["E208"]),
+        ("operand b: f32[n=1] y = acc + b", ["E208"]),
+        ("operand b: f32[k=6 / 4] y = acc + b", ["E104"]),
+        ("operand b: f64[k] y = acc + b", ["E205"]),
+        ("y = acc % 2", ["E307"]),
+        ("y = acc * 3.5e38", ["E005"]),
+        ("y = acc * 1e400", ["E005"]),
+        (f"{'t' * 65} = acc y = {'t' * 65}", ["E006"]),
+    ],
+)
+def test_epilogues_that_cannot_be(body, found):
+    assert codes(conv(body)) == found
+
+
+def test_operands_may_not_have_the_names_of_a_kernels_arguments():
+    text = conv("operand x: f32[] y = acc + x").replace("input x:", "input a:")
+    assert codes(text) == ["E006"]
+
+
+def test_an_epilogue_is_checked_beside_an_unknown_operator():
+    assert codes(conv("y = relv(acc)", "forward")) == ["E213", "E302"]
+
+
+@pytest.mark.parametrize(
+    "number", ["0", "1", "007", "1.", ".5", "0.1", "1e3", "1E-3", "2.5e+2", "3.4028234663852886e38"]
+)
+def test_numbers(number):
+    (request,) = frontend.load(conv(f"y = acc * {number}"))
+    assert request.problem.epilogue.body[0].value == ep.Binary("*", ep.Acc(), ep.Number(float(number)))
+
+
+# --- printing and reading back -----------------------------------------------------------------------
+
+RESERVED = {*KEYWORDS, *ep.FUNCTIONS, "acc", "x", "w", "y", "lowered", "out", "stream"}
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in RESERVED)
+NUMBERS = st.one_of(
+    st.integers(0, 2**40).map(float),
+    st.floats(0, 3.4e38, allow_subnormal=True).map(abs),
+    st.floats(0, 1, width=16).map(abs),
+)
+
+
+@st.composite
+def expressions(draw, references: list[ep.Expr], depth: int = 3) -> ep.Expr:
+    """Any expression over the references and numbers."""
+    if depth == 0 or draw(st.integers(0, 3)) == 0:
+        return draw(st.one_of(st.sampled_from(references), NUMBERS.map(ep.Number)))
+    inner = expressions(references, depth - 1)
+    match draw(st.sampled_from(("unary", "binary", "call"))):
+        case "unary":
+            return ep.Unary(draw(st.sampled_from("-!")), draw(inner))
+        case "binary":
+            ops = ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=", "&&", "||")
+            return ep.Binary(draw(st.sampled_from(ops)), draw(inner), draw(inner))
+    function = draw(st.sampled_from(list(ep.FUNCTIONS.values())))
+    return ep.Call(function.name, tuple(draw(inner) for _ in range(function.arity)))
+
+
+@st.composite
+def epilogues(draw, result) -> ep.Epilogue:
+    """Operands and locals, all of them used, and a result of any shape."""
+    names = draw(st.lists(NAMES, unique=True, min_size=4, max_size=4))
+    given_ = [draw(operands(result, n, ("f32", "f16", "s8"))) for n in names[: draw(st.integers(0, 2))]]
+    known: list[ep.Expr] = [ep.Acc(), *(ep.OperandRef(t.name) for t in given_)]
+    body = []
+    for name in names[2 : draw(st.integers(2, 4))]:
+        body.append(ep.Assignment(name, draw(expressions(known))))
+        known.append(ep.LocalRef(name))
+    value = draw(expressions(known))
+    for reference in known[1:]:
+        value = ep.Binary(draw(st.sampled_from("+-*/<")), value, reference)
+    return ep.Epilogue(tuple(given_), (*body, ep.Assignment(result.name, value)))
+
+
+@st.composite
+def stated(draw):
+    """A problem as a spec may state it, with the user's names, and epilogues where there can be one."""
+    found = draw(problems(dtypes=("f16", "bf16", "f32", "e4m3", "e5m2", "s8")))
+    names = draw(st.lists(NAMES, unique=True, min_size=5, max_size=5))
+    renamed = {role: dataclasses.replace(getattr(found, role), name=n) for role, n in zip("xwy", names, strict=False)}
+    if found.lowered:
+        renamed["lowered"] = dataclasses.replace(found.lowered, name=names[3])
+    found = dataclasses.replace(found, name=names[4], **renamed)
+    if not found.lowered and draw(st.booleans()):
+        taken = set(names[:3])
+        epilogue = draw(epilogues(found.result).filter(lambda e: not taken & declared(e)))
+        found = dataclasses.replace(found, epilogue=epilogue)
+    return found
+
+
+def declared(epilogue: ep.Epilogue) -> set[str]:
+    return {t.name for t in epilogue.operands} | {a.name for a in epilogue.body[:-1]}
+
+
+@given(stated())
+def test_a_problem_prints_as_a_spec_that_reads_back_equal(problem):
+    (request,) = frontend.load(str(problem))
+    assert request.problem == problem
+    assert str(request.problem) == str(problem) and request.problem.digest == problem.digest
+
+
+@given(stated(), st.randoms())
+def test_the_order_of_a_spec_and_its_extents_beyond_need_do_not_matter(problem, rng: random.Random):
+    """Settings shuffled, and output extents left to be inferred."""
+    lines = str(problem).split("\n")
+    text = "\n".join(lines)
+    head, settings, epilogue = lines[0], lines[1:-1], ""
+    if problem.epilogue:
+        start = settings.index("  epilogue {")
+        end = settings.index("  }")
+        epilogue = "\n".join(settings[start : end + 1])
+        settings = [*settings[:start], epilogue, *settings[end + 1 :]]
+    settings = [re.sub(r"\b([opq])=\d+", r"\1", s) if s.startswith("  output") else s for s in settings]
+    rng.shuffle(settings)
+    (request,) = frontend.load("\n".join([head, *settings, "}"]))
+    assert request.problem == frontend.load(text)[0].problem
+
+
+def test_the_depth_that_is_read_is_the_depth_that_is_printed():
+    """An epilogue at the limit prints with a pair of parentheses for each operator, and reads back."""
+    terms = " + ".join(["acc"] * 100)
+    (request,) = frontend.load(conv(f"y = {terms}"))
+    assert frontend.load(str(request.problem))[0].problem == request.problem
+    assert codes(conv(f"y = {terms} + acc")) == ["E004"]
+
+
+@given(NUMBERS)
+def test_numbers_read_back_exactly(number):
+    (request,) = frontend.load(conv(f"y = acc + {ep.Number(number)}"))
+    found = request.problem.epilogue.body[0].value.right.value
+    assert found == number and math.copysign(1, found) == 1
