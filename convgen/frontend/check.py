@@ -12,7 +12,7 @@ from itertools import chain, count
 from convgen.diagnostics import Report, Span, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operands
-from convgen.frontend.geometry import Geometry, Solver
+from convgen.frontend.geometry import SETTING_OF, Geometry, Solver
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import Names
 from convgen.frontend.request import Request
@@ -23,8 +23,6 @@ from convgen.ir.epilogue import FUNCTIONS, Epilogue
 from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 
-#: Setting -> role of its tensor.
-ROLES = {"input": "x", "filter": "w", "output": "y"}
 LOWERING = (Op.IM2COL, Op.COL2IM)
 #: Elements of a tensor; offsets in bytes then fit 64 bits.
 MAX_ELEMENTS = 1 << 62
@@ -58,7 +56,7 @@ class _Block:
         self._conv, self._sizes, self._report = conv, sizes, report
         self._names = Names(report, _RESERVED)
         self._once()
-        stated = {role: conv.first(ast.TensorSetting, keyword) for keyword, role in ROLES.items()}
+        stated = {role: conv.first(ast.TensorSetting, keyword) for role, keyword in SETTING_OF.items()}
         self._tensors = {role: setting.tensor for role, setting in stated.items() if setting}
         self._lowered = conv.first(ast.LoweredSetting)
         #: Empty where the block's operators have an error.
@@ -80,7 +78,7 @@ class _Block:
         self._declare()
         self._types()
         geometry = None
-        if len(self._tensors) == len(ROLES) or (self._lowers and {"x", "w"} <= self._tensors.keys()):
+        if len(self._tensors) == len(SETTING_OF) or (self._lowers and {"x", "w"} <= self._tensors.keys()):
             geometry = Solver(conv, self._tensors, self._lowers, self._sizes, report).solve()
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
@@ -89,7 +87,7 @@ class _Block:
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None or len(report) > before:
             return []
-        tensors = {role: self._tensor(role, geometry) for role in ROLES.values()}
+        tensors = {role: self._tensor(role, geometry) for role in SETTING_OF}
         self._small_enough(chain(tensors.values(), [lowered] if lowered else [], operands))
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):

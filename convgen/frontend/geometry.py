@@ -14,6 +14,8 @@ from convgen.frontend import ast
 from convgen.frontend.sizes import MAX_INT, Sizes
 from convgen.ir.problem import SPATIAL, SpatialDims
 
+#: Role -> the setting that declares its tensor; SpatialDims has the same names.
+SETTING_OF = {"x": "input", "w": "filter", "y": "output"}
 #: Dims of each role's tensor, whatever the rank.
 ROLE_DIMS: dict[str, tuple[str, ...]] = {
     "x": ("n", "c", *SPATIAL[3].input),
@@ -96,6 +98,8 @@ class Solver:
         self._sizes, self._report = sizes, report
         self._rank = max((_RANK_OF.get(name, 1) for name in self._mentioned()), default=1)
         self._spatial = SPATIAL[self._rank]
+        self._stated: dict[str, dict[str, _Stated | None]] = {}
+        self._unclear = False  # whether something that is stated has an error
 
     def _mentioned(self) -> list[str]:
         """Names that imply a rank."""
@@ -107,7 +111,6 @@ class Solver:
     def solve(self) -> Geometry | None:
         """The geometry; None where there is an error, which is then in the report."""
         before = len(self._report)
-        self._unclear = False  # whether something that is stated has an error
         self._stated = {role: self._statements(role, t) for role, t in self._tensors.items()}
         stride, dilation, pad = (self._amounts(keyword) for keyword in ("stride", "dilation", "pad"))
         groups = self._groups()
@@ -139,7 +142,7 @@ class Solver:
             name = dim.name.text
             if name not in ROLE_DIMS[role]:
                 dims = tuple(d for d in ROLE_DIMS[role] if _RANK_OF.get(d, 1) <= self._rank)
-                hint = f"dims of the {self._word(role)} are {listing(dims, 'and')}"
+                hint = f"dims of the {SETTING_OF[role]} are {listing(dims, 'and')}"
                 self._report.error("E203", f"`{tensor.name.text}` has no dim named `{name}`", dim.name.span, hint)
                 self._unclear = True
             elif name in found:
@@ -147,7 +150,7 @@ class Solver:
             else:
                 value = self._extent(dim)
                 found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True)
-        own = {"x": self._spatial.input, "w": self._spatial.filter, "y": self._spatial.output}[role]
+        own = getattr(self._spatial, SETTING_OF[role])
         optional = ("c", "k") if self._lowers and role == "w" else ()
         misnamed = any(d.name.text not in ROLE_DIMS[role] for d in tensor.dims)
         for name in ("n", "c", "k", *own):
@@ -155,10 +158,6 @@ class Solver:
                 lacks = _Stated(1, tensor.name.text, name, tensor.name.span, False)
                 found[name] = None if misnamed or name in optional else lacks
         return found
-
-    @staticmethod
-    def _word(role: str) -> str:
-        return {"x": "input", "w": "filter", "y": "output"}[role]
 
     def _extent(self, dim: ast.Dim) -> int | None:
         """The extent that a dim states: written, or a let of its name."""
@@ -302,7 +301,7 @@ class Solver:
         strided = []
         for i, axis in enumerate(axes):
             if axis is None:
-                x, w, y = (getattr(self._spatial, part)[i] for part in ("input", "filter", "output"))
+                x, w, y = (getattr(self._spatial, SETTING_OF[role])[i] for role in "xwy")
                 follows = self._get("y", y) is not None
                 if follows and strides[i] != 1:
                     strided.append(f"{x} does not follow from {y} with a stride of {strides[i]}")

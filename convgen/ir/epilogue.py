@@ -27,6 +27,8 @@ class Expr:
 
 @dataclass(frozen=True)
 class Number(Expr):
+    """A number as it is written: finite and not negative, since a minus sign is a `Unary`."""
+
     value: float
 
     def __str__(self) -> str:
