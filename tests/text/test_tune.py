@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import Refusing, Served
 
 from convgen import cli, strategies
 from convgen.bench.build import Failure, Job
@@ -304,34 +305,6 @@ def test_a_killed_search_goes_on_where_it_stopped(db: Database):
 # ---- the measuring process -----------------------------------------------------------------------------
 
 
-class Served:
-    """What the worker serves in these tests: every way in which a candidate can go wrong."""
-
-    def __init__(self) -> None:
-        self.broken = False
-
-    def healthy(self) -> bool:
-        return not self.broken
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def fail(self, broken: bool) -> None:
-        self.broken = broken
-        raise ValueError("a bad candidate")
-
-    def crash(self) -> None:
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    def hang(self) -> None:
-        time.sleep(600)
-
-
-class Refusing:
-    def __init__(self) -> None:
-        raise ConvgenError("there is no GPU here")
-
-
 def test_a_worker_outlives_its_candidates():
     with Worker(Served, seconds=1.0) as worker:
         first = worker.call("pid")
@@ -360,7 +333,7 @@ def test_a_worker_that_cannot_start_says_why():
 def test_a_worker_ends_with_its_parent():
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from test_tune import Served, Worker\n"
+        "from convgen.tune.worker import Worker; from served import Served\n"
         "if __name__ == '__main__':\n"
         "  print(Worker(Served).call('pid'), flush=True); time.sleep(60)\n"
     )
