@@ -219,10 +219,11 @@ class Layout:
     @cached_property
     def patch_rows(self) -> int:
         """Most input rows that a tile's windows span."""
+        m, q = self.config.m, self.padded_q
         spans = []
-        for tile in range(self.image_tiles):
-            first = tile * self.config.m // self.padded_q
-            last = min((tile + 1) * self.config.m - 1, self.p * self.padded_q - 1) // self.padded_q
+        for tile in range(min(self.image_tiles, q // math.gcd(m, q))):  # then tiles start where they did before
+            first = tile * m // q
+            last = min((tile + 1) * m - 1, self.p * q - 1) // q
             spans.append(last - first)
         return max(spans) * self.row_stride + (self.filter_rows - 1) * self.row_dilation + 1
 
