@@ -188,6 +188,8 @@ void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);
 void st_shared_u32(u32 address, u32 v, CONVGEN_LINE);
 void st_shared_v2_u32(u32 address, u32 x, u32 y, CONVGEN_LINE);
 void st_shared_v4_u32(u32 address, Vec4 v, CONVGEN_LINE);
+void st_shared_v4_f32(u32 address, float x, float y, float z, float w, CONVGEN_LINE);
+void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, CONVGEN_LINE);
 void red_global_add_f32(float* address, float v, CONVGEN_LINE);
 
 // ---- PTX: warps ------------------------------------------------------------------------------------------

@@ -314,10 +314,7 @@ void mbarrier_arrive_expect_tx(u32 address, u32 bytes, int line) {
 
 void mbarrier_arrive_cluster(u32 address, u32 rank, int line) {
   preemption_point();
-  auto& blocks = current->block->cluster->blocks;
-  if (rank >= blocks.size()) fatal("out of bounds", line, format("block %u of a cluster of %zu", rank, blocks.size()));
-  Block* block = blocks[rank].get();
-  if (!block->alive) fatal("out of bounds", line, format("arrives at a barrier of block %u of the cluster, which has exited", rank));
+  Block* block = peer(rank, "arrives in", line);
   arrive(use_mbarrier(block, address, line), block, 0, line);
 }
 

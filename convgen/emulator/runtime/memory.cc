@@ -162,12 +162,21 @@ static void check_landed(Block* block, u32 offset, u32 bytes, int line, Content 
 
 // ---- ordinary loads and stores ---------------------------------------------------------------------------
 
-static void load(u32 address, void* to, u32 bytes, int line) {
+// The block of this cluster whose shared memory (or barrier) is meant.
+static Block* peer(u32 rank, const char* what, int line) {
+  auto& blocks = current->block->cluster->blocks;
+  if (rank >= blocks.size()) fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
+  Block* block = blocks[rank].get();
+  if (!block->alive) fatal("out of bounds", line, format("%s block %u of the cluster, which has exited", what, rank));
+  return block;
+}
+
+static void load(Block* block, u32 address, void* to, u32 bytes, int line) {
   Thread* t = current;
   check_aligned(address, bytes, "a load", line);
-  const u32 offset = shared_offset(t->block, address, bytes, "a load", line);
-  check_read(t->block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, "reads");
-  memcpy(to, &t->block->shared[offset], bytes);
+  const u32 offset = shared_offset(block, address, bytes, "a load", line);
+  check_read(block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, "reads");
+  memcpy(to, &block->shared[offset], bytes);
 }
 
 static void store(u32 address, const void* from, u32 bytes, int line) {
@@ -188,13 +197,13 @@ u32 shared_address(const void*, int) { return current->block->base; }
 
 u32 ld_shared_u32(u32 address, int line) {
   u32 v;
-  load(address, &v, 4, line);
+  load(current->block, address, &v, 4, line);
   return v;
 }
 
 Vec4 ld_shared_v4_u32(u32 address, int line) {
   Vec4 v;
-  load(address, &v, 16, line);
+  load(current->block, address, &v, 16, line);
   return v;
 }
 
@@ -204,6 +213,14 @@ void st_shared_v4_u32(u32 address, Vec4 v, int line) { store(address, &v, 16, li
 void st_shared_v2_u32(u32 address, u32 x, u32 y, int line) {
   const u32 v[2] = {x, y};
   store(address, v, 8, line);
+}
+void st_shared_v4_f32(u32 address, float x, float y, float z, float w, int line) {
+  const float v[4] = {x, y, z, w};
+  store(address, v, 16, line);
+}
+
+void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, int line) {
+  load(peer(rank, "reads from", line), address, v, 16, line);
 }
 
 void fence_proxy_async_shared(int) { current->clock.fenced.join(current->clock.seen); }
