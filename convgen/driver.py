@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, did_you_mean
+from convgen.resources import directory
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
 if TYPE_CHECKING:
@@ -277,11 +279,13 @@ def _specs_in(folder: Path) -> str:
 
 
 def _nearby(path: Path) -> str:
-    """A hint where the folder has a spec of a similar name."""
-    try:
+    """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
+    hint = None
+    with suppress(OSError):
         hint = did_you_mean(path.name, [p.name for p in path.parent.glob("*.conv")])
-    except OSError:
-        hint = None
+    with suppress(FileNotFoundError, ValueError):
+        shipped = directory("specs").joinpath(*path.parts[path.parts.index("specs") + 1 :])
+        hint = f"did you mean `{shipped}`?" if shipped.is_file() else hint
     return f"\nhint: {hint}" if hint else ""
 
 

@@ -1,0 +1,148 @@
+"""README and docs/: examples work, tables say what the code says, links lead somewhere.
+
+Tables that the code knows are rewritten by --update-goldens.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from convgen import driver, strategies
+from convgen.cli import COMMANDS
+from convgen.cli.arguments import Parser
+from convgen.diagnostics import CODES
+from convgen.ir.dtypes import TENSOR_DTYPES
+from convgen.ir.epilogue import FUNCTIONS
+from convgen.strategies.base import Option
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def every(language: str) -> list:
+    found = [(page, i, text) for page in PAGES for i, text in enumerate(blocks(page, language))]
+    assert found
+    return [pytest.param(text, id=f"{page.stem}-{i}") for page, i, text in found]
+
+
+# ---- examples ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", every("conv"))
+def test_a_spec_in_the_text_has_no_errors(text):
+    assert driver.choose_all(driver.Spec(text))
+
+
+@pytest.mark.parametrize("text", every("python"))
+def test_python_in_the_text_is_python(text):
+    ast.parse(text)
+
+
+def test_names_of_the_python_api_exist():
+    from convgen.runtime.kernel import Kernel
+
+    (text,) = blocks(README, "python")
+    for name in re.findall(r"kernel\.(\w+)", text):
+        assert hasattr(Kernel, name) or name in Kernel.__init__.__code__.co_names, name
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for text in blocks(page, "console") for line in text.splitlines()]
+    parts = [part.strip() for line in lines for part in line.split("&&")]
+    return [part for part in parts if part.startswith("convgen ")]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_in_the_text_parses_and_its_specs_exist(command):
+    _, name, *rest = shlex.split(command)
+    parser = Parser()
+    import_module(f"convgen.cli.{name}").configure(parser)
+    for spec in parser.parse_args(rest).specs:
+        assert (ROOT / spec).is_file()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "specs").rglob("*.conv")), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_spec_that_ships_has_no_errors_and_is_served(path):
+    assert driver.choose_all(driver.Spec(*driver.read(path), target="sm_90a" if "golden" not in path.parts else None))
+
+
+# ---- what must agree ---------------------------------------------------------------------------
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    (command,) = [line for text in blocks(README, "console") for line in text.splitlines() if "pytest" in line]
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_readme_lists_every_command():
+    rows = re.findall(r"^\| `convgen (\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
+    assert dict(rows) == COMMANDS
+
+
+def test_the_language_lists_every_element_type():
+    text = (ROOT / "docs" / "language.md").read_text()
+    assert (
+        tuple(re.findall(r"^\| `(\w+)` \| [^|]* \|$", text.split("Element types:")[1].split("\n\n")[1], re.M))
+        == TENSOR_DTYPES
+    )
+
+
+def with_table(page: Path, header: str, rows: Sequence[str]) -> str:
+    """The page with other rows under the header of one of its tables."""
+    text = page.read_text(encoding="utf-8")
+    head = re.escape(header) + r"\n\|[-|]+\n"
+    assert len(re.findall(head, text)) == 1
+    return re.sub(rf"({head})(\|.*\n)*", lambda m: m[1] + "".join(f"{row}\n" for row in rows), text)
+
+
+def test_tables_of_what_the_code_knows(golden):
+    summaries = [f"| `{name}` | {s.summary} |" for name, s in strategies.load_all().items()]
+    golden.check(README, with_table(README, "| strategy | what it is |", summaries))
+    functions = [f"| `{f.name}({', '.join(f.parameters)})` | {f.doc} |" for f in FUNCTIONS.values()]
+    language = ROOT / "docs" / "language.md"
+    golden.check(language, with_table(language, "| function | is |", functions))
+    errors = ROOT / "docs" / "errors.md"
+    golden.check(errors, with_table(errors, "| code | meaning |", [f"| {c} | {text} |" for c, text in CODES.items()]))
+
+
+def test_the_page_of_strategies(golden):
+    parts = [
+        "# Strategies and their options",
+        "In the order in which `auto` asks them. A tuned option needs no mention.",
+    ]
+    for name, strategy in strategies.load_all().items():
+        rows = [f"| `{o.name}` | {o.doc} | {_values(o)} |" for o in strategy.options]
+        table = "\n".join(["| option | is | values |", "|---|---|---|", *rows])
+        parts += [f"## {name}", f"{strategy.summary[0].upper()}{strategy.summary[1:]}.", table]
+    golden.check(ROOT / "docs" / "strategies.md", "\n\n".join(parts) + "\n")
+
+
+def _values(option: Option) -> str:
+    match option.choices:
+        case None:
+            return f"{option.low} to {option.high}"
+        case [int(a), int(b), *_, int(z)] as all_ if all_ == tuple(range(a, z + 1, b - a)) and len(all_) > 4:
+            return f"{a} to {z} in steps of {b - a}"
+    return ", ".join(f"`{c}`" for c in option.choices)
+
+
+# ---- links -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target

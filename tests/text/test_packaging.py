@@ -1,0 +1,117 @@
+"""The sdist and the wheel made from it: whole, installable, and at work outside of the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import convgen
+from convgen import driver
+
+ROOT = Path(__file__).parents[2]
+SPEC = """\
+conv packaged {
+  input  x: f16[n=1, h=6, w=6, c=16]
+  filter w: f16[k=16, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  strategy tma_im2col { tile m=64 n=16 k=16 stages 2 }
+  target sm_90a
+}
+"""
+
+
+def run(*command: object, **settings) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, Path]:
+    """The sdist, and the wheel that is built from it and nothing else."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory) -> Path:
+    """The commands' folder of an environment with the wheel; its dependencies are this environment's."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    paths = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", "venv", vars=paths))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    commands = Path(sysconfig.get_path("scripts", "venv", vars=paths))
+    run(sys.executable, "-m", "pip", "--python", commands / "python", "install", "--no-deps", "--no-index", built[1])
+    return commands
+
+
+def test_versions_agree(built):
+    for path in built:
+        assert path.name.startswith(f"convgen-{convgen.__version__}")
+
+
+@pytest.mark.parametrize("folder", ["templates", "grammar", "specs"])
+def test_the_wheel_has_every_file_that_is_read_at_run_time(built, folder):
+    with zipfile.ZipFile(built[1]) as wheel:
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file():
+                name = f"convgen/_data/{path.relative_to(ROOT).as_posix()}"
+                assert wheel.read(name) == path.read_bytes(), name
+
+
+def test_the_wheel_has_the_whole_package_and_nothing_else(built):
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = set(wheel.namelist())
+    kept = {p for p in (ROOT / "convgen").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert {p.relative_to(ROOT).as_posix() for p in kept} <= names
+    assert "convgen/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {"convgen", f"convgen-{convgen.__version__}.dist-info"}
+
+
+def test_the_sdist_has_what_tests_and_readers_need(built):
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "pyproject.toml",
+        ".ci/run",
+        "tests/conftest.py",
+    ]
+    wanted += [p.relative_to(ROOT).as_posix() for p in (ROOT / "generated").iterdir()]
+    assert not set(wanted) - names
+
+
+def test_the_installed_command_makes_the_same_source(installed, tmp_path):
+    spec = tmp_path / "layer.conv"
+    spec.write_text(SPEC)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    where = run(installed / "python", "-c", "import convgen; print(convgen.__file__)", cwd=tmp_path, env=clean)
+    assert not Path(where.strip()).is_relative_to(ROOT)
+    run(installed / "convgen", "compile", "layer.conv", "-o", "out", cwd=tmp_path, env=clean)
+    (here,) = driver.load(driver.Spec(SPEC))
+    assert (tmp_path / "out" / "packaged.cu").read_text() == here.source
+    assert (tmp_path / "out" / "packaged.cubin").stat().st_size
+
+
+def test_the_installed_command_points_to_the_specs_that_it_brings(installed, tmp_path):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    command = [installed / "convgen", "check", "specs/resnet50.conv"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean)
+    assert done.returncode == 2
+    hint = done.stderr.split("hint: ")[1].strip().strip("`").removeprefix("did you mean `").removesuffix("`?")
+    run(installed / "convgen", "check", hint, "--only", "conv1", cwd=tmp_path, env=clean)
