@@ -171,7 +171,7 @@ class IndexMap:
 
 
 def decompose(index: Expr, dims: Sequence[str], extent: Callable[[str], Expr]) -> dict[str, Expr]:
-    """Coordinates of a flat index over dims (outermost first): the chain of divisions of seed eq. 13-17.
+    """Coordinates of a flat index over dims (outermost first): the chain of divisions of eq. 13 to 17.
 
     The outermost dim takes what is left, without a modulo.
     """

@@ -1,4 +1,4 @@
-"""Index maps against plain loops over random geometry, and against seed 001's algorithms."""
+"""Index maps against plain loops over random geometry, and against the algorithms of the paper that they follow."""
 
 from __future__ import annotations
 
@@ -191,10 +191,10 @@ def test_guards_that_hold_always_are_dropped():
     assert [d.dim for d in strided.accesses["y"].divisible] == ["p"]
 
 
-# ---- seed 001 ----------------------------------------------------------------------------------
+# ---- H. Zhang, "A Simple and Efficient Implementation of im2col" (2017) --------------------------
 
 
-def seed_problem(pad):
+def paper_problem(pad):
     """One image, one square filter, stride 1, lowered to D0*F*F x H1*W1."""
     return make("im2col", c=3, input=(7, 6), filter=(3, 3), pad=pad, lowered="c*r*s,p*q")
 
@@ -217,7 +217,7 @@ J0 = mod(Q, W1) + mod(P, F)
 
 def test_algorithm_1_falls_out():
     """d0 = (p / F) / F, i0 = q / W1 + (p / F) % F, j0 = q % W1 + p % F."""
-    problem = seed_problem(pad=0)
+    problem = paper_problem(pad=0)
     x = lowered_view(problem, symbolic_geometry(problem)).accesses["x"]
     without_padding = {symbol("pad_h"): Integer(0), symbol("pad_w"): Integer(0)}
     d0, i0, j0 = (renamed(x.coords[d].subs(without_padding), problem) for d in "chw")
@@ -226,7 +226,7 @@ def test_algorithm_1_falls_out():
 
 def test_algorithm_2_falls_out():
     """The same with i0 - P and j0 - P, if they lie in [0, H0) and [0, W0)."""
-    problem = seed_problem(pad=2)
+    problem = paper_problem(pad=2)
     x = lowered_view(problem, symbolic_geometry(problem)).accesses["x"]
     d0, i0, j0 = (renamed(x.coords[d], problem) for d in "chw")
     assert (d0, i0, j0) == (D0, I0 - PAD, J0 - PAD)
@@ -237,7 +237,7 @@ def test_algorithm_2_falls_out():
 @pytest.mark.parametrize("pad", [0, 2])
 def test_algorithms_1_and_2_run(pad):
     """The paper's loop over k, word for word, and our literal, simplified map."""
-    problem = seed_problem(pad)
+    problem = paper_problem(pad)
     f, (h0, w0), (h1, w1) = 3, problem.input, problem.output
     x = np.arange(1, problem.x.size + 1).reshape(h0, w0, 3)
     maps = lowered_view(problem).simplified()
