@@ -28,6 +28,7 @@ from convgen.driver import Compilation, UsageError
 
 if TYPE_CHECKING:
     from convgen.planner.database import Database, Measurement
+    from convgen.tune.candidates import Candidate
     from convgen.tune.search import Task
 
 
@@ -107,8 +108,25 @@ def _tasks(
             continue
         seen.add(key)
         names, fixed = _wanted(compilation, arguments)
-        tasks[name] = prepare(problem, target, candidates(problem, target, names, fixed), db, gpu, forget)
+        found = candidates(problem, target, names, fixed)
+        default = _untuned(compilation)
+        first = [c for c in found if c == default]
+        tasks[name] = prepare(problem, target, first + [c for c in found if c not in first], db, gpu, forget)
     return tasks
+
+
+def _untuned(compilation: Compilation) -> Candidate | None:
+    """What is taken where nothing is tuned: it is measured first, and what is won is seen beside it."""
+    from convgen import planner
+
+    request = compilation.request
+    strategy = compilation.spec.strategy or request.strategy
+    options = request.options if strategy == request.strategy else {}
+    try:
+        choice = planner.untuned(request.problem, compilation.target, strategy, options)
+    except planner.CannotServe:
+        return None
+    return choice.strategy.name, dict(choice.options)
 
 
 def _wanted(compilation: Compilation, arguments: argparse.Namespace):

@@ -40,6 +40,11 @@ def choose(problem: ConvProblem, target: Target, strategy: str, options: Options
     those of the target's reference GPU.  Raises CannotServe."""
     if not options and (choice := _tuned(problem, target, strategy, gpu)):
         return choice
+    return untuned(problem, target, strategy, options)
+
+
+def untuned(problem: ConvProblem, target: Target, strategy: str, options: Options) -> Choice:
+    """The strategy for a problem where no measurement is known.  Raises CannotServe."""
     if strategy != "auto":
         chosen = strategies.load(strategy)
         obstacles = tuple(chosen.obstacles(problem, target, options))

@@ -42,7 +42,7 @@ class Measurer(Protocol):
 class Task:
     """One problem's search: what is to be tried, what is known.
 
-    `first` is the candidate that `auto` takes without a database; `over` when the share of the budget is spent.
+    The first candidate is what `auto` takes without a database; `over` when the share of the budget is spent.
     """
 
     problem: ConvProblem
@@ -73,7 +73,7 @@ class Task:
 
     @property
     def default(self) -> Measurement | None:
-        """What is known of the candidate that `auto` takes without a database."""
+        """What is known of the first candidate."""
         return self.known.get(_identity(self.candidates[0])) if self.candidates else None
 
     @property

@@ -407,6 +407,26 @@ def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
     assert f"tuned on {GPU}" in capsys.readouterr().out
 
 
+def test_tune_measures_first_what_auto_takes_without_it(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
+    from convgen import driver, planner
+    from convgen.tune import worker
+
+    timed: list[str] = []
+    call = worker.Worker.call
+
+    def watched(self: Worker, method: str, *arguments: Any) -> Any:
+        if method == "time":
+            timed.append(arguments[1].manifest.config)
+        return call(self, method, *arguments)
+
+    monkeypatch.setattr(worker.Worker, "call", watched)
+    (compilation,) = driver.load(driver.Spec(spec.read_text()))
+    least = planner.untuned(compilation.request.problem, SM_90A, "auto", {})
+    assert cli.main(["tune", str(spec)]) == 0
+    assert timed[0] == f"{least.strategy.name} {least.options}"
+    assert len(timed) == len(set(timed)) == len(db.measurements())
+
+
 def test_tune_goes_on_where_a_budget_ended(spec: Path, db: Database, capsys):
     assert cli.main(["tune", str(spec), "--budget", "1e-9"]) == 0
     assert "the same command goes on from here" in capsys.readouterr().err
