@@ -26,12 +26,12 @@ from convgen.resources import directory
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
 if TYPE_CHECKING:
+    from convgen.cache import Cache
     from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
-    from convgen.runtime.cache import Cache
     from convgen.runtime.kernel import Kernel
 
 #: Each pass and the record of a `Compilation` that it makes.
@@ -211,7 +211,7 @@ def render(plan: Plan) -> str:
 def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> dict[str, Kernel]:
     """Every kernel of a spec by name.  Needs no GPU.  `progress` hears the name of each kernel that takes
     work, before the work.  Raises SpecError, CompileError, UsageError."""
-    from convgen.runtime.cache import Cache
+    from convgen.cache import Cache
 
     cache = Cache()
     key = _request_key(spec)

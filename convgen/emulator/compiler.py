@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from convgen.cache import Cache
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
-from convgen.runtime.cache import Cache
 
 _HERE = Path(__file__).resolve().parent
 INCLUDE = _HERE / "include"

@@ -15,8 +15,7 @@ from convgen.emulator import native, tensor_map
 from convgen.emulator.compiler import line_of
 from convgen.emulator.errors import EmulationError, Finding
 from convgen.ir.dtypes import numpy_dtype
-from convgen.ir.plan import Fill, Gemm, Launch, Param
-from convgen.runtime.launch import launch_grid
+from convgen.ir.plan import Fill, Gemm, Launch, Param, launch_grid
 
 Buffers = Mapping[str, native.Buffer]
 

@@ -8,6 +8,7 @@ compiler, the launcher, the emulator and the manifest need.  The records are pla
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import lcm, prod
 
 from convgen.ir.problem import ConvProblem
 from convgen.targets import Target
@@ -143,3 +144,12 @@ class Plan:
     @property
     def workspace_bytes(self) -> int:
         return sum(w.bytes for w in self.workspaces)
+
+
+def launch_grid(launch: Launch, sms: int) -> tuple[int, int, int]:
+    """Blocks to launch on a GPU of that many multiprocessors."""
+    if not launch.persistent:
+        return launch.grid
+    unit = lcm(launch.cluster, launch.multiple_of)
+    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // unit * unit
+    return max(blocks, unit), 1, 1

@@ -17,10 +17,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from convgen.cache import Cache
 from convgen.ir.plan import Plan
 from convgen.resources import directory
 from convgen.runtime import nvrtc
-from convgen.runtime.cache import Cache
 from convgen.runtime.manifest import Manifest
 
 #: Changes whenever the files of an entry change their names or meaning.

@@ -11,10 +11,9 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
-from math import lcm, prod
 from typing import Any
 
-from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap
+from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap, launch_grid
 from convgen.runtime import cuda, tensor_map
 from convgen.runtime.errors import NoGpu, WrongGpu
 from convgen.runtime.manifest import Manifest, buffer_name
@@ -120,15 +119,6 @@ class Program:
         if key not in self._maps:
             _keep(self._maps, key, ctypes.create_string_buffer(tensor_map.encode(map, address), tensor_map.BYTES))
         return self._maps[key]
-
-
-def launch_grid(launch: Launch, sms: int) -> tuple[int, int, int]:
-    """Blocks to launch on a GPU of that many multiprocessors."""
-    if not launch.persistent:
-        return launch.grid
-    unit = lcm(launch.cluster, launch.multiple_of)
-    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // unit * unit
-    return max(blocks, unit), 1, 1
 
 
 def workspace_bytes(*sizes: int) -> int:

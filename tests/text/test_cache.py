@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from convgen.runtime import artifacts, cache
-from convgen.runtime.cache import Cache, CacheWarning
+from convgen import cache
+from convgen.cache import Cache, CacheWarning
+from convgen.runtime import artifacts
 
 KEY = "request-0123abcd"
 FILES = {"kernel.cu": b"source", "kernel.cubin": bytes(range(256)), "empty": b""}
@@ -84,7 +85,7 @@ def test_an_extra_file_counts_as_damage(tmp_path):
 
 WORKER = """
 import contextlib, pathlib, random, sys
-from convgen.runtime.cache import Cache
+from convgen.cache import Cache
 cache, generator = Cache(pathlib.Path(sys.argv[1])), random.Random(sys.argv[2])
 hits = 0
 for _ in range(150):
@@ -125,7 +126,7 @@ def test_many_processes_at_once(tmp_path):
 
 
 def test_a_killed_writer_leaves_no_entry(tmp_path):
-    code = "import os, pathlib, sys\nfrom convgen.runtime import cache\n" + (
+    code = "import os, pathlib, sys\nfrom convgen import cache\n" + (
         "os.rename = lambda *a: os._exit(9)\ncache.Cache(pathlib.Path(sys.argv[1])).put('key-ab', {'a': b'a'})\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 9
@@ -148,7 +149,7 @@ def test_unusable_folder_warns_once_and_is_done_without(tmp_path):
 def test_full_disk_warns_and_leaves_nothing(tmp_path):
     code = (
         "import pathlib, resource, sys, warnings\n"
-        "from convgen.runtime.cache import Cache, CacheWarning\n"
+        "from convgen.cache import Cache, CacheWarning\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "cache = Cache(pathlib.Path(sys.argv[1]))\n"
         "with warnings.catch_warnings(record=True) as seen:\n"

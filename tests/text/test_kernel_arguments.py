@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import DTYPES
-from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace
+from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace, launch_grid
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, errors, tensor_map
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.runtime.launch import device_capability, launch_grid
+from convgen.runtime.launch import device_capability
 from convgen.runtime.manifest import Manifest
 
 cupy = pytest.importorskip("cupy")

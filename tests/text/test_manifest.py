@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problems
 
+from convgen.cache import Cache
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.runtime.artifacts import Artifact
-from convgen.runtime.cache import Cache
 from convgen.runtime.manifest import Manifest, ManifestError
 from convgen.runtime.nvrtc import Resources
 from convgen.targets import TARGETS
@@ -120,7 +120,7 @@ A_MANIFEST = Manifest(
 HIT = """
 import sys, pathlib
 from convgen.runtime import artifacts
-from convgen.runtime.cache import Cache
+from convgen.cache import Cache
 from convgen.runtime.kernel import Kernel
 from convgen.ir import plan
 artifacts.schema_digest()

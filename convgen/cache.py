@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from convgen.resources import cache_directory
+
 #: Entries beyond this many bytes go, least recently used first.
 LIMIT_BYTES = 2 << 30
 _SUMS = "SHA256SUMS"
@@ -36,8 +38,9 @@ class Cache:
     in the environment turns every cache off.  Keys end in a hexadecimal digest."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = root or _default_root()
-        self.enabled = os.environ.get("CONVGEN_CACHE", "1") != "0"
+        found = root or cache_directory()
+        self.root = found or Path(os.devnull)
+        self.enabled = found is not None and os.environ.get("CONVGEN_CACHE", "1") != "0"
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry by name; None where there is none or it is corrupt (it is removed)."""
@@ -119,14 +122,6 @@ class Cache:
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
-
-
-def _default_root() -> Path:
-    if chosen := os.environ.get("CONVGEN_CACHE_DIR"):
-        return Path(chosen)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("convgen"))
 
 
 def _sums(files: Mapping[str, bytes]) -> bytes:
