@@ -10,6 +10,7 @@ from convgen.strategies.base import Strategy
 MODULES: dict[str, str] = {
     "tma_im2col": "convgen.strategies.tma_im2col",
     "tma_patch": "convgen.strategies.tma_patch",
+    "depthwise": "convgen.strategies.depthwise",
     "implicit_gemm": "convgen.strategies.implicit_gemm",
     "im2col": "convgen.strategies.im2col",
     "direct": "convgen.strategies.direct",

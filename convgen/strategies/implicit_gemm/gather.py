@@ -317,7 +317,7 @@ def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> P
 
 
 def _reduce_run(problem: ConvProblem) -> int:
-    return math.gcd(output.neighbours(problem, problem.y, output.columns(problem)), 4)
+    return math.gcd(output.neighbours(problem.y, output.columns(problem)), 4)
 
 
 def source(plan_: Plan) -> str:

@@ -71,10 +71,14 @@ def element_map(problem: ConvProblem) -> IndexMap:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of the product are: y's innermost dims, along which a lane holds neighbours."""
+    """What the columns of the product are: y's innermost dims, along which a lane holds neighbours.
+
+    A run of neighbours begins at a multiple of its length and does not cross a multiple of `extent`.
+    """
 
     role: str  # "channels" or "pixels"
     dims: tuple[str, ...]
+    extent: int
 
     @property
     def index(self) -> Symbol:
@@ -84,12 +88,12 @@ class Columns:
 def columns(problem: ConvProblem) -> Columns:
     dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
     if not dims or dims[-1] == "k":
-        return Columns("channels", ("k",))
-    inner = len(dims) - (dims.index("k") + 1 if "k" in dims else 0)
-    return Columns("pixels", tuple(dims[-inner:]))
+        return Columns("channels", ("k",), problem.k_per_group)
+    inner = dims[dims.index("k") + 1 if "k" in dims else 0 :]
+    return Columns("pixels", tuple(inner), math.prod(problem.extent(d) for d in inner))
 
 
-def neighbours(problem: ConvProblem, tensor: Tensor, along: Columns) -> int:
+def neighbours(tensor: Tensor, along: Columns) -> int:
     """How many neighbouring columns are neighbours in a tensor too, as a power of two: any run of so many
     that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
     for all of them."""
@@ -99,15 +103,14 @@ def neighbours(problem: ConvProblem, tensor: Tensor, along: Columns) -> int:
     inner = list(along.dims)
     if held[-len(inner) :] != inner:
         return 1
-    run = problem.k_per_group if along.role == "channels" else math.prod(problem.extent(d) for d in inner)
-    return math.gcd(run, 1 << 10)
+    return math.gcd(along.extent, 1 << 10)
 
 
 def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
     """Elements that a lane stores at once: one vector, where y's rows are aligned and a warp's `width`
     columns hold four of them (one for each lane of a quad)."""
     widest = max(CHUNK_BYTES // problem.y.element.bytes, 2)
-    return max(math.gcd(neighbours(problem, problem.y, along), widest, width // 4), 1)
+    return max(math.gcd(neighbours(problem.y, along), widest, width // 4), 1)
 
 
 def column_of(run: int) -> str:
@@ -157,7 +160,7 @@ def result(
     for t in lowering.used_operands(problem):
         name = f"value_{t.name}"
         at = maps.offset(t.name)
-        common = neighbours(problem, t, along)
+        common = neighbours(t, along)
         if common == 0:
             loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
             values[t.name] = name
@@ -233,26 +236,32 @@ def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str
     return tuple(lines)
 
 
-def load_run(dtype: str, name: str, pointer: str, run: int) -> list[str]:
-    """Lines that load `run` neighbours as vectors of at most 16 bytes into float name[run]."""
+def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "", accumulator: str = "f32") -> list[str]:
+    """Lines that load `run` neighbours, as vectors of at most 16 bytes, into `name[run]` of the accumulator's
+    type; zeros where `condition` is given and does not hold."""
     size = DTYPES[dtype].bytes
+    c_type = lowering.ACCUMULATORS[accumulator].c_type
+    when = f"{condition} ? " if condition else ""
     if run * size < WORD or run == 1:
-        values = [lowering.load(dtype, f"({pointer})[{i}]", "f32") for i in range(run)]
-        return [f"const float {name}[{run}] = {{{', '.join(values)}}};"]
+        zero = f" : {lowering.ACCUMULATORS[accumulator].zero}" if condition else ""
+        values = [when + lowering.load(dtype, f"({pointer})[{i}]", accumulator) + zero for i in range(run)]
+        return [f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
     width = min(run * size, CHUNK_BYTES)
+    access = ACCESS[width]
+    zero = f" : {access}{{}}" if condition else ""
     lines: list[str] = []
     words: list[str] = []
     for start in range(0, run * size, width):
         at = pointer if start == 0 else f"{pointer} + {start // size}"
         raw = f"raw_{name.removeprefix('value_')}_{start // width}"
-        lines.append(f"const {ACCESS[width]} {raw} = *reinterpret_cast<const {ACCESS[width]}*>({at});")
+        lines.append(f"const {access} {raw} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
         words += _parts(raw, width)
     values = []
     for i in range(run):
         word, bits = words[i * size // WORD], 8 * (i * size % WORD)
         shifted = f"{word} >> {bits}" if bits else word
-        values.append(_decode(dtype, shifted))
-    return [*lines, f"const float {name}[{run}] = {{{', '.join(values)}}};"]
+        values.append(_decode(dtype, shifted, accumulator))
+    return [*lines, f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
 
 
 def _parts(name: str, width: int) -> Sequence[str]:
@@ -263,9 +272,11 @@ def _parts(name: str, width: int) -> Sequence[str]:
     }[width]
 
 
-def _decode(dtype: str, word: str) -> str:
-    """A float from the low bits of a word."""
+def _decode(dtype: str, word: str, accumulator: str) -> str:
+    """A value of the accumulator's type from the low bits of a word."""
     row = DTYPES[dtype]
     if row.bytes == WORD:
-        return f"__uint_as_float({word})" if row.is_float else f"float(int({word}))"
-    return lowering.load(dtype, f"{row.c_type}({word})", "f32")
+        return (
+            f"__uint_as_float({word})" if row.is_float else f"{lowering.ACCUMULATORS[accumulator].c_type}(int({word}))"
+        )
+    return lowering.load(dtype, f"{row.c_type}({word})", accumulator)

@@ -1,0 +1,387 @@
+"""depthwise: a filter of its own for each channel, on the ordinary cores, bound by memory.
+
+A thread makes a patch of output pixels for a few neighbouring channels.  It walks the input rows under its
+patch once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
+in shared memory (in registers where they are few) while a block takes patch after patch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Expr, Integer
+
+from convgen.codegen.render import render
+from convgen.ir.index_map import IndexMap, derive, variable
+from convgen.ir.integer import floordiv, symbol
+from convgen.ir.plan import Launch, Plan
+from convgen.ir.problem import ConvProblem, Op
+from convgen.strategies import lowering
+from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
+from convgen.strategies.implicit_gemm import output
+from convgen.targets import Target
+
+#: Filters of at most so many values a thread stay in its registers.
+MOST_REGISTER_FILTER = 40
+MOST_SLICE = 64  # channel vectors of a block
+CLOCK_MHZ = 1700
+LAUNCH_US = 1.5
+BYTES_PER_CYCLE = 2400  # of an H200's memory, read and written
+
+OPTIONS = (
+    Option("tile.p", "output rows a thread", 1, 8),
+    Option("tile.q", "output columns a thread", 1, 16),
+    Option("vector", "neighbouring channels a thread", choices=(1, 2, 4, 8)),
+    Option("threads", "threads a block, at most", 32, 1024),
+    Option("blocks", "blocks a multiprocessor", 1, 16),
+)
+
+
+@dataclass(frozen=True)
+class DepthwiseConfig:
+    """Output rows and columns of a thread, its channels, threads of a block, blocks a multiprocessor."""
+
+    p: int
+    q: int
+    vector: int
+    threads: int
+    blocks: int
+
+    @property
+    def options(self) -> Options:
+        """What a spec's strategy block would say."""
+        return {
+            "tile.p": self.p,
+            "tile.q": self.q,
+            "vector": self.vector,
+            "threads": self.threads,
+            "blocks": self.blocks,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.p}x{self.q} pixels by {self.vector} channel{'s' if self.vector > 1 else ''} a thread, "
+            f"{self.threads} threads, {self.blocks} blocks a multiprocessor"
+        )
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of the patch: of 1-D problems the outer one has extent 1."""
+
+    input: int
+    filter: int
+    output: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def inputs(self, outputs: int) -> int:
+        """Input positions under so many outputs."""
+        return (outputs - 1) * self.stride + (self.filter - 1) * self.dilation + 1
+
+
+def axes(problem: ConvProblem) -> tuple[Axis, Axis]:
+    """Rows and columns."""
+    found = [
+        Axis(*row)
+        for row in zip(
+            problem.input, problem.filter, problem.output, problem.stride, problem.dilation, problem.pad_lo, strict=True
+        )
+    ]
+    rows = found[0] if len(found) > 1 else Axis(1, 1, 1, 1, 1, 0)
+    return rows, found[-1]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What follows from a problem and a configuration."""
+
+    problem: ConvProblem
+    config: DepthwiseConfig
+
+    @property
+    def multiplier(self) -> int:
+        return self.problem.k_per_group
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.problem)
+
+    @cached_property
+    def planes(self) -> bool:
+        """Whether a pixel's channels are not neighbours in x: then neighbouring threads go along q."""
+        return channel_run(self.problem) == 1 and self.problem.x.stride("c") != 1
+
+    @property
+    def inputs(self) -> int:
+        """Input channels of a thread."""
+        return max(1, self.config.vector // self.multiplier)
+
+    @property
+    def vectors(self) -> int:
+        return self.problem.k // self.config.vector
+
+    @property
+    def slice_vectors(self) -> int:
+        """Channel vectors of a block: all of them, or a divisor."""
+        if self.planes:
+            return 1
+        return max(d for d in range(1, MOST_SLICE + 1) if self.vectors % d == 0)
+
+    @property
+    def slices(self) -> int:
+        return self.vectors // self.slice_vectors
+
+    @property
+    def lanes(self) -> int:
+        """Patches that a block makes at once."""
+        return max(1, self.config.threads // self.slice_vectors)
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.slice_vectors
+
+    @property
+    def p_tiles(self) -> int:
+        return -(-self.axes[0].output // self.config.p)
+
+    @property
+    def q_tiles(self) -> int:
+        return -(-self.axes[1].output // self.config.q)
+
+    @property
+    def patches(self) -> int:
+        """Patches of one channel slice."""
+        return self.problem.n * self.p_tiles * self.q_tiles
+
+    @property
+    def block_rounds(self) -> int:
+        return -(-self.patches // self.lanes)
+
+    @property
+    def in_registers(self) -> bool:
+        return self.problem.taps * self.config.vector <= MOST_REGISTER_FILTER
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
+        width = self.slice_vectors * self.config.vector
+        return -(-width // 4) * 4 + 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.problem.taps * self.pitch * 4
+
+
+def channel_run(problem: ConvProblem) -> int:
+    """Channels that are neighbours in x and in y, as a power of two that divides all offsets: of outputs."""
+    along = output.Columns("channels", ("k",), problem.k)
+    in_x = problem.x.dims[-1] == "c"
+    multiplier = problem.k_per_group
+    if not in_x or output.neighbours(problem.y, along) <= 1:
+        return 1
+    run = math.gcd(problem.k, 16)
+    while run > 1 and multiplier % run and run % multiplier:
+        run //= 2
+    # a run of inputs must be aligned as well
+    while run > multiplier and problem.c % (run // multiplier):
+        run //= 2
+    return run
+
+
+def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseConfig:
+    return min(_configs(problem, options), key=lambda c: cycles(problem, target, c))
+
+
+def _configs(problem: ConvProblem, options: Options) -> Iterator[DepthwiseConfig]:
+    rows, columns = axes(problem)
+    most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
+    vectors = [int(options["vector"])] if "vector" in options else [v for v in (8, 4, 2, 1) if v <= most][:2]
+    ps = [int(options["tile.p"])] if "tile.p" in options else [p for p in (1, 2, 4) if p <= rows.output]
+    qs = (
+        [int(options["tile.q"])]
+        if "tile.q" in options
+        else sorted({min(q, columns.output) for q in (1, 2, 4, 5, 7, 8)})
+    )
+    threads = [int(options["threads"])] if "threads" in options else [128, 256]
+    for v in vectors:
+        for p in ps:
+            for q in qs:
+                for t in threads:
+                    registers = _registers(Layout(problem, DepthwiseConfig(p, q, v, t, 1)))
+                    if registers > 224 and not {"tile.p", "tile.q", "vector"} <= set(options):
+                        continue
+                    blocks = int(options.get("blocks", max(1, min(8, 65536 // (t * -(-registers // 8) * 8)))))
+                    yield DepthwiseConfig(p, q, v, t, blocks)
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs."""
+    c = layout.config
+    row = layout.axes[1].inputs(c.q) * layout.inputs
+    filters = layout.problem.taps if layout.in_registers else layout.problem.filter[-1]
+    return c.p * c.q * c.vector + row + filters * c.vector + 36
+
+
+def cycles(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
+    """Estimated time: arithmetic, shared-memory and L1 traffic of a multiprocessor, or memory."""
+    layout, c = Layout(problem, config), config
+    rows, columns = layout.axes
+    loads = rows.inputs(c.p) * columns.inputs(c.q)
+    products = c.p * c.q * problem.taps * c.vector
+    conversions = loads * layout.inputs * 2
+    filters = 0 if layout.in_registers else rows.filter * c.p * columns.filter * max(1, c.vector // 4) * 4
+    vector_bytes = layout.inputs * problem.x.element.bytes
+    l1 = loads * max(1, vector_bytes * 32 / 128) + filters
+    # of one warp, on a multiprocessor with four schedulers
+    warp = max((products + conversions + 3 * loads) / 4, l1)
+    warps = layout.patches * layout.slices * layout.threads / layout.lanes / 32 / target.sms
+    resident = min(c.blocks * layout.threads / 32, max(warps, 1))
+    waves = -(-warps // resident)
+    latency = 900 + (products + conversions) * 1.2
+    setup = 800 + layout.problem.taps * layout.pitch / layout.threads * 40
+    memory = problem.min_bytes * (1 + 0.2 * (rows.inputs(c.p) / (c.p * rows.stride) - 1)) / BYTES_PER_CYCLE
+    return max(warp * warps + latency, waves * max(latency, warp * resident), memory) + setup
+
+
+def _element_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over an output pixel and its channel."""
+    dims = ("n", *problem.spatial.output, "k")
+    variables = [variable(d, problem.extent(d)) for d in dims]
+    at: dict[str, Expr] = {v.name: v.symbol for v in variables}
+    return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
+
+
+class Depthwise:
+    name = "depthwise"
+    summary = "one filter a channel (groups = c), bound by memory: any multiplier, filter, stride and layout"
+    options = OPTIONS
+
+    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+        found = lowering.type_obstacles(problem, target)
+
+        def no(message: str, hint: str = "", option: str = "") -> None:
+            found.append(Obstacle(message, hint, option))
+
+        if problem.op is not Op.FPROP:
+            no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
+        if problem.groups != problem.c:
+            no(
+                f"groups {problem.groups} of {problem.c} channels: each channel must be a group",
+                "strategy implicit_gemm",
+            )
+        if problem.rank > 2:
+            no("three spatial dims are not served", "strategy implicit_gemm or direct")
+        if problem.output_pixels >= lowering.INT_LIMIT:
+            no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+        if found:
+            return found
+        run = channel_run(problem)
+        vector = int(options.get("vector", 1))
+        if run % vector or vector * problem.x.element.bytes > 16:
+            no(f"vector {vector}: {run} channels are aligned neighbours", f"vector {min(run, 8)} or less", "vector")
+            return found
+        layout = Layout(problem, choose(problem, target, options))
+        if layout.shared_bytes > target.shared_bytes_per_block and not layout.planes:
+            no(
+                f"filters of {layout.slice_vectors * layout.config.vector} channels take {layout.shared_bytes} bytes",
+                "strategy direct serves it",
+            )
+        return found
+
+    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
+        config = choose(problem, target, options)
+        layout = Layout(problem, config)
+        launch = Launch(
+            f"convgen_{problem.name}",
+            (layout.block_rounds * layout.slices, 1, 1),
+            layout.threads,
+            tuple(p.param for p in _pointers(problem)),
+            layout.shared_bytes,
+            persistent=True,
+            blocks_per_sm=config.blocks,
+            multiple_of=layout.slices,
+        )
+        return Plan(problem, target, self.name, config, (launch,))
+
+    def render(self, plan: Plan) -> str:
+        problem, config = plan.problem, plan.config
+        assert isinstance(config, DepthwiseConfig)
+        layout = Layout(problem, config)
+        accumulate = problem.accumulate
+        along = output.Columns("channels", ("k",), problem.k)
+        maps = _element_map(problem)
+        index = lowering.index_type(problem, ())
+        result = output.result(problem, maps, along, symbol("k"), config.vector, accumulate, index != "int")
+        return render(
+            "depthwise.cu.j2",
+            plan,
+            config=config,
+            layout=layout,
+            rows=layout.axes[0],
+            columns=layout.axes[1],
+            launch=plan.launches[0],
+            formulas=window_formulas(problem),
+            pointers=_pointers(problem),
+            index=index,
+            accumulator=lowering.ACCUMULATORS[accumulate].c_type,
+            load_filter=lowering.load(problem.w.dtype, f"w[{_w_offset(problem)}]", accumulate),
+            load_input=output.load_run(
+                problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
+            ),
+            x_offset=_x_offset(problem),
+            column_step=problem.x.stride("w"),
+            result=result,
+        )
+
+    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
+        """Options worth measuring, the most promising first."""
+        found = sorted(_configs(problem, {}), key=lambda c: cycles(problem, target, c))
+        return [c.options for c in dict.fromkeys(found)]
+
+    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
+        """Microseconds, by a cost model."""
+        return LAUNCH_US + cycles(problem, target, choose(problem, target, options)) / CLOCK_MHZ
+
+
+def _pointers(problem: ConvProblem) -> list[Pointer]:
+    return [
+        Pointer("x", problem.x.dtype, "x"),
+        Pointer("w", problem.w.dtype, "w"),
+        Pointer("y", problem.y.dtype, "y", written=True),
+        *operand_pointers(problem),
+    ]
+
+
+def _w_offset(problem: ConvProblem) -> str:
+    """C text of a filter element's offset, from `channel` and `tap`."""
+    scope = lowering.Scope("int")
+    k = scope.declare("channel", problem.k)
+    tap = scope.declare("tap", problem.taps)
+    s = problem.filter[-1]
+    at: dict[str, Expr] = {"k": k, "c": Integer(0), "s": tap % s if isinstance(tap, int) else _mod(tap, s)}
+    if problem.rank == 2:
+        at["r"] = floordiv(tap, Integer(s))
+    return lowering.offset(scope, problem.w, at)
+
+
+def _mod(value: Expr, divisor: int) -> Expr:
+    from convgen.ir.integer import mod
+
+    return mod(value, Integer(divisor))
+
+
+def _x_offset(problem: ConvProblem) -> str:
+    """C text of the offset of input channel `c` of row `h`, column `first_w`, image `n`."""
+    x = problem.x
+    names = {"n": "n", "h": "h", "w": "first_w", "c": "c"}
+    terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1]
+    return " + ".join(name if step == 1 else f"{name} * {step}" for name, step in terms) or "0"
+
+
+STRATEGY = Depthwise()
