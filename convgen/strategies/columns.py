@@ -40,7 +40,6 @@ from convgen.strategies.lowering import (
     coordinates,
     drop_unused,
     epilogue,
-    has_epilogue,
     index_type,
     load,
     offset,
@@ -57,23 +56,11 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     where, tests = _forward_window(scope, problem, at)
     at |= where
     source = f"x[{offset(scope, x, at)}]"
-    lines = scope.take()
+    lines, value = scope.take(), source
     if tests:
-        lines.append("// elsewhere is padding, which counts as zero")
-        lines.append(f"const bool inside = {all_hold(tests)};")
-    if x.dtype == lowered.dtype and not has_epilogue(problem):
-        value = f"inside ? {source} : {lowered.element.c_type}(0)" if tests else source
-    else:
-        row = ACCUMULATORS[problem.accumulate]
-        loaded = load(x.dtype, source, problem.accumulate)
-        lines.append(f"const {row.c_type} acc = {f'inside ? {loaded} : {row.zero}' if tests else loaded};")
-        more, value = epilogue(problem, "acc", operand_offsets(scope, problem, at))
-        lines += more
-    pointers = [
-        Pointer("x", x.dtype, "x"),
-        *operand_pointers(problem),
-        Pointer("lowered", lowered.dtype, buffer, written=True),
-    ]
+        lines += ["// elsewhere is padding, which counts as zero", f"const bool inside = {all_hold(tests)};"]
+        value = f"inside ? {source} : {lowered.element.c_type}(0)"
+    pointers = [Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True)]
     units, per_unit = _units(lowered, _head(lowered) if sliced else 0)
     return Kernel(
         "im2col.cu.j2",
@@ -82,7 +69,6 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
             f"im2col: {_lowered_element(lowered)} = {element('x', x.dims)}, where",
             *_matrix_formulas(lowered),
             *window_formulas(problem),
-            *epilogue_formulas(problem),
             "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
         ),
         tuple(p.param for p in pointers),
@@ -334,7 +320,7 @@ def _channel(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> dict[st
     """The channel of a group and a channel within it, where the lowered tensor has those."""
     if "g" not in at:
         return {}
-    return {"c": scope.let("c", at["g"] * problem.c_per_group + at["c_in_group"], problem.c)}
+    return {"c": scope.let("c", at["g"] * problem.c_per_group + at.get("c_in_group", Integer(0)), problem.c)}
 
 
 def _forward_window(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> tuple[dict[str, Expr], list[Test]]:

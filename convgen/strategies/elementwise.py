@@ -82,7 +82,7 @@ class Pointer:
 
     @property
     def param(self) -> Param:
-        return Param(self.name, "pointer", self.buffer)
+        return Param(self.name, "pointer", self.buffer, alignment=DTYPES[self.dtype].bytes)
 
     @property
     def declaration(self) -> str:

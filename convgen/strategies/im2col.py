@@ -167,7 +167,8 @@ def lowered_is_x(problem: ConvProblem, lowered: Tensor) -> bool:
         return False
     index = variable("index", lowered.size)
     at = decompose(index.symbol, lowered.dims, lambda d: Integer(lowered.extent(d)))
-    at = {d: Integer(0) for d in ("n", *problem.spatial.output, *problem.spatial.filter, "c")} | at
+    channel = "c" if problem.groups == 1 else "c_in_group"
+    at = {d: Integer(0) for d in ("n", *problem.spatial.output, *problem.spatial.filter, channel)} | at
     index_map = derive(_im2col_problem(problem, lowered), (index,), at).simplified()
     return not index_map.accesses["x"].bounds and index_map.offset("x") == index.symbol
 
@@ -413,14 +414,7 @@ def _scatter_obstacles(problem: ConvProblem) -> list[Obstacle]:
 def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
     """What keeps the problem from being a cuBLAS GEMM over matrices as they lie in memory."""
     found = []
-    a, b = problem.reads
-    if a.dtype != b.dtype:
-        found.append(
-            Obstacle(
-                f"{a.name} is {a.dtype} and {b.name} is {b.dtype}: cuBLAS wants one type", "strategy direct mixes types"
-            )
-        )
-    for t in {a.dtype: a, b.dtype: b}.values():
+    for t in {t.dtype: t for t in problem.reads}.values():
         if t.dtype not in GEMM_TYPES:
             served = ", ".join(GEMM_TYPES)
             found.append(

@@ -17,7 +17,7 @@ from convgen.ir import integer
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
 from convgen.ir.index_map import Access, decompose, derive
 from convgen.ir.integer import symbol
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.strategies.base import Obstacle
 from convgen.targets import Target
@@ -70,22 +70,14 @@ def store(dtype: str, value: str, accumulate: str) -> str:
 
 
 def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
-    """What the element types ask for that the target, or arithmetic, does not give."""
-    found = []
-    touched = (*problem.reads, problem.result, *problem.operands)
-    if "fp8_convert" not in target.features:
-        found += [
-            Obstacle(f"target {target} does not convert {t.dtype} ({t.name})", "sm_89 and later do")
-            for t in touched
-            if t.dtype in FP8
-        ]
-    if problem.accumulate == "s32":
-        found += [
-            Obstacle(f"accumulate s32 needs integers, and {t.name} is {t.dtype}", "accumulate f32")
-            for t in problem.reads
-            if not CONVERSIONS[t.dtype].to_int
-        ]
-    return found
+    """Element types that the target does not convert; im2col moves elements as they are."""
+    if "fp8_convert" in target.features or problem.op is Op.IM2COL:
+        return []
+    return [
+        Obstacle(f"target {target} does not convert {t.dtype} ({t.name})", "sm_89 and later do")
+        for t in (*problem.reads, problem.result, *problem.operands)
+        if t.dtype in FP8
+    ]
 
 
 # ---- integers ----------------------------------------------------------------------------------

@@ -42,23 +42,19 @@ def _expression(draw, names: Sequence[str], depth: int) -> ep.Expr:
 
 
 @st.composite
-def epilogues(draw, result: Tensor, most: int = 2) -> ep.Epilogue:
-    """Operands over some of the result's dims, perhaps a local, and a result that depends on acc."""
-    given = [
-        draw(operands(result, name, ("f32", "f16", "bf16", "s8")))
-        for name in ("b", "z")[: draw(st.integers(0, most))]
-    ]  # fmt: skip
+def epilogues(draw, result: Tensor) -> ep.Epilogue:
+    """Operands over some of the result's dims, perhaps a local, and a result that depends on all of them."""
+    given = [draw(operands(result, name, ("f32", "f16", "bf16", "s8"))) for name in ("b", "z")]
     names = [t.name for t in given]
-    body = []
-    if draw(st.booleans()):
-        body.append(ep.Assignment("t", _expression(draw, names, 1)))
-        names.append("t")
-    body.append(ep.Assignment(result.name, ep.Binary("-", ep.Acc(), _expression(draw, names, 2))))
-    return ep.Epilogue(tuple(given), tuple(body))
+    local = ep.Assignment("t", _expression(draw, names, 1))
+    last = ep.Assignment(result.name, ep.Binary("-", ep.Acc(), _expression(draw, [*names, "t"], 2)))
+    body = (local, last) if ep.LocalRef("t") in last.value.walk() else (last,)
+    used = {e.name for a in body for e in a.value.walk() if isinstance(e, ep.OperandRef)}
+    return ep.Epilogue(tuple(t for t in given if t.name in used), body)
 
 
-def _maybe_epilogue(draw):
-    return epilogues if draw(st.booleans()) else None
+def _maybe_epilogue(draw, op: Op):
+    return epilogues if op in PRODUCTS and draw(st.booleans()) else None
 
 
 def with_types(problem: ConvProblem, **dtypes: str) -> ConvProblem:
@@ -67,14 +63,23 @@ def with_types(problem: ConvProblem, **dtypes: str) -> ConvProblem:
     return replace(problem, **given)  # type: ignore[arg-type]
 
 
+def _named(problem: ConvProblem) -> ConvProblem:
+    """The same problem, its lowered matrix called m: `lowered` is a keyword of the language."""
+    return replace(problem, lowered=replace(problem.lowered, name="m")) if problem.lowered else problem
+
+
 @st.composite
 def direct_problems(draw, op: Op) -> ConvProblem:
     """Any geometry, layout, types and epilogue of an operator."""
-    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw), work=2000))
-    integers = draw(st.integers(0, 3)) == 0
-    types = {role: "s8" if integers else draw(st.sampled_from((*FLOATS, "s8"))) for role in OPS[op].reads}
-    types[OPS[op].writes] = draw(st.sampled_from((*FLOATS, "s8", "s32")))
-    return replace(with_types(problem, **types), accumulate="s32" if integers else "f32")
+    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000)))
+    dtype = draw(st.sampled_from((*FLOATS, "s8")))
+    types = dict.fromkeys(OPS[op].reads, dtype)
+    if op in PRODUCTS:
+        types["w" if op is not Op.WGRAD else "y"] = {"e4m3": "e5m2"}.get(dtype, dtype)
+        types[OPS[op].writes] = draw(st.sampled_from((*FLOATS, "s8", "s32")))
+    else:
+        types |= {"x": dtype, "lowered": dtype}
+    return replace(with_types(problem, **types), accumulate="s32" if dtype == "s8" else "f32")
 
 
 def _in_order(draw, tensor: Tensor, orders: Sequence[Sequence[str]]) -> Tensor:
@@ -86,14 +91,13 @@ def _in_order(draw, tensor: Tensor, orders: Sequence[Sequence[str]]) -> Tensor:
 @st.composite
 def matrix_problems(draw, op: Op) -> ConvProblem:
     """Problems whose filter and output are matrices as they lie in memory, of types that GEMMs take."""
-    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw), work=2000))
+    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000)))
     sp = problem.spatial
     dtype = draw(st.sampled_from(("f16", "bf16", "f32")))
-    roles = {*OPS[op].reads, OPS[op].writes}
-    types = dict.fromkeys(roles, dtype) | {OPS[op].writes: draw(st.sampled_from((dtype, "f16", "f32")))}
-    problem = with_types(problem, **types)
     if op not in PRODUCTS:
-        return problem
+        return with_types(problem, x=dtype, lowered=dtype)
+    types = dict.fromkeys(OPS[op].reads, dtype) | {OPS[op].writes: draw(st.sampled_from((dtype, "f16", "f32")))}
+    problem = with_types(problem, **types)
     return replace(
         problem,
         w=_in_order(draw, problem.w, (("k", *sp.filter, "c"), ("k", "c", *sp.filter), (*sp.filter, "c", "k"))),

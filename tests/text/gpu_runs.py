@@ -1,0 +1,77 @@
+"""Runs a strategy's kernel on a GPU, on poisoned memory, and holds it against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import convgen
+from convgen.ir import verify
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.runtime.kernel import Kernel
+
+
+def spec_text(problem: ConvProblem, strategy: str, options: Mapping[str, int | str]) -> str:
+    """The problem's canonical spec with a strategy block."""
+    block = f"strategy {strategy} {{ {' '.join(f'{name} {value}' for name, value in options.items())} }}"
+    return str(problem).replace("\n  op ", f"\n  {block}\n  op ", 1)
+
+
+def compiled(problem: ConvProblem, strategy: str, options: Mapping[str, int | str] | None = None) -> Kernel:
+    kernel = convgen.compile(spec_text(problem, strategy, options or {}))
+    assert isinstance(kernel, Kernel)
+    return kernel
+
+
+def _raw(array: Any) -> Any:
+    """A NumPy array as CuPy holds it: types that CuPy lacks as their bits."""
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" or array.dtype.isbuiltin != 1 else array
+
+
+def on_device(array: Any) -> Any:
+    import cupy
+
+    return cupy.asarray(_raw(array))
+
+
+def inputs(problem: ConvProblem, seed: int) -> dict[str, Any]:
+    """Normal data on the GPU for every tensor that is read, by role or operand name."""
+    import cupy
+
+    tensors = (*problem.reads, *problem.operands)
+    if any(t.dtype not in ("f16", "bf16", "f32") for t in tensors):
+        return {name: on_device(a) for name, a in verify.random_inputs(problem, seed).items()}
+    random = cupy.random.default_rng(seed)
+
+    def normal(tensor: Tensor) -> Any:
+        values = random.standard_normal(tensor.shape, dtype=cupy.float32)
+        if tensor.dtype != "bf16":
+            return values.astype(numpy_dtype(tensor.dtype))
+        bits = values.view(cupy.uint32)  # rounded to nearest even
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(cupy.uint16)
+
+    return {t.name if t.role == "operand" else t.role: normal(t) for t in tensors}
+
+
+def poisoned(tensor: Tensor) -> Any:
+    import numpy
+
+    return on_device(verify.poison(numpy.empty(tensor.size, numpy_dtype(tensor.dtype)))).reshape(tensor.shape)
+
+
+def run(kernel: Kernel, problem: ConvProblem, arrays: Mapping[str, Any], out: Any) -> Any:
+    return kernel(*arrays.values(), out=out)
+
+
+def check(problem: ConvProblem, strategy: str, options: Mapping[str, int | str] | None = None, seed: int = 0) -> None:
+    """Fails unless every element of the kernel's result is within rounding of the reference."""
+    import cupy
+
+    kernel = compiled(problem, strategy, options)
+    arrays = inputs(problem, seed)
+    out = run(kernel, problem, arrays, poisoned(problem.result))
+    report = verify.check(problem, arrays, out, xp=cupy)
+    cupy.get_default_memory_pool().free_all_blocks()
+    assert report, f"{report}\nseed {seed}, {strategy} {dict(options or {})}\n{problem}"
