@@ -38,10 +38,10 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     for tensor, factor in [*((t, scale) for t in problem.reads), *((t, 1.0) for t in problem.operands)]:
         name = tensor.name if tensor.role == "operand" else tensor.role
         if tensor.element.is_float:
-            normal = rng.standard_normal(tensor.shape, dtype=numpy.float32) * numpy.float32(factor)
-            arrays[name] = normal.astype(numpy_dtype(tensor.dtype))
+            values: Array = rng.standard_normal(tensor.shape, dtype=numpy.float32) * numpy.float32(factor)
         else:
-            arrays[name] = rng.integers(-8, 9, tensor.shape).astype(numpy_dtype(tensor.dtype))
+            values = rng.integers(-8, 9, tensor.shape)
+        arrays[name] = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
     return arrays
 
 

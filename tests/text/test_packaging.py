@@ -51,7 +51,10 @@ def installed(built, tmp_path_factory) -> Path:
     venv.create(folder, with_pip=False)
     paths = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", "venv", vars=paths))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    dependencies = Path(sysconfig.get_path("purelib"))
+    (site / "dependencies.pth").write_text(f"{dependencies}\n")
+    if (dependencies / "nvidia").is_dir():  # NVIDIA's libraries are looked for in the environment's own folder
+        (site / "nvidia").symlink_to(dependencies / "nvidia")
     commands = Path(sysconfig.get_path("scripts", "venv", vars=paths))
     run(sys.executable, "-m", "pip", "--python", commands / "python", "install", "--no-deps", "--no-index", built[1])
     return commands
