@@ -28,7 +28,9 @@ RUNTIME = _HERE / "runtime"
 #: The generated source's name inside the folder where it is compiled, and so in debug information.
 SOURCE = "kernel.cu"
 
-_COMMON = ("-std=c++17", "-fPIC", "-shared", "-pthread", "-w")
+_COMMON = ("-std=c++17", "-fPIC", "-shared", "-pthread")
+#: A thread's stack is 256 KB (runtime/context.h); a kernel's locals must leave room for the runtime.
+_FRAME = "-Werror=frame-larger-than=196608"
 _UNDEFINED = "-fsanitize=bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift-exponent"
 #: What makes a compiler call the runtime for each access to memory, by family.
 _OUTLINED = {
@@ -140,11 +142,11 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     """
     compiler = host_compiler()
     debug = os.environ.get("CONVGEN_EMULATOR_DEBUG")
-    level = ["-O0", "-g"] if debug else ["-O1", "-g1"]
+    level = ["-O0", "-g"] if debug else ["-O1", "-g1", "-gdwarf-4"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     arguments = [
         *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
-        "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
+        "-fno-exceptions", "-ftrivial-auto-var-init=pattern", _FRAME,
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
     ]  # fmt: skip

@@ -219,6 +219,7 @@ static void wait_parity(u32 address, u32 parity, int line) {
     b.waiters.push_back(t);
     sleep({WaitFor::mbarrier, line, &b, parity});
   }
+  if (b.phase > b.landed_phase) b.landed_line = 0;
   if (!t->clock.seen.covers({b.agent, b.phase})) t->clock.join(b.completed);
 }
 

@@ -198,10 +198,12 @@ struct TmaLoad : Operation {
     each_stretch(block, address, box.bytes(), m.swizzle, [&](u32 offset, u32 bytes) {
       check_landed(block, offset, bytes, line, Content::asynchronous, epoch);
     });
+    barrier->landed_line = line;
+    barrier->landed_phase = barrier->phase;
     bytes_arrive(*barrier, box.bytes());
     return true;
   }
-  const char* left_over() const override { return "the block ends while this load is on its way: nobody has waited for it"; }
+  const char* left_over() const override { return load_not_waited; }
 };
 
 static void load_into(Block* block, const Map& m, const Coords& coords, u32 destination, u32 barrier, int line) {

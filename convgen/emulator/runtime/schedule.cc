@@ -249,6 +249,8 @@ static void build_cluster(u32 index) {
   }
 }
 
+constexpr const char* load_not_waited = "the block ends without anybody having waited for this load";
+
 static void check_left_over() {
   for (auto& operation : machine->pending) {
     if (const char* wrong = operation->left_over()) {
@@ -257,6 +259,7 @@ static void check_left_over() {
   }
   for (auto& block : machine->cluster->blocks) {
     for (auto& [offset, b] : block->mbarriers) {
+      if (b.landed_line) add_finding("in flight at exit", b.landed_line, load_not_waited, block->threads[0].get());
       if (b.bytes == 0) continue;
       add_finding("transaction count", b.line,
                   format("the mbarrier at %s is left %lld bytes short of what was expected: loads and expected bytes differ",

@@ -51,6 +51,8 @@ struct Mbarrier {
   u32 phase = 0;        // phases completed
   Clock arriving, completed;
   std::vector<Thread*> waiters;
+  int landed_line = 0;  // of a load in phase `landed_phase` that nobody has waited for yet
+  u32 landed_phase = 0;
 };
 
 struct NamedBarrier {

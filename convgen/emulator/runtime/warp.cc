@@ -166,27 +166,26 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 }
 
 // ---- registers -------------------------------------------------------------------------------------------
+//
+// How many a thread has at launch is the compiler's choice; the request has the most that fit, so that what
+// waits for ever here does so on any GPU.
 
 void setmaxnreg(int registers, bool increase, int line) {
   Warp* warp = current->warp;
   const auto wrong = [&](const char* why) { fatal("registers", line, format("setmaxnreg to %d registers: %s", registers, why)); };
   if (registers < 24 || registers > 256 || registers % 8) wrong("a multiple of 8 from 24 to 256 is allowed");
-  if (increase && u32(registers) < warp->registers) wrong("more than that are there, so .dec is due");
-  if (!increase && u32(registers) > warp->registers) wrong("fewer than that are there, so .inc is due");
   meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
   if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp
     Block* block = warp->block;
-    if (!increase) {
-      block->free_registers += warp->registers - u32(registers);
-      for (auto& t : block->threads) {
-        if (t->wait.what == WaitFor::registers) wake(t.get());
-      }
+    const u32 wanted = u32(registers);
+    while (increase && wanted > warp->registers + block->free_registers) {
+      sleep({WaitFor::registers, line, block, wanted - warp->registers});
     }
-    while (increase && block->free_registers < u32(registers) - warp->registers) {
-      sleep({WaitFor::registers, line, block, u32(registers) - warp->registers});
+    block->free_registers += warp->registers - wanted;  // wraps where it takes
+    warp->registers = wanted;
+    for (auto& t : block->threads) {
+      if (t->wait.what == WaitFor::registers) wake(t.get());
     }
-    if (increase) block->free_registers -= u32(registers) - warp->registers;
-    warp->registers = u32(registers);
   }
   meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
 }

@@ -1,0 +1,17 @@
+// block=32: more bytes are expected than come, and nobody waits
+extern "C" __global__ __launch_bounds__(32)
+void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
+  extern __shared__ u8 shared_memory[];
+  const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
+  if (threadIdx.x == 0) {
+    mbarrier_init(base + 8192, 1);
+    mbarrier_init(base + 8200, 2);  // expect: transaction count
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(base + 8192, 8192);
+    tma_load_tile_2d(base, &map, base + 8192, 0, 0);
+#ifndef FIXED
+    mbarrier_arrive_expect_tx(base + 8200, 16);
+#endif
+    mbarrier_wait_parity(base + 8192, 0);
+  }
+}
