@@ -15,7 +15,7 @@ from functools import cached_property
 from sympy import Expr, Integer
 
 from convgen.codegen.render import render
-from convgen.ir.index_map import IndexMap, derive, variable
+from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem, Op
@@ -363,17 +363,9 @@ def _w_offset(problem: ConvProblem) -> str:
     scope = lowering.Scope("int")
     k = scope.declare("channel", problem.k)
     tap = scope.declare("tap", problem.taps)
-    s = problem.filter[-1]
-    at: dict[str, Expr] = {"k": k, "c": Integer(0), "s": tap % s if isinstance(tap, int) else _mod(tap, s)}
-    if problem.rank == 2:
-        at["r"] = floordiv(tap, Integer(s))
+    at = {"k": k, "c": Integer(0)}
+    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
     return lowering.offset(scope, problem.w, at)
-
-
-def _mod(value: Expr, divisor: int) -> Expr:
-    from convgen.ir.integer import mod
-
-    return mod(value, Integer(divisor))
 
 
 def _x_offset(problem: ConvProblem) -> str:

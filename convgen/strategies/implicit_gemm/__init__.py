@@ -13,21 +13,27 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.implicit_gemm import gather, rows
+from convgen.strategies.implicit_gemm import gather, grouped, rows
 from convgen.strategies.implicit_gemm.mma import MATHS, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
 from convgen.targets import Target
 
-KERNELS = {"gather": gather, "rows": rows}
+KERNELS = {"gather": gather, "rows": rows, "grouped": grouped}
 
 #: Of an H200 under load, and what a launch takes at least.
 CLOCK_MHZ = 1700
 LAUNCH_US = 1.5
 
 OPTIONS = (
-    Option("kernel", "gather (tiles by gemm_k) or rows (whole input rows, few channels)", choices=tuple(KERNELS)),
+    Option(
+        "kernel",
+        "gather: tiles by gemm_k; rows: whole input rows, few channels; grouped: small groups",
+        choices=tuple(KERNELS),
+    ),
     Option("tile.m", "output pixels a tile", 16, 512),
     Option("tile.n", "output channels of a group a tile", 16, 512),
+    Option("tile.p", "output rows a block (grouped)", 1, 64),
+    Option("slice", "joined groups a block (grouped)", 1, 64),
     Option("tile.k", "elements of gemm_k a step", choices=(16, 32, 64, 128)),
     Option("warps.m", "warps along m", 1, 8),
     Option("warps.n", "warps along n", 1, 8),
@@ -74,8 +80,10 @@ class ImplicitGemm:
         return _kernel(problem, target, options).plan(problem, target, options, self.name)
 
     def render(self, plan: Plan) -> str:
-        kernel = rows if isinstance(plan.config, rows.RowsConfig) else gather
-        return kernel.source(plan)
+        for module in KERNELS.values():
+            if isinstance(plan.config, module.CONFIG):
+                return module.source(plan)
+        raise TypeError(f"not a configuration of {self.name}: {plan.config!r}")
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising first."""
@@ -97,7 +105,7 @@ def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleTyp
     """The module of the kernel that serves a problem: the one that is named, or the default."""
     if "kernel" in options:
         return KERNELS[str(options["kernel"])]
-    return rows if rows.serves_well(problem, target, options) else gather
+    return next((k for k in (rows, grouped) if k.serves_well(problem, target, options)), gather)
 
 
 STRATEGY = ImplicitGemm()

@@ -20,7 +20,7 @@ from convgen.strategies.elementwise import Pointer, operand_pointers, window_for
 from convgen.strategies.implicit_gemm import output
 from convgen.strategies.implicit_gemm.mma import COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
-from convgen.strategies.implicit_gemm.walk import ORDERS, Walk, walk
+from convgen.strategies.implicit_gemm.walk import Walk, walk
 from convgen.targets import Target
 
 ORDER_DOCS = {
@@ -383,5 +383,4 @@ def _reduction(plan_: Plan, accumulator: str) -> Reduction:
     )  # fmt: skip
 
 
-def orders() -> tuple[str, ...]:
-    return tuple(ORDERS)
+CONFIG = GatherConfig

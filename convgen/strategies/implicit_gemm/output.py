@@ -38,7 +38,8 @@ WHOLE_WORDS = {
 }
 #: C type of an access of so many bytes.
 ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
-M, N, GROUP, OFFSET = symbol("gemm_m"), symbol("gemm_n"), symbol("group"), symbol("offset")
+M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
+CHANNEL, OFFSET = symbol("k"), symbol("offset")
 
 
 def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:
@@ -60,6 +61,13 @@ def product_map(problem: ConvProblem) -> IndexMap:
     )
     loop = decompose(M, pixel_dims(problem), _extent(problem))
     return derive(problem, variables, loop | {"g": GROUP, "k_in_group": N})
+
+
+def channel_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over gemm_m (pixels) and k (channels of all groups)."""
+    loop = decompose(M, pixel_dims(problem), _extent(problem))
+    variables = (variable("gemm_m", problem.output_pixels), variable("k", problem.k))
+    return derive(problem, variables, loop | {"k": CHANNEL})
 
 
 def element_map(problem: ConvProblem) -> IndexMap:
@@ -178,7 +186,7 @@ def result(
             f"for (int i = 0; i < {run}; ++i) {name}[i] = {lowering.load(t.dtype, element, 'f32')};",
         ]
     body = []
-    *named, last = problem.epilogue.body
+    *named, last = lowering.used_body(problem)
     for assignment in named:
         body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
         values[assignment.name] = f"local_{assignment.name}"

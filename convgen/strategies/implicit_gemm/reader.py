@@ -18,7 +18,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
 from convgen.strategies.implicit_gemm.output import ACCESS, WORD, pixel_dims
-from convgen.strategies.implicit_gemm.walk import Digit, Walk
+from convgen.strategies.implicit_gemm.walk import Digit, Walk, number
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
@@ -235,9 +235,9 @@ def reader(
         k_offset=_digit_offset(digits),
         k_inside=tuple(k_inside),
         row_inside=tuple(row_inside),
-        next_piece=advance(digits, walk.number(piece)) if pieces > 1 else (),
-        next_chunk=advance(digits, walk.number(chunk_jump)) if mine.chunks > 1 else (),
-        next_step=advance(digits, walk.number(tile.k)),
+        next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
+        next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
+        next_step=advance(digits, number(digits, tile.k)),
         grouped=problem.groups > 1,
         sliced=slices > 1,
     )

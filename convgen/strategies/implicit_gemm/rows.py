@@ -22,7 +22,7 @@ from functools import cached_property
 from sympy import Integer
 
 from convgen.codegen.render import render
-from convgen.ir.integer import symbol
+from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
@@ -31,7 +31,7 @@ from convgen.strategies.elementwise import Pointer, operand_pointers, window_for
 from convgen.strategies.implicit_gemm import output
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import LEAST_ASYNC_BYTES, advance
-from convgen.strategies.implicit_gemm.walk import Digit, loop_map
+from convgen.strategies.implicit_gemm.walk import Digit, loop_map, number
 from convgen.targets import Target
 
 WARP = 32
@@ -463,18 +463,10 @@ def source(plan_: Plan) -> str:
         accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
         result=result,
         copies=copies,
-        next_copy=advance(digits, _number(digits, layout.threads)),
+        next_copy=advance(digits, number(digits, layout.threads)),
         x_offset=_x_offset(problem, layout),
         w_offset=_w_offset(problem, layout),
     )
-
-
-def _number(digits: list[Digit], value: int) -> tuple[int, ...]:
-    found = []
-    for digit in reversed(digits[1:]):
-        value, rest = divmod(value, digit.extent)
-        found.append(rest)
-    return (value, *reversed(found))
 
 
 def _x_offset(problem: ConvProblem, layout: Layout) -> str:
@@ -493,8 +485,6 @@ def _w_offset(problem: ConvProblem, layout: Layout) -> str:
     k = scope.declare("k", problem.k)
     line = scope.declare("line", layout.window.lines)
     at = scope.declare("at", layout.window.run)
-    from convgen.ir.integer import floordiv, mod
-
     rows = Integer(layout.filter_rows)
     if layout.window.planes:
         values = {"c_in_group": floordiv(line, rows), "r": mod(line, rows), "s": at}
@@ -504,3 +494,6 @@ def _w_offset(problem: ConvProblem, layout: Layout) -> str:
     values["k_in_group"] = k
     offset = maps.offset("w").subs({symbol(name): e for name, e in values.items()}, simultaneous=True)
     return scope.text(offset)
+
+
+CONFIG = RowsConfig

@@ -78,14 +78,6 @@ class Walk:
         """Coefficients and constant of the row's part of the offset."""
         return tuple(_coefficients(self.row).values())
 
-    def number(self, value: int) -> tuple[int, ...]:
-        """Digits of a number, outermost first; the outermost takes what is left."""
-        found = []
-        for digit in reversed(self.digits[1:]):
-            value, rest = divmod(value, digit.extent)
-            found.append(rest)
-        return (value, *reversed(found))
-
     @cached_property
     def aligned(self) -> int:
         """Largest power of two that divides every offset at which digit 0 of the innermost begins a run of
@@ -101,6 +93,15 @@ class Walk:
         """Largest power of two of consecutive k that share their bounds and lie a constant step apart."""
         inner = self.digits[-1]
         return 1 if inner.moves else _power_of_two(inner.extent)
+
+
+def number(digits: Sequence[Digit], value: int) -> tuple[int, ...]:
+    """Digits of a number, outermost first; the outermost takes what is left."""
+    found = []
+    for digit in reversed(digits[1:]):
+        value, rest = divmod(value, digit.extent)
+        found.append(rest)
+    return (value, *reversed(found))
 
 
 def _power_of_two(value: int) -> int:

@@ -1,0 +1,369 @@
+"""Groups of few channels: the input patch stays in shared memory, filters stay in registers.
+
+An mma takes 16 input channels and 8 output channels at a time, a group of ResNeXt has 4 and 4.  Groups are
+joined until they fill the instruction, with zeros where input and output are of different groups: the
+products that this wastes cost less than the memory traffic that bounds such layers.  A block copies the
+rows of x under its output rows once, for a slice of the channels; each warp keeps the filters of one joined
+group in its registers and takes every tap's fragments from the patch, a constant distance apart.
+
+A zero times an infinity or a NaN of a joined neighbour is a NaN: non-finite values spread among joined groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Integer
+
+from convgen.codegen.render import render
+from convgen.ir.index_map import decompose
+from convgen.ir.plan import Launch, Plan
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import lowering
+from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.depthwise import Axis, axes
+from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
+from convgen.strategies.implicit_gemm import output
+from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
+from convgen.strategies.implicit_gemm.reader import advance
+from convgen.strategies.implicit_gemm.walk import Digit, number
+from convgen.targets import Target
+
+WARP = 32
+#: Registers of a thread that filters may take.
+MOST_FILTER_REGISTERS = 108
+
+
+@dataclass(frozen=True)
+class GroupedConfig:
+    """Output rows of a block, joined groups of its channel slice, warps that share a joined group's pixels,
+    patches in shared memory, blocks a multiprocessor."""
+
+    rows: int
+    slice: int
+    parts: int
+    stages: int
+    blocks: int
+
+    @property
+    def options(self) -> Options:
+        """What a spec's strategy block would say."""
+        return {
+            "kernel": "grouped",
+            "tile.p": self.rows,
+            "slice": self.slice,
+            "warps.m": self.parts,
+            "stages": self.stages,
+            "blocks": self.blocks,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"grouped: {self.rows} output rows by {self.slice} joined group{'s' if self.slice > 1 else ''}, "
+            f"{self.parts} warps each, {self.stages} patch{'es' if self.stages > 1 else ''}, "
+            f"{self.blocks} block{'s' if self.blocks > 1 else ''} a multiprocessor"
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What follows from a problem and a configuration."""
+
+    problem: ConvProblem
+    config: GroupedConfig
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def k_elements(self) -> int:
+        """Input channels of one instruction."""
+        return K_BYTES // self.element_bytes
+
+    @property
+    def join(self) -> int:
+        return joined(self.problem)
+
+    @property
+    def in_channels(self) -> int:
+        """Of a joined group."""
+        return self.join * self.problem.c_per_group
+
+    @property
+    def out_channels(self) -> int:
+        return self.join * self.problem.k_per_group
+
+    @property
+    def warp_n(self) -> int:
+        """Output channels of a warp."""
+        return 16 if self.out_channels % 16 == 0 else 8
+
+    @property
+    def units(self) -> int:
+        """Warps that it takes to make one pixel's output channels of a slice."""
+        return self.config.slice * self.out_channels // self.warp_n
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.units * self.config.parts
+
+    @property
+    def k_slices(self) -> int:
+        """Instructions of a tap."""
+        return self.in_channels // self.k_elements
+
+    @property
+    def filter_registers(self) -> int:
+        return self.problem.taps * self.k_slices * self.warp_n // COLUMNS * 2
+
+    @property
+    def slices(self) -> int:
+        return self.problem.groups // (self.join * self.config.slice)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.problem)
+
+    @property
+    def p_tiles(self) -> int:
+        return -(-self.axes[0].output // self.config.rows)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one slice."""
+        return self.problem.n * self.p_tiles
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of a tile."""
+        return self.config.rows * self.axes[1].output
+
+    @property
+    def m_tiles(self) -> int:
+        return -(-self.pixels // ROWS)
+
+    @property
+    def patch_rows(self) -> int:
+        return self.axes[0].inputs(self.config.rows)
+
+    @property
+    def patch_columns(self) -> int:
+        return self.axes[1].inputs(self.axes[1].output)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of 16 bytes of a pixel's slice."""
+        return self.config.slice * self.in_channels * self.element_bytes // CHUNK_BYTES
+
+    @property
+    def pitch(self) -> int:
+        """Bytes of a pixel in shared memory: an odd number of chunks, so that 8 neighbours are in different banks."""
+        return (self.chunks | 1) * CHUNK_BYTES
+
+    @property
+    def patch_bytes(self) -> int:
+        return self.patch_rows * self.patch_columns * self.pitch
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.config.stages * self.patch_bytes
+
+    @property
+    def mma(self) -> Mma:
+        return MMAS[self.problem.x.dtype, ""]
+
+    @cached_property
+    def columns(self) -> output.Columns:
+        return output.Columns("channels", ("k",), math.gcd(self.problem.k, self.warp_n))
+
+    @cached_property
+    def run(self) -> int:
+        return output.run_length(self.problem, self.columns, self.warp_n)
+
+
+def joined(problem: ConvProblem) -> int:
+    """How many groups fill an instruction; 0 where no number does."""
+    k_elements = K_BYTES // problem.x.element.bytes
+    for join in range(1, problem.groups + 1):
+        if (
+            problem.groups % join == 0
+            and join * problem.c_per_group % k_elements == 0
+            and join * problem.k_per_group % 8 == 0
+        ):
+            return join
+    return 0
+
+
+def candidates(problem: ConvProblem, target: Target, options: Options) -> list[GroupedConfig]:
+    """Configurations that run and that `options` allow, the most promising first."""
+    if _unserved(problem):
+        return []
+    fitting = [c for c in _configs(problem, options) if _fits(Layout(problem, c), target)]
+    return sorted(fitting, key=lambda c: cycles(problem, target, c))
+
+
+def choose(problem: ConvProblem, target: Target, options: Options) -> GroupedConfig | None:
+    return next(iter(candidates(problem, target, options)), None)
+
+
+def _configs(problem: ConvProblem, options: Options) -> Iterator[GroupedConfig]:
+    def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+        return (int(options[name]),) if name in options else values
+
+    p = axes(problem)[0].output
+    joined_groups = problem.groups // joined(problem)
+    for rows in given("tile.p", tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))):
+        for slice_ in given("slice", tuple(s for s in (1, 2, 4, 8) if joined_groups % s == 0)):
+            for parts in given("warps.m", (1, 2, 4, 8)):
+                for stages in given("stages", (1, 2)):
+                    for blocks in given("blocks", (1, 2, 3, 4, 6)):
+                        yield GroupedConfig(rows, slice_, parts, stages, blocks)
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs: two rows of instructions at a time."""
+    return layout.filter_registers + 2 * (layout.warp_n // 2 + 4) + 44
+
+
+def _fits(layout: Layout, target: Target) -> bool:
+    c = layout.config
+    registers = -(-_registers(layout) // 8) * 8 * layout.threads * c.blocks
+    return (
+        64 <= layout.threads <= 1024
+        and registers <= target.registers_per_sm
+        and c.blocks * (layout.shared_bytes + 1024) <= target.shared_bytes_per_sm
+        and layout.shared_bytes <= target.shared_bytes_per_block
+    )
+
+
+def cycles(problem: ConvProblem, target: Target, config: GroupedConfig) -> float:
+    """Estimated time: rounds of tiles, each bound by shared memory, the tensor cores or traffic."""
+    layout, c = Layout(problem, config), config
+    steps = problem.taps * layout.k_slices * -(-layout.m_tiles // (2 * c.parts)) * 2 * c.parts * layout.units
+    compute = steps * max(4.5, 1.7 * layout.warp_n / COLUMNS)
+    busy = min(1.0, 0.25 + 0.06 * layout.threads / WARP * c.blocks)
+    traffic = layout.patch_rows * layout.patch_columns * layout.chunks * CHUNK_BYTES / 30
+    traffic += layout.pixels * layout.units / c.slice * layout.warp_n * c.slice * problem.y.element.bytes / 18
+    work = layout.tiles * layout.slices
+    resident = min(c.blocks, -(-work // target.sms))
+    rounds = -(-work // (target.sms * resident))
+    overlapped = c.stages * resident > 1
+    tile = max(compute / busy, traffic) if overlapped else compute / busy + traffic
+    latency = (1200 if overlapped else 2200) + layout.patch_bytes / layout.threads / 16 * 8
+    return rounds * (tile * resident + latency) + 1500 + layout.filter_registers * 20
+
+
+def _unserved(problem: ConvProblem) -> str:
+    """Why this kernel cannot serve a problem, whatever the configuration; empty where it can."""
+    x = problem.x
+    if problem.groups == 1:
+        return "there is one group"
+    if problem.rank > 2:
+        return "three spatial dims"
+    if maths(x.dtype) != ("",):
+        return f"{x.dtype} is multiplied in parts"
+    if x.dims != tuple(d for d in ("n", *problem.spatial.input, "c") if d in x.dims):
+        return f"layout of {x.name} is {' '.join(x.dims)}"
+    order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
+    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims) or problem.y.dims[-1] != "k":
+        return f"layout of {problem.y.name} is {' '.join(problem.y.dims)}"
+    if not joined(problem):
+        return f"no number of groups of {problem.c_per_group} and {problem.k_per_group} channels fills an instruction"
+    layout = Layout(problem, GroupedConfig(1, 1, 1, 1, 1))
+    if layout.filter_registers > MOST_FILTER_REGISTERS:
+        return f"filters of a warp take {layout.filter_registers} registers"
+    return ""
+
+
+def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    if why := _unserved(problem):
+        return [Obstacle(f"kernel grouped: {why}", "kernel gather serves it", "kernel")]
+    if choose(problem, target, options) is None:
+        return [Obstacle("kernel grouped: no patch fits shared memory with these options", "fewer rows", "tile.p")]
+    return []
+
+
+def serves_well(problem: ConvProblem, target: Target, options: Options) -> bool:
+    """Whether this kernel is the default: several taps, groups that are small."""
+    return problem.taps > 1 and problem.c_per_group <= 32 and not obstacles(problem, target, options)
+
+
+def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> Plan:
+    config = choose(problem, target, options)
+    assert config
+    layout = Layout(problem, config)
+    launch = Launch(
+        f"convgen_{problem.name}",
+        (layout.tiles * layout.slices, 1, 1),
+        layout.threads,
+        tuple(p.param for p in _pointers(problem)),
+        layout.shared_bytes,
+        persistent=True,
+        blocks_per_sm=config.blocks,
+        multiple_of=layout.slices,
+    )
+    notes = ("non-finite values of x spread among joined groups",) if layout.join > 1 else ()
+    return Plan(problem, target, name, config, (launch,), notes=notes)
+
+
+def _pointers(problem: ConvProblem) -> list[Pointer]:
+    return [
+        Pointer("x", problem.x.dtype, "x"),
+        Pointer("w", problem.w.dtype, "w"),
+        Pointer("y", problem.y.dtype, "y", written=True),
+        *operand_pointers(problem),
+    ]
+
+
+def source(plan_: Plan) -> str:
+    problem, config = plan_.problem, plan_.config
+    assert isinstance(config, GroupedConfig)
+    layout = Layout(problem, config)
+    element = problem.x.element
+    index = lowering.index_type(problem, ())
+    maps = output.channel_map(problem)
+    result = output.result(
+        problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator, index != "int"
+    )
+    digits = (
+        Digit("row", layout.patch_rows, 0),
+        Digit("column", layout.patch_columns, 0),
+        Digit("chunk", layout.chunks, 0),
+    )
+    return render(
+        "implicit_gemm/grouped.cu.j2",
+        plan_,
+        config=config,
+        layout=layout,
+        rows=layout.axes[0],
+        columns=layout.axes[1],
+        launch=plan_.launches[0],
+        formulas=window_formulas(problem),
+        pointers=_pointers(problem),
+        index=index,
+        bits_type=element.c_type if element.is_float else output.ACCESS[element.bytes],
+        run=layout.run,
+        column_of=output.column_of(layout.run),
+        accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
+        result=result,
+        next_copy=advance(digits, number(digits, layout.threads)),
+        x_strides=problem.x,
+        w_offset=_w_offset(problem),
+    )
+
+
+def _w_offset(problem: ConvProblem) -> str:
+    """C text of a filter element's offset, from `k`, `tap` and `c` in the group."""
+    scope = lowering.Scope("int")
+    k = scope.declare("k", problem.k)
+    tap = scope.declare("tap", problem.taps)
+    at = {"k": k, "c": scope.declare("c", problem.c_per_group)}
+    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
+    return lowering.offset(scope, problem.w, at)
+
+
+CONFIG = GroupedConfig
