@@ -20,6 +20,7 @@ from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
+from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
 from convgen.strategies.implicit_gemm import output
@@ -67,34 +68,6 @@ class DepthwiseConfig:
             f"{self.p}x{self.q} pixels by {self.vector} channel{'s' if self.vector > 1 else ''} a thread, "
             f"{self.threads} threads, {self.blocks} blocks a multiprocessor"
         )
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One spatial axis of the patch: of 1-D problems the outer one has extent 1."""
-
-    input: int
-    filter: int
-    output: int
-    stride: int
-    dilation: int
-    pad: int
-
-    def inputs(self, outputs: int) -> int:
-        """Input positions under so many outputs."""
-        return (outputs - 1) * self.stride + (self.filter - 1) * self.dilation + 1
-
-
-def axes(problem: ConvProblem) -> tuple[Axis, Axis]:
-    """Rows and columns."""
-    found = [
-        Axis(*row)
-        for row in zip(
-            problem.input, problem.filter, problem.output, problem.stride, problem.dilation, problem.pad_lo, strict=True
-        )
-    ]
-    rows = found[0] if len(found) > 1 else Axis(1, 1, 1, 1, 1, 0)
-    return rows, found[-1]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from convgen.ir.index_map import decompose
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
+from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.depthwise import Axis, axes
 from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
 from convgen.strategies.implicit_gemm import output
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
