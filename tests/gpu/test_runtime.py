@@ -237,6 +237,7 @@ def test_another_librarys_stream_is_waited_for(slow, scale, data):
     between, out = cupy.zeros(Y.shape, "f4"), cupy.zeros(Y.shape, "f4")
     cupy.cuda.Device().synchronize()
     producer, consumer = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    scale(x, b=b, out=out, stream=consumer)  # load the code, which takes longer than the slow kernel
     slow(x, b=b, out=between, stream=producer)
 
     class Late(OnlyInterface):

@@ -1,0 +1,145 @@
+"""One kernel of each strategy, and a sample of tma_im2col's and tma_patch's family, under compute-sanitizer.
+
+    python benchmarks/sanitize.py --out benchmarks/results/sanitize_h200.json
+
+Runs itself once for each tool (memcheck, racecheck, synccheck, initcheck); a kernel is clean when the tool
+counts no error.  The problems are small, with tails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+LAYER = """conv layer {{
+  input x: f16[n=2, h=13, w=15, c={c}]
+  filter w: f16[k={k}, r=3, s=3, c={c}]
+  output y: f16[n, p, q, k]
+  pad 1
+  stride {stride}
+  epilogue {{
+    operand b: f32[k]
+    operand z: f16[n, p, q, k]
+    y = relu(acc + b + z)
+  }}
+  strategy {strategy}
+}}"""
+LOWERED = """conv layer {{
+  input x: f16[n=2, h=13, w=15, c=24]
+  filter w: f16[k=16, r=3, s=3, c=24]
+  lowered m: f16[n*p*q, r*s*c]
+  pad 1
+  op {op}
+  strategy {strategy}
+}}"""
+GRADIENT = """conv layer {{
+  input x: f16[n=2, h=13, w=15, c=24]
+  filter w: f16[k=16, r=3, s=3, c=24]
+  output y: f16[n, p, q, k]
+  stride 2
+  pad 1
+  op {op}
+  strategy {strategy}
+}}"""
+
+
+def layer(strategy: str, c: int = 72, k: int = 200, stride: int = 1) -> str:
+    return LAYER.format(strategy=strategy, c=c, k=k, stride=stride)
+
+
+CASES = {
+    "direct": layer("direct"),
+    "im2col": layer("im2col"),
+    "implicit_gemm": layer("implicit_gemm"),
+    "implicit_gemm, few channels": layer("implicit_gemm", c=3, k=40, stride=2),
+    "tma_im2col": layer("tma_im2col"),
+    "tma_im2col, stride 2": layer("tma_im2col", stride=2),
+    "tma_im2col, ping-pong": layer("tma_im2col { tile m=64 n=64 schedule pingpong consumers 2 }"),
+    "tma_im2col, three consumers": layer("tma_im2col { tile m=192 n=96 consumers 3 }"),
+    "tma_im2col, split": layer("tma_im2col { tile m=64 n=64 consumers 1 split 4 }"),
+    "tma_im2col, merged": layer("tma_im2col { tile m=64 n=64 k=16 merge 5 consumers 1 }", c=80),
+    "tma_patch, channels": layer("tma_patch { rows channels }", c=64, k=64),
+    "tma_patch, pixels": layer("tma_patch { rows pixels }", c=64, k=32),
+    "direct dgrad": GRADIENT.format(op="dgrad", strategy="direct"),
+    "direct wgrad": GRADIENT.format(op="wgrad", strategy="direct"),
+    "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
+    "im2col dgrad, scatter": GRADIENT.format(op="dgrad", strategy="im2col { method scatter }"),
+    "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),
+    "im2col of itself": LOWERED.format(op="im2col", strategy="im2col"),
+    "col2im of itself": LOWERED.format(op="col2im", strategy="im2col"),
+}
+
+
+def launch(name: str) -> None:
+    """Compiles and launches one case, twice."""
+    import cupy
+
+    import convgen
+    from convgen.ir.dtypes import numpy_dtype
+
+    kernel = convgen.compile(CASES[name])
+    given = [
+        cupy.random.standard_normal(t.shape, dtype="f4").astype(numpy_dtype(t.dtype))
+        for t in (*kernel.manifest.reads, *kernel.manifest.operands)
+    ]
+    out = cupy.zeros(kernel.manifest.result.shape, numpy_dtype(kernel.manifest.result.dtype))
+    for _ in range(2):
+        kernel(*given, out=out)
+    cupy.cuda.Device().synchronize()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--launch", help=argparse.SUPPRESS)
+    parser.add_argument("--commit", default="", help="what the results are recorded under")
+    parser.add_argument("--tools", nargs="*", default=TOOLS)
+    args = parser.parse_args()
+    if args.launch:
+        for name in json.loads(args.launch):
+            launch(name)
+        return 0
+    # a tool ends with an exit code of its own where it finds an error; one run a case says which
+    running, rows = [], {}
+    for name in CASES:
+        launch(name)  # compiles, into the cache
+    for tool in args.tools:
+        for name in CASES:
+            command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
+            command += [sys.executable, __file__, "--launch", json.dumps([name])]
+            running.append((tool, name, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)))
+            if len(running) == 8:
+                _collect(running, rows)
+    _collect(running, rows)
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    header = {"gpu": properties["name"].decode(), "date": time.strftime("%F"), "commit": args.commit}
+    clean = all(result == "clean" for row in rows.values() for result in row.values())
+    if args.out:
+        args.out.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+    for name, row in rows.items():
+        print(f"{name:28s}", *(f"{tool} {result}" for tool, result in row.items()))
+    return int(not clean)
+
+
+def _collect(running: list, rows: dict[str, dict[str, str]]) -> None:
+    for tool, name, process in running:
+        text = process.communicate()[0].decode(errors="replace")
+        found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+        summary = found.group(1) if found else f"no summary (exit {process.returncode}): {text[-300:]}"
+        clean = process.returncode == 0 and re.match(r"0 (errors|hazards)", summary)
+        rows.setdefault(name, {})[tool] = "clean" if clean else summary
+        if not clean:
+            print(tool, name, text[-1500:], flush=True)
+    running.clear()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
