@@ -83,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     parser = _parser()
-    if not argv:
-        parser.print_help(sys.stderr)
-        return USAGE
     arguments = parser.parse_args(argv)
     name = arguments.command
+    if name is None:
+        parser.print_help(sys.stderr)
+        return USAGE
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
         if name.endswith(".conv"):
@@ -108,6 +108,6 @@ def _parser() -> Parser:
         description=f"Compiles a small language to CUDA convolution kernels.\n\ncommands:\n{table}\n\n{_EXAMPLES}",
     )
     parser.add_argument("--version", action="version", version=f"convgen {__version__}")
-    parser.add_argument("command", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs="...", help=argparse.SUPPRESS)
     return parser

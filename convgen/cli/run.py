@@ -70,9 +70,13 @@ def _device(compilation: driver.Compilation) -> str:
 def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     from convgen.bench.backend import CupyBackend
     from convgen.bench.measure import Checker
-    from convgen.runtime.cuda import driver as cuda_driver
+    from convgen.runtime import cuda
+    from convgen.runtime.errors import NoGpu
 
-    cuda_driver()  # raises NoGpu
+    try:
+        cuda.driver()
+    except NoGpu as e:
+        raise NoGpu(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
     return Checker(problem, CupyBackend(), seed)(kernel)
 
 

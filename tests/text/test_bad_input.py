@@ -1,0 +1,207 @@
+"""Whatever a user types, the answer is a sentence: no traceback, no defect, the right exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import convgen
+from convgen import driver
+from convgen.cli import main
+from convgen.diagnostics import ConvgenError, SpecError
+
+SPEC = """\
+let n = 2
+conv layer {
+  input  x: f16[n, h=8, w=8, c=16]
+  filter w: f16[k=16, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  epilogue {
+    operand b: f32[k]
+    y = relu(acc + b)
+  }
+  strategy direct { tile 2 }
+  target sm_80
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("layer.conv").write_text(SPEC)
+
+
+# ---- the command line --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("compil layer.conv", "did you mean `compile`?"),
+        ("layer.conv", "did you mean `convgen compile layer.conv`?"),
+        ("--verison", "did you mean `--version`?"),
+        ("compile", "required: SPEC"),
+        ("compile layr.conv", "did you mean `layer.conv`?"),
+        ("compile .", "is a folder"),
+        ("compile layer.conv/x", "cannot be read: Not a directory"),
+        ("compile layer.conv --stratgy direct", "did you mean `--strategy`?"),
+        ("compile layer.conv --strategy drect", "did you mean `direct`?"),
+        ("compile layer.conv --target sm_90b", "did you mean `sm_90`?"),
+        ("compile layer.conv --target sm_1", "unknown target 'sm_1'"),
+        ("compile layer.conv --emit cu,ptxx", "did you mean `ptx`?"),
+        ("compile layer.conv --emit ", "unknown ''"),
+        ("compile layer.conv --only layr", "did you mean `layer`?"),
+        ("compile layer.conv --dump-after rendr", "did you mean `render`?"),
+        ("compile layer.conv -D n", "'n' is not NAME=INTEGER"),
+        ("compile layer.conv -D =3", "is not NAME=INTEGER"),
+        ("compile layer.conv -D n=", "must be a whole number"),
+        ("compile layer.conv -D n=6.5", "must be a whole number"),
+        ("compile layer.conv -D n=1e3", "must be a whole number"),
+        ("compile layer.conv -D n=" + 5000 * "9", "must be a whole number"),
+        ("compile layer.conv -D n*/=4", "is not NAME=INTEGER"),
+        ("run layer.conv --seed x", "'x' is not a whole number"),
+        ("run layer.conv --device tpu", "'gpu', 'emulate'"),
+    ],
+)
+def test_a_wrong_command(command, said, capsys):
+    assert main(command.split(" ")) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("convgen: error: ") and said in err and "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\n", 300 * "x", "\udcff", "-", "\u202e.conv"])
+def test_a_wrong_file_name(name, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["check", name]) == 2
+    assert "convgen: error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content, code, said",
+    [
+        (b"", 1, "no conv block"),
+        (b"\xff\xfe\0c\0o", 2, "not UTF-8 text (byte 0)"),
+        (b"conv a {\0}", 1, "E001"),
+        (b"\xef\xbb\xbf" + SPEC.encode(), 0, "no errors"),
+        (SPEC.replace("\n", "\r\n").encode(), 0, "no errors"),
+        (SPEC.encode() * 2, 1, "E101"),
+        (b"#" * (driver.LARGEST_SPEC + 1), 2, "too large"),
+        (b"conv a { pad " + 5000 * b"(" + b"1", 1, "E00"),
+    ],
+)
+def test_a_wrong_file(content, code, said, capsys):
+    Path("file.conv").write_bytes(content)
+    assert main(["check", "file.conv"]) == code
+    out, err = capsys.readouterr()
+    assert said in out + err and "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("n", ["0", "-1", "2147483648", "9" * 100])
+def test_a_size_out_of_range_points_to_its_place(n, capsys):
+    assert main(["check", "layer.conv", "-D", f"n={n}"]) == 1
+    assert re.search(r"layer\.conv(:\d+:\d+)?: error\[E\d+\]: ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "compile"])
+def test_a_huge_problem_is_compiled_or_refused(command, capsys):
+    code = main([command, "layer.conv", "-D", "n=2000000000"])
+    out, err = capsys.readouterr()
+    assert code in (0, 1) and "internal error" not in err
+    assert code == 0 or "error[E401]" in out + err
+
+
+def test_verifying_a_huge_problem_is_refused_at_once(capsys):
+    assert main(["run", "layer.conv", "-D", "n=20000000", "--device", "emulate"]) == 1
+    assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)
+
+
+def test_no_gpu_is_said(capsys):
+    assert main(["run", "layer.conv", "--device", "gpu"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("convgen: error: ") and "--device emulate" in err
+
+
+def test_what_nvrtc_refuses_is_shown_with_its_place(monkeypatch, capsys):
+    broken = property(lambda self: 'extern "C" __global__ void convgen_layer() {\n  no_such_function();\n}\n')
+    monkeypatch.setattr(driver.Compilation, "source", broken)
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    assert main(["compile", "layer.conv", "-o", "out"]) == 1
+    err = capsys.readouterr().err
+    assert "NVRTC failed for sm_80" in err and ">     2 |   no_such_function();" in err
+    assert not Path("out").exists()
+
+
+def test_python_gets_the_same_answers():
+    for arguments, said in [
+        (("layr.conv",), "did you mean `layer.conv`?"),
+        (("layer.conv", None, "sm_9"), "unknown target 'sm_9'"),
+        (("layer.conv", None, None, "drect"), "did you mean `direct`?"),
+        (("",), "no conv block"),
+    ]:
+        with pytest.raises(ConvgenError, match=re.escape(said)):
+            convgen.compile(*arguments)
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+#: Words that mean something to C++, CUDA or the generated source.
+WORDS = ["int", "__global__", "threadIdx", "float", "x_map", "shared_memory", "main", "u32", "extern", "_", "NULL"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_name_cannot_collide(word):
+    from convgen.runtime.nvrtc import compile_source
+
+    text = re.sub(r"\blayer\b", word, SPEC)
+    for name in ("x", "w", "b"):
+        text = re.sub(rf"\b{name}:", f"{word if name == 'b' else f'{name}_{word}'}:", text)
+    text = text.replace("acc + b", f"acc + {word}").replace("let n = 2\n", "").replace("[n,", "[n=2,")
+    (only,) = driver.load(driver.Spec(text))
+    assert f"convgen_{word}" in only.source
+    compile_source(only.source, only.target)
+
+
+@pytest.mark.parametrize("name", ["x*/", "*/ int main() {} /*", "a b", "é", 'a"', "a\\\nb", "1a", "x//", "$x", "a.b"])
+def test_what_is_no_name_is_refused(name):
+    for text in (
+        SPEC.replace("conv layer", f"conv {name}"),
+        SPEC.replace("b:", f"{name}:").replace("+ b", f"+ {name}"),
+    ):
+        with pytest.raises(SpecError):
+            driver.load(driver.Spec(text))
+
+
+# ---- anything at all ---------------------------------------------------------------------------
+
+TOKENS = sorted(
+    {*re.findall(r"\w+|[^\w\s]", SPEC), "-1", "0", "99999999999999999999", "{", "}", "dgrad", "im2col", "auto"}
+)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_mutated_spec_is_planned_or_refused(data):
+    words = re.findall(r"\w+|[^\w\s]|\s+", SPEC)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(words) - 1))
+        words[place : place + data.draw(st.integers(0, 2))] = [data.draw(st.sampled_from(TOKENS)), " "]
+    try:
+        for compilation in driver.load(driver.Spec("".join(words))):
+            assert compilation.source
+    except ConvgenError as e:
+        assert str(e)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_answered(content):
+    Path("any.conv").write_bytes(content)
+    assert main(["check", "any.conv"]) in (1, 2)
