@@ -61,11 +61,17 @@ class CupyLibrary:
         return _cupy().cuda.get_current_stream(device).ptr
 
     def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
-        cupy = _cupy()
-        if stream is None and cupy.cuda.runtime.getDevice() == device:
-            return cupy.empty(slot.shape, slot.numpy_dtypes[0])
+        if stream is None and _cupy().cuda.runtime.getDevice() == device:
+            return _empty(slot)
         with on_stream(device, self.stream(device) if stream is None else stream):
-            return cupy.empty(slot.shape, slot.numpy_dtypes[0])
+            return _empty(slot)
+
+
+def _empty(slot: Slot) -> Array:
+    dtype = slot.numpy_dtypes[0]
+    if dtype.name.startswith("float8"):  # CuPy makes no array of these, but views one as such
+        return _cupy().empty(slot.shape, "u1").view(dtype)
+    return _cupy().empty(slot.shape, dtype)
 
 
 class TorchLibrary:

@@ -51,8 +51,9 @@ GEMM_TYPES: dict[str, GemmType] = {
 }
 
 #: Rows that one 16-bit product of a wgrad reduces over come in multiples of this, the rest in a product of
-#: their own: of 4225 rows, cuBLAS 13.0 was seen to leave out the last (bf16, 128 x 512, an H200).
-REDUCTION = 8
+#: their own: cuBLAS 13.1 on an H200 was seen to leave out the last rows of 4225, 4226 and 50696 (f16 and
+#: bf16, 64 x 256 to 384 x 512, the reduction outermost in both factors), and none of multiples of 64.
+REDUCTION = 64
 
 #: Names of workspaces; the dot keeps them apart from every name in a spec.
 LOWERED, SUMS = "workspace.lowered", "workspace.sums"
@@ -62,7 +63,7 @@ OPTIONS = (
     Option(
         "method", "how col2im sums: gather is deterministic, scatter adds atomically", choices=("gather", "scatter")
     ),
-    Option("workspace_mb", "cap on the workspace in MiB; larger problems go in slices", 1, 1 << 17),
+    Option("workspace_mb", "cap on the workspace in MiB (default 256); larger problems go in slices", 1, 1 << 17),
 )
 DEFAULT_WORKSPACE_MB = 256
 
@@ -519,7 +520,8 @@ def _kernels(problem: ConvProblem, config: Im2colConfig) -> dict[str, Kernel]:
     if problem.op is Op.FPROP and not _gemm_writes_y(problem, v):
         dims = ("n", *problem.spatial.output, "k")
         sums = Tensor("sums", "workspace", accumulate, dims, tuple(problem.extent(d) for d in dims))
-        kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, "row", len(dims) - 1, config.sliced)
+        unit = "row" if config.sliced else ""
+        kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, unit, len(dims) - 1)
     if problem.op is Op.WGRAD and not _gemm_writes_w(problem):
         sums = replace(problem.w, name="sums", role="workspace", dtype=accumulate)
         kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS)
@@ -540,7 +542,7 @@ def _backward_kernels(problem: ConvProblem, config: Im2colConfig, entry: str) ->
     sums = Tensor("sums", "workspace", "f32", dims, extents)
     return {
         "col2im": columns.col2im_scatter(col2im, f"{entry}_col2im", buffer, SUMS, config.sliced),
-        "finish": columns.finish(problem, f"{entry}_finish", sums, SUMS, "image", 1, config.sliced),
+        "finish": columns.finish(problem, f"{entry}_finish", sums, SUMS, "image" if config.sliced else "", 1),
     }
 
 
