@@ -33,8 +33,8 @@ from convgen.strategies.elementwise import (
 )
 from convgen.strategies.lowering import (
     ACCUMULATORS,
+    Condition,
     Scope,
-    Test,
     all_hold,
     any_fails,
     coordinates,
@@ -60,7 +60,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     if tests:
         lines += ["// elsewhere is padding, which counts as zero", f"const bool inside = {all_hold(tests)};"]
         value = f"inside ? {source} : {lowered.element.c_type}(0)"
-    pointers = [Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True)]
+    pointers = (Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True))
     units, per_unit = _units(lowered, _head(lowered) if sliced else 0)
     return Kernel(
         "im2col.cu.j2",
@@ -71,8 +71,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
             *window_formulas(problem),
             "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
         ),
-        tuple(p.param for p in pointers),
-        tuple(p.declaration for p in pointers),
+        pointers,
         scope.index,
         units,
         per_unit,
@@ -105,11 +104,11 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     addend = load(lowered.dtype, f"lowered[{offset(scope, lowered, source_at)}]", problem.accumulate)
     lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at))
     nest.drop_unused("\n".join([addend, *lines, target]))
-    pointers = [
+    pointers = (
         Pointer("lowered", lowered.dtype, buffer),
         *operand_pointers(problem),
         Pointer("x", x.dtype, "x", written=True),
-    ]
+    )
     units, per_unit = _units(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
     return Kernel(
         "col2im_gather.cu.j2",
@@ -119,12 +118,11 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
             f"of {_lowered_element(lowered)}, where",
             *_matrix_formulas(lowered),
             *window_formulas(problem),
-            "where the division leaves no rest and the window lies within the output.",
+            "as far as the division leaves no rest and the window lies within the output.",
             *epilogue_formulas(problem),
             "One thread an element of x, which gathers in a fixed order: no atomics, the same bits every time.",
         ),
-        tuple(p.param for p in pointers),
-        tuple(p.declaration for p in pointers),
+        pointers,
         scope.index,
         units,
         per_unit,
@@ -173,10 +171,10 @@ def col2im_scatter(
     value = load(lowered.dtype, "lowered[index]", "f32")
     lines = scope.take()
     outside = any_fails(tests)
-    pointers = [
+    pointers = (
         Pointer("lowered", lowered.dtype, buffer),
         Pointer("x" if into_x else "sums", "f32", sums, written=True),
-    ]
+    )
     units, per_unit = _units(lowered, 1 if sliced else 0)
     return Kernel(
         "col2im_scatter.cu.j2",
@@ -187,8 +185,7 @@ def col2im_scatter(
             *window_formulas(replace(problem, op=Op.IM2COL)),
             "One thread an element of the lowered matrix.  Additions come in any order: the last bits may vary.",
         ),
-        tuple(p.param for p in pointers),
-        tuple(p.declaration for p in pointers),
+        pointers,
         scope.index,
         units,
         per_unit,
@@ -203,56 +200,42 @@ def col2im_scatter(
     )
 
 
-def finish(
-    problem: ConvProblem,
-    entry: str,
-    sums: Tensor,
-    buffer: str,
-    unit: str = "",
-    head: int = 0,
-    sliced: bool = False,
-) -> Kernel:
+def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: str = "", head: int = 0) -> Kernel:
     """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace.
 
-    A sliced kernel takes a run of the first `head` dims of the sums, called `unit`, found at the start of
-    the buffer.
+    With a unit the kernel is sliced: it takes a run of the first `head` dims of the sums, found at the
+    start of the buffer.
     """
     result = problem.result
     accumulate = "s32" if sums.dtype == "s32" else "f32"
     scope = Scope(index_type(problem, (sums.size,)))
-    at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit if sliced else "", sliced)
-    same = not sliced and live_dims(sums) == live_dims(result)
-    target = "index" if same else offset(scope, result, at)
-    offsets = operand_offsets(scope, problem, at)
-    coordinate_lines = scope.take()
-    value_lines, value = epilogue(problem, "acc", offsets, accumulate)
-    text = "\n".join([*value_lines, value, target])
-    name = problem.op.value
-    role = result.role
-    pointers = [
+    at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
+    in_order = not unit and live_dims(sums) == live_dims(result)
+    target = "index" if in_order else offset(scope, result, at)
+    lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at), accumulate)
+    pointers = (
         Pointer("sums", sums.dtype, buffer),
         *operand_pointers(problem),
-        Pointer(role, result.dtype, result.role, written=True),
-    ]
-    units, per_unit = _units(sums, head if sliced else 0)
+        Pointer(result.role, result.dtype, result.role, written=True),
+    )
+    units, per_unit = _units(sums, head)
     return Kernel(
         "finish.cu.j2",
         entry,
         (
-            f"finish: from the sums of {name}, over {' '.join(sums.dims)}, to {element(role, result.dims)}",
+            f"finish: from {problem.op}'s sums over {' '.join(sums.dims)} to {element(result.role, result.dims)}",
             *epilogue_formulas(problem),
         ),
-        tuple(p.param for p in pointers),
-        tuple(p.declaration for p in pointers),
+        pointers,
         scope.index,
         units,
         per_unit,
-        unit if sliced else "",
+        unit,
         {
-            "lines": drop_unused(coordinate_lines, text),
+            "coordinates": drop_unused(scope.take(), "\n".join([*lines, value, target])),
             "accumulator": ACCUMULATORS[accumulate],
-            "value_lines": value_lines,
-            "target": f"{role}[{target}]",
+            "lines": lines,
+            "target": f"{result.role}[{target}]",
             "value": value,
         },
     )
@@ -323,7 +306,7 @@ def _channel(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> dict[st
     return {"c": scope.let("c", at["g"] * problem.c_per_group + at.get("c_in_group", Integer(0)), problem.c)}
 
 
-def _forward_window(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> tuple[dict[str, Expr], list[Test]]:
+def _forward_window(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> tuple[dict[str, Expr], list[Condition]]:
     """Name x's coordinates under the window; the conditions for being inside of x."""
     where, tests = {}, []
     for i in problem.spatial.input:

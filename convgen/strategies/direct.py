@@ -183,17 +183,16 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     target = "index" if in_order else element_offset(result)
     nest.drop_unused("\n".join([shared, tiled, *lines, target]))
 
-    pointers = [
+    pointers = (
         *(Pointer(role, problem.tensor(role).dtype, role) for role in OPS[problem.op].reads),
         *operand_pointers(problem),
         Pointer(result.role, result.dtype, result.role, written=True),
-    ]
+    )
     return Kernel(
         "direct.cu.j2",
         entry,
         _comment(problem, tile, blocked),
-        tuple(p.param for p in pointers),
-        tuple(p.declaration for p in pointers),
+        pointers,
         scope.index,
         1,
         result.size // tile,

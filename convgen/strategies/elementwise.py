@@ -15,60 +15,18 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies.lowering import Scope, Test, all_hold, any_fails, coordinate_name, drop_unused, used_operands
+from convgen.strategies.lowering import (
+    Condition,
+    Scope,
+    all_hold,
+    any_fails,
+    coordinate_name,
+    drop_unused,
+    used_operands,
+)
 
 BLOCK = 256  # threads
 MAX_GRID = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel whose threads each make one element (or a few): finished text for its template.
-
-    It covers `units` (rows of a matrix, images) of `per_unit` threads each.  A sliced kernel covers a run
-    of them in one launch: its last parameters are `first_<unit>`, unless the place does not matter to it,
-    and `<unit>s`.
-    """
-
-    template: str
-    entry: str
-    comment: tuple[str, ...]
-    params: tuple[Param, ...]  # pointers
-    declarations: tuple[str, ...]  # the same, as C text
-    index: str  # C type of indices
-    units: int
-    per_unit: int
-    sliced: str  # the unit's name: "row", "image"; empty where one launch covers all
-    text: Mapping[str, object]  # what else the template wants
-    block: int = BLOCK
-    places: bool = True  # whether a sliced kernel needs to know where its slice starts
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """C text of all parameters."""
-        return (*self.declarations, *(f"int {name}" for name in self._slice(0, 0)))
-
-    @property
-    def threads(self) -> str:
-        """C text of the number of threads with work."""
-        if not self.sliced:
-            return str(self.units * self.per_unit)
-        wide = "(long long)" if self.index == "long long" else ""
-        return f"{wide}{self.sliced}s * {self.per_unit}"
-
-    def _slice(self, first: int, count: int) -> dict[str, int]:
-        """The integer parameters of a sliced launch."""
-        if not self.sliced:
-            return {}
-        return ({f"first_{self.sliced}": first} if self.places else {}) | {f"{self.sliced}s": count}
-
-    def launch(self, first: int = 0, count: int = 0) -> Launch:
-        """The launch over all units or, of a sliced kernel, over `count` from `first` on."""
-        threads, params = self.units * self.per_unit, self.params
-        if self.sliced:
-            threads = count * self.per_unit
-            params += tuple(Param(name, "int", value=value) for name, value in self._slice(first, count).items())
-        return Launch(self.entry, (-(-threads // self.block), 1, 1), self.block, params)
 
 
 @dataclass(frozen=True)
@@ -90,7 +48,56 @@ class Pointer:
         return f"{constant}{DTYPES[self.dtype].c_type}* __restrict__ {self.name}"
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel whose threads each make one element (or a few): finished text for its template.
+
+    It covers `units` (rows of a matrix, images) of `per_unit` threads each.  A sliced kernel covers a run
+    of them in one launch: its last parameters are `first_<unit>`, unless the place does not matter to it,
+    and `<unit>s`.
+    """
+
+    template: str
+    entry: str
+    comment: tuple[str, ...]
+    pointers: tuple[Pointer, ...]
+    index: str  # C type of indices
+    units: int
+    per_unit: int
+    sliced: str  # the unit's name: "row", "image"; empty where one launch covers all
+    text: Mapping[str, object]  # what else the template wants
+    block: int = BLOCK
+    places: bool = True  # whether a sliced kernel needs to know where its slice starts
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """C text of all parameters."""
+        return (*(p.declaration for p in self.pointers), *(f"int {name}" for name in self._slice(0, 0)))
+
+    @property
+    def threads(self) -> str:
+        """C text of the number of threads with work."""
+        if not self.sliced:
+            return str(self.units * self.per_unit)
+        wide = "(long long)" if self.index == "long long" else ""
+        return f"{wide}{self.sliced}s * {self.per_unit}"
+
+    def _slice(self, first: int, count: int) -> dict[str, int]:
+        """The integer parameters of a sliced launch."""
+        if not self.sliced:
+            return {}
+        return ({f"first_{self.sliced}": first} if self.places else {}) | {f"{self.sliced}s": count}
+
+    def launch(self, first: int = 0, count: int = 0) -> Launch:
+        """The launch over all units or, of a sliced kernel, over `count` from `first` on."""
+        threads = (count if self.sliced else self.units) * self.per_unit
+        ints = (Param(name, "int", value=value) for name, value in self._slice(first, count).items())
+        params = (*(p.param for p in self.pointers), *ints)
+        return Launch(self.entry, (-(-threads // self.block), 1, 1), self.block, params)
+
+
 def operand_pointers(problem: ConvProblem) -> list[Pointer]:
+    """Those that the result depends on."""
     return [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in used_operands(problem)]
 
 
@@ -198,7 +205,7 @@ class Nest:
             self.levels.append(Level(f"for ({scope.index} {counter} = 0; {counter} < {limit}; ++{counter})"))
         return counter
 
-    def only_where(self, tests: Sequence[Test]) -> None:
+    def only_where(self, tests: Sequence[Condition]) -> None:
         """What follows happens where all tests hold."""
         if not tests:
             return

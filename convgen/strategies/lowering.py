@@ -101,18 +101,18 @@ def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Test:
+class Condition:
     """A condition on named integers, both ways round."""
 
     holds: str
     fails: str
 
 
-def all_hold(tests: Sequence[Test]) -> str:
+def all_hold(tests: Sequence[Condition]) -> str:
     return " && ".join(t.holds for t in tests)
 
 
-def any_fails(tests: Sequence[Test]) -> str:
+def any_fails(tests: Sequence[Condition]) -> str:
     return " || ".join(t.fails for t in tests)
 
 
@@ -156,15 +156,15 @@ class Scope:
         """C text of a value, simplified."""
         return c_expr(integer.simplify(value, self.ranges), self.ranges)
 
-    def bound_tests(self, value: Expr, low: int, high: int) -> list[Test]:
+    def bound_tests(self, value: Expr, low: int, high: int) -> list[Condition]:
         """Conditions for low <= value < high: those that can fail."""
         least, most = integer.bounds(value, self.ranges)
         text = self.text(value)
         tests = []
         if least < low:
-            tests.append(Test(f"{text} >= {low}", f"{text} < {low}"))
+            tests.append(Condition(f"{text} >= {low}", f"{text} < {low}"))
         if most >= high:
-            tests.append(Test(f"{text} < {high}", f"{text} >= {high}"))
+            tests.append(Condition(f"{text} < {high}", f"{text} >= {high}"))
         return tests
 
 
@@ -177,7 +177,9 @@ def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequenc
     }
 
 
-def window(scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[str, Expr]) -> tuple[Expr, list[Test]]:
+def window(
+    scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[str, Expr]
+) -> tuple[Expr, list[Condition]]:
     """Name the coordinate that the window gives for one dim of a tensor: of x (the window is placed
     forward, from an output pixel) or of y or the lowered tensor (backward, from an input pixel).
 
@@ -194,11 +196,11 @@ def window(scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[
         start = scope.let(f"start_{dim}", row.value)
         low, high = integer.bounds(start, scope.ranges)
         if low < 0:
-            tests.append(Test(f"{start} >= 0", f"{start} < 0"))
+            tests.append(Condition(f"{start} >= 0", f"{start} < 0"))
         if isinstance(start, Symbol):
             # where the tests hold it is not negative, and C's division is exact
             scope.ranges[start] = (max(low, 0), max(high, 0))
-        tests.append(Test(f"{start} % {stride} == 0", f"{start} % {stride} != 0"))
+        tests.append(Condition(f"{start} % {stride} == 0", f"{start} % {stride} != 0"))
         value = integer.floordiv(start, row.divisor)
     named = scope.let(coordinate_name(dim), value)
     for bound in access.bounds:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from strategy_problems import direct_problems, unused_names, with_types
+from strategy_problems import direct_problems, meets_input, unused_names, with_types
 
 from convgen.ir.problem import Op
 from convgen.runtime.nvrtc import compile_source
@@ -19,6 +19,7 @@ from convgen.targets import TARGETS
 @given(data=st.data())
 def test_compiles(op: Op, data: st.DataObject) -> None:
     problem = data.draw(direct_problems(op))
+    assume(meets_input(problem))
     served = [t for t in TARGETS.values() if not STRATEGY.obstacles(problem, t, {})]
     target = data.draw(st.sampled_from(served))
     plan = STRATEGY.plan(problem, target, {})

@@ -105,6 +105,17 @@ def matrix_problems(draw, op: Op) -> ConvProblem:
     )
 
 
+def meets_input(problem: ConvProblem) -> bool:
+    """Whether some window reaches the input at all; where none does, compilers warn of unreachable loops."""
+    axes = zip(
+        problem.input, problem.filter, problem.output, problem.stride, problem.dilation, problem.pad_lo, strict=True
+    )
+    return all(
+        any(0 <= o * stride + f * dilation - lo < extent for o in range(outputs) for f in range(taps))
+        for extent, taps, outputs, stride, dilation, lo in axes
+    )
+
+
 def unused_names(source: str) -> list[str]:
     """Constants and parameters of the kernels that nothing mentions."""
     kernels = source.partition("// ---- kernel")[2]
