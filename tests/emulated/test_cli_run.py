@@ -1,0 +1,90 @@
+"""`convgen run` without a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import convgen
+from convgen import driver
+from convgen.cli import main
+
+SPEC = """\
+let n = 2
+conv layer {
+  input  x: f16[n, h=6, w=6, c=16]
+  filter w: f16[k=16, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  epilogue {
+    operand b: f32[k]
+    operand scale: f32[]
+    y = relu(acc * scale + b)
+  }
+  op fprop dgrad
+  strategy direct
+  target sm_80
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("layer.conv").write_text(SPEC)
+
+
+def test_every_kernel_is_verified(capsys):
+    assert main(["run", "layer.conv", "--device", "emulate"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^layer_fprop: fprop by direct, emulated: y is right: max error ", out, re.MULTILINE)
+    assert re.search(r"^layer_dgrad: dgrad by direct, emulated: x is right: max error ", out, re.MULTILINE)
+    assert re.search(r"^seed \d+$", out, re.MULTILINE)
+
+
+def test_a_seed_gives_the_same_run_again(capsys):
+    runs = []
+    for seed in ("7", "7", "8"):
+        assert main(["run", "layer.conv", "--only", "layer_fprop", "--device", "emulate", "--seed", seed]) == 0
+        runs.append(capsys.readouterr().out)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_wrong_kernel_fails(monkeypatch, capsys):
+    right = driver.Compilation.source.func  # type: ignore[attr-defined]
+
+    def wrong(self: driver.Compilation) -> str:
+        return re.sub(r"\bfmaxf\(", "fminf(", right(self))
+
+    monkeypatch.setattr(driver.Compilation, "source", property(wrong))
+    assert main(["run", "layer.conv", "--only", "layer_fprop", "--device", "emulate", "--seed", "7"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"emulated: y is wrong in \d+ of \d+ elements .*; worst at \[n=\d, p=\d, q=\d, k=\d+\]", out)
+    assert "seed 7" in out
+
+
+def test_progress_is_shown_on_a_terminal_and_leaves_nothing(tmp_path):
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1]), "TERM": "xterm"}
+    command = [sys.executable, "-m", "convgen", "run", "layer.conv", "-D", "n=16", "--device", "emulate"]
+    made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, text=True, env=environment)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            data = os.read(parent, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    out, _ = made.communicate()
+    assert made.returncode == 0 and "emulated: y is right" in out
+    assert b"emulating layer_fprop" in shown and b"%" in shown
+    assert shown.rstrip().endswith(b"\x1b[2K")  # the bar is wiped off
