@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from pprint import pformat
 from typing import TYPE_CHECKING
 
 from convgen import driver
-from convgen.cli import console
+from convgen.cli import console, records
 from convgen.cli.arguments import add_specs, one_of, read_specs
 from convgen.cli.files import write_all
 
@@ -35,7 +34,9 @@ FILES: dict[str, Callable[[Kernel], bytes]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
-    parser.add_argument("-o", dest="folder", type=Path, default=Path(), metavar="DIR", help="where to (default: here)")
+    parser.add_argument(
+        "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR", help="where to (default: here)"
+    )
     parser.add_argument(
         "--emit", type=one_of(*FILES), default=("cu", "cubin", "json"), metavar="KINDS",
         help=f"which files, of {','.join(FILES)} (default: cu,cubin,json)",
@@ -57,9 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.folder
     files = {folder / f"{name}.{kind}": FILES[kind](k) for name, k in kernels.items() for kind in arguments.emit}
     write_all(files)
-    console.table(("kernel", "op", "strategy", "configuration", "target", "registers", "spilled"), _rows(kernels))
+    console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
     kinds = ", ".join(f".{kind}" for kind in arguments.emit)
-    console.write(f"\nwrote {console.count(len(files), 'file')} ({kinds}) to {folder}")
+    targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))
+    console.write(f"\nwrote {console.count(len(files), 'file')} ({kinds}) for {targets} to {folder}")
     return 0
 
 
@@ -87,11 +89,10 @@ def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
         registers = max((r.registers for r in m.resources.values()), default=0)
         spilled = sum(r.spill_stores for r in m.resources.values())
         spills = f"{spilled} bytes" if spilled else "none"
-        rows.append((name, m.op, m.strategy, m.config, m.target, str(registers), spills))
+        rows.append((name, m.op, m.strategy, m.config, str(registers), spills))
     return rows
 
 
 def _dump(spec: driver.Spec, record: str) -> None:
     for compilation in driver.load(spec):
-        made = getattr(compilation, record)
-        console.write(made if isinstance(made, str) else pformat(made, width=120, sort_dicts=False))
+        console.write(records.text(getattr(compilation, record)))
