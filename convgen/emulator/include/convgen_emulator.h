@@ -184,6 +184,7 @@ inline u32 cvt_bf16x2_f32(float low, float high) { return cvt_bf16_f32(low) | u3
 u32 shared_address(const void* p, CONVGEN_LINE);
 u32 ld_shared_u32(u32 address, CONVGEN_LINE);
 Vec4 ld_shared_v4_u32(u32 address, CONVGEN_LINE);
+void st_shared_u8(u32 address, u8 v, CONVGEN_LINE);
 void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);
 void st_shared_u32(u32 address, u32 v, CONVGEN_LINE);
 void st_shared_v2_u32(u32 address, u32 x, u32 y, CONVGEN_LINE);

@@ -251,6 +251,7 @@ static void check_waited(Thread* t);  // copies.cc
 static void thread_exits(Thread* t) {
   check_waited(t);
   Block* block = t->block;
+  block->exits.join(t->clock.seen);
   t->warp->alive &= ~t->bit;
   --block->alive;
   --block->cluster->alive;
@@ -326,10 +327,14 @@ u32 cluster_ctarank() { return current->block->rank; }
 
 void cluster_arrive(int line) {
   preemption_point();
+  if (current->cluster_arrived) fatal("barrier", line, "cluster_arrive twice, with no cluster_wait between");
+  current->cluster_arrived = true;
   meet("cluster_arrive", Lanes::all, 0, line, &current->cluster_generation, arrive_cluster);
 }
 
 void cluster_wait(int line) {
+  if (!current->cluster_arrived) fatal("barrier", line, "cluster_wait with no cluster_arrive before");
+  current->cluster_arrived = false;
   meet("cluster_wait", Lanes::all, 0, line, nullptr, wait_cluster);
   Thread* t = current;
   Cluster* cluster = t->block->cluster;

@@ -168,6 +168,7 @@ static Block* peer(u32 rank, const char* what, int line) {
   if (rank >= blocks.size()) fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
   Block* block = blocks[rank].get();
   if (!block->alive) fatal("out of bounds", line, format("%s block %u of the cluster, which has exited", what, rank));
+  if (block != current->block) block->visits[current->agent] = {now(current), line};
   return block;
 }
 
@@ -207,6 +208,7 @@ Vec4 ld_shared_v4_u32(u32 address, int line) {
   return v;
 }
 
+void st_shared_u8(u32 address, u8 v, int line) { store(address, &v, 1, line); }
 void st_shared_u16(u32 address, u16 v, int line) { store(address, &v, 2, line); }
 void st_shared_u32(u32 address, u32 v, int line) { store(address, &v, 4, line); }
 void st_shared_v4_u32(u32 address, Vec4 v, int line) { store(address, &v, 16, line); }

@@ -48,11 +48,13 @@ static std::string shared_name(const Block* block, u32 offset) {
 
 static bool chance(u32 in_1024) { return in_1024 && machine->random.below(1024) < in_1024; }
 
+static void enqueue(Thread* t) { (t->slow ? machine->slow : machine->runnable).push_back(t); }
+
 static void wake(Thread* t) {
   if (t->state != Thread::State::asleep) return;
   t->state = Thread::State::runnable;
   t->wait = Wait();
-  machine->runnable.push_back(t);
+  enqueue(t);
 }
 
 static void wake_all(std::vector<Thread*>& threads) {
@@ -74,8 +76,9 @@ static void sleep(const Wait& wait) {
 
 // A place where another thread may go first.
 static void preemption_point() {
-  if (!chance(machine->temper.preempt)) return;
-  machine->runnable.push_back(current);
+  const bool yields = current->slow;  // an operation may be due, too
+  if (!yields && !chance(machine->temper.preempt)) return;
+  enqueue(current);
   to_scheduler();
 }
 
@@ -105,7 +108,11 @@ static void resume(Thread* t) {
 
 // ---- operations ------------------------------------------------------------------------------------------
 
-static void start(std::unique_ptr<Operation> operation) { machine->pending.push_back(std::move(operation)); }
+static void start(std::unique_ptr<Operation> operation) {
+  static thread_local u32 started;
+  operation->rank = machine->temper.order == Order::newest_first ? ++started : machine->random.next();
+  machine->pending.push_back(std::move(operation));
+}
 
 static void perform(size_t i) {
   auto& pending = machine->pending;
@@ -121,20 +128,20 @@ static bool deliver(bool needed_only) {
   u32 count = 0;
   for (size_t i = 0; i < pending.size(); ++i) {
     if (!pending[i]->ready() || (needed_only && !pending[i]->needed())) continue;
-    if (machine->random.below(++count) == 0) chosen = i;  // each of the candidates with the same chance
+    ++count;
+    const bool better = machine->temper.order == Order::any ? machine->random.below(count) == 0  // the same chance for each
+                                                            : pending[i]->rank > pending[chosen]->rank;
+    if (count == 1 || better) chosen = i;
   }
   if (count) perform(chosen);
   return count != 0;
 }
 
-static Thread* choose() {
-  auto& runnable = machine->runnable;
-  const u32 count = u32(runnable.size());
-  u32 i = machine->random.below(count);
-  for (int tries = 0; machine->temper.slow && runnable[i]->slow && tries < 16; ++tries) i = machine->random.below(count);
-  Thread* t = runnable[i];
-  runnable[i] = runnable.back();
-  runnable.pop_back();
+static Thread* choose(std::vector<Thread*>& threads) {
+  const u32 i = machine->random.below(u32(threads.size()));
+  Thread* t = threads[i];
+  threads[i] = threads.back();
+  threads.pop_back();
   return t;
 }
 
@@ -231,7 +238,6 @@ static void build_cluster(u32 index) {
       if (stack == machine->stacks.size()) machine->stacks.emplace_back();
       t->stack = machine->stacks[stack].low();
       t->context = machine->stacks[stack++].begin(&thread_main);
-      machine->runnable.push_back(t.get());
       block->threads.push_back(std::move(t));
     }
     cluster->alive += request.block;
@@ -240,12 +246,16 @@ static void build_cluster(u32 index) {
   for (auto& block : cluster->blocks) {
     for (auto& t : block->threads) tick(t.get());  // so that no access has count 0
   }
-  if (machine->temper.slow) {
-    const Block& block = *cluster->blocks[machine->random.below(request.cluster)];
-    const Warpgroup* late = block.groups[machine->random.below(u32(block.groups.size()))].get();
-    for (Warp* w : late->warps) {
-      for (Thread* t : w->threads) t->slow = true;
+  if (machine->temper.starve) {
+    const u32 late = machine->random.below(u32(cluster->blocks[0]->groups.size()));
+    for (auto& block : cluster->blocks) {
+      for (Warp* w : block->groups[late]->warps) {
+        for (Thread* t : w->threads) t->slow = true;
+      }
     }
+  }
+  for (auto& block : cluster->blocks) {
+    for (auto& t : block->threads) enqueue(t.get());
   }
 }
 
@@ -258,6 +268,12 @@ static void check_left_over() {
     }
   }
   for (auto& block : machine->cluster->blocks) {
+    for (auto& [agent, visit] : block->visits) {
+      if (block->exits.covers(visit.epoch)) continue;
+      add_finding("out of bounds", visit.line,
+                  format("block %u of the cluster may have exited by then: nothing orders this access before its end", block->rank),
+                  block->threads[0].get());
+    }
     for (auto& [offset, b] : block->mbarriers) {
       if (b.landed_line) add_finding("in flight at exit", b.landed_line, load_not_waited, block->threads[0].get());
       if (b.bytes == 0) continue;
@@ -276,19 +292,24 @@ static void run_cluster(u32 index) {
   m.temper = Temper();
   if (seed != 0) {
     constexpr u32 deliver[] = {0, 4, 64, 512}, preempt[] = {0, 64};
+    m.temper.order = m.random.below(2) ? Order::by_rank : Order::any;
     m.temper.deliver = deliver[m.random.below(4)];
     m.temper.preempt = preempt[m.random.below(2)];
-    m.temper.slow = m.random.below(2);
+    m.temper.starve = m.random.below(4) != 0;
   }
   m.runnable.clear();
+  m.slow.clear();
   m.pending.clear();
   build_cluster(index);
   for (u32 steps = 1; m.cluster->alive && !m.stop; ++steps) {
     if (steps % 4096 == 0 && !m.poll()) m.stop = true;
     if (chance(m.temper.deliver)) deliver(false);
     if (!m.runnable.empty()) {
-      resume(choose());
-    } else if (!deliver(true)) {
+      resume(choose(m.runnable));
+    } else if (deliver(true)) {
+    } else if (!m.slow.empty()) {
+      resume(choose(m.slow));
+    } else {
       report_deadlock();
       m.stop = true;
     }

@@ -77,6 +77,7 @@ struct Rendezvous {
 // ---- asynchronous operations -----------------------------------------------------------------------------
 
 struct Operation {
+  u32 rank = 0;  // the highest goes first where operations go by rank
   int line;
   Block* block;
   Thread* issuer;
@@ -126,7 +127,8 @@ struct Thread {
   char* stack;
   State state = State::runnable;
   bool slow = false;
-  u32 cluster_generation = 0xffffffff;  // that it has arrived for
+  u32 cluster_generation = 0;  // that it has arrived for
+  bool cluster_arrived = false;
   bool met = false;  // the rendezvous it sleeps at is complete
   Wait wait;
   Groups copies, stores;
@@ -176,6 +178,8 @@ struct Block {
   std::map<int, NamedBarrier> named;
   u32 alive;
   u32 free_registers = 0;
+  std::map<Agent, Access> visits;  // the last access of each thread of another block
+  Counts exits;                    // what its threads had seen when they exited
 
   Block(u32 bytes) : shared(bytes, 0xff), shadow(bytes) {}
 };
@@ -189,11 +193,16 @@ struct Cluster {
   std::vector<Thread*> waiters;
 };
 
+// Which of several operations happens first.  Ranks are given at the start: an unlucky operation then waits
+// until nothing else can go on, which an even choice each time would hardly ever bring about.
+enum class Order : u8 { newest_first, by_rank, any };
+
 // How a seed disturbs time.
 struct Temper {
+  Order order = Order::newest_first;
   u32 deliver = 0;  // in 1024: an operation happens before anybody needs it
   u32 preempt = 0;  // in 1024: a thread is set aside at a call
-  bool slow = false;  // some warpgroup runs only when others can't
+  bool starve = false;  // one warpgroup of a block runs only when nothing else can go on
 };
 
 struct Machine {
@@ -203,7 +212,7 @@ struct Machine {
   Temper temper;
   Context scheduler;
   std::vector<Stack> stacks;
-  std::vector<Thread*> runnable;
+  std::vector<Thread*> runnable, slow;  // slow: of the starved warpgroup
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;
   volatile bool stop = false;
