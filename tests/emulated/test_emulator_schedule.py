@@ -1,0 +1,128 @@
+"""Time: what a seed decides, what it replays, and the trap of two consumers over three stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from handwritten import kernel_source, run, tiled, whole_source
+
+from convgen import emulator
+from convgen.emulator import EmulationError, Finding, NoHostCompiler, compiler
+
+TILES, K_STEPS = 6, 2
+X_MAP = tiled("x", "f16", (64, 64 * TILES * K_STEPS), (64, 64), swizzle=128)
+
+
+def pingpong(seed: int, **defines) -> np.ndarray:
+    x = np.arange(64 * 64 * TILES * K_STEPS).astype(np.float16) % 7
+    y = np.full(128 * TILES, np.nan, np.float32)
+    source = kernel_source("pingpong.cu", defines)
+    run(source, "pingpong", (X_MAP, "y"), {"x": x, "y": y}, block=384, shared_bytes=1024 + 3 * 8192 + 64, seed=seed)
+    return y
+
+
+def test_a_parity_cannot_tell_the_phase_before_from_the_phase_after():
+    for seed in range(100):
+        try:
+            pingpong(seed)
+        except EmulationError as error:
+            kinds = {f.kind for f in error.findings}
+            assert kinds & {"in flight", "race", "overwritten while read", "deadlock", "uninitialised"}, error
+            return
+    pytest.fail("100 seeds have not found the trap")
+
+
+def test_consumers_in_order_do_not_fall_into_it():
+    results = [pingpong(seed, ORDERED=1) for seed in range(12)]
+    assert np.isfinite(results[0]).all()
+    assert all((y == results[0]).all() for y in results)
+
+
+def failure(seed: int) -> tuple[Finding, ...]:
+    with pytest.raises(EmulationError) as error:
+        pingpong(seed)
+    assert error.value.seed == seed and f"seed {seed}" in str(error.value)
+    return error.value.findings
+
+
+def test_a_seed_replays():
+    found = {}
+    for seed in range(20):
+        try:
+            pingpong(seed)
+        except EmulationError as error:
+            found[seed] = error.findings
+    assert found
+    for seed, findings in found.items():
+        assert failure(seed) == findings
+
+
+ORDER = """
+extern "C" __global__ void order(int* __restrict__ next, int* __restrict__ place) {
+  place[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1);
+}
+"""
+
+
+def order(seed: int, **options) -> np.ndarray:
+    buffers = {"next": np.zeros(1, np.int32), "place": np.full(256, -1, np.int32)}
+    run(whole_source(ORDER), "order", ("next", "place"), buffers, grid=4, block=64, seed=seed, **options)
+    assert sorted(buffers["place"]) == list(range(256))
+    return buffers["place"]
+
+
+def test_threads_and_blocks_run_in_an_order_of_the_seed():
+    assert (order(5) == order(5)).all()
+    assert len({tuple(order(seed)) for seed in range(6)}) == 6
+
+
+def test_blocks_may_run_on_several_cores():
+    order(3, threads=4)
+
+
+def test_progress_counts_blocks_and_may_give_up():
+    seen: list[tuple[int, int]] = []
+    order(0, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (4, 4)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+    def enough(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        order(0, progress=enough)
+
+
+def test_without_a_host_compiler_one_line_says_what_to_install(monkeypatch):
+    compiler.host_compiler.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    for name in ("CXX", "CONVGEN_CXX"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        with pytest.raises(NoHostCompiler) as error:
+            emulator.emulate("void f() {}", [], {})
+    finally:
+        compiler.host_compiler.cache_clear()
+    assert "\n" not in str(error.value)
+    assert "install g++ or clang++" in str(error.value)
+
+
+def test_source_that_is_no_cpp_is_a_finding_with_its_line():
+    source = whole_source('extern "C" __global__ void broken(int* y) {\n  y[0] = nothing_of_the_kind;\n}\n')
+    with pytest.raises(EmulationError) as error:
+        run(source, "broken", ("y",), {"y": np.zeros(1, np.int32)})
+    (finding,) = error.value.findings
+    assert finding.kind == "compile" and "nothing_of_the_kind" in finding.message
+    assert finding.source_line == "y[0] = nothing_of_the_kind;"
+
+
+def test_a_launch_that_names_no_buffer_or_an_impossible_map_is_refused():
+    source = whole_source(ORDER)
+    with pytest.raises(EmulationError, match="wants a buffer 'elsewhere'"):
+        run(source, "order", ("next", "elsewhere"), {"next": np.zeros(1, np.int32)})
+    wide = tiled("x", "f16", (128, 4), (128, 4), swizzle=128)
+    with pytest.raises(EmulationError, match="row of 256 bytes is wider than the swizzle of 128"):
+        run(kernel_source("pingpong.cu"), "pingpong", (wide, "x"), {"x": np.zeros((4, 128), np.float16)})
+    large = tiled("x", "f16", (64, 5), (64, 4), swizzle=128)
+    with pytest.raises(EmulationError, match="reaches 640 bytes into x, which has 512"):
+        run(kernel_source("pingpong.cu"), "pingpong", (large, "x"), {"x": np.zeros((4, 64), np.float16)})

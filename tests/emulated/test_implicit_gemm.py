@@ -1,0 +1,188 @@
+"""implicit_gemm and depthwise, emulated: random problems, and each kernel's own cases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemm_problems import CHANNELS_LAST, PLANES, depthwise_problems, gemm_problems, laid_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from runs import emulated
+
+from convgen.ir import verify
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import depthwise, implicit_gemm, lowering
+from convgen.strategies.base import Strategy
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+FRESH = random.SystemRandom()
+GEMM, DEPTHWISE = implicit_gemm.STRATEGY, depthwise.STRATEGY
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture
+def fresh_seed() -> int:
+    seed = FRESH.getrandbits(32)
+    print(f"seed {seed}")
+    return seed
+
+
+def check(problem: ConvProblem, options: Mapping[str, int | str], seed: int, strategy: Strategy = GEMM) -> str:
+    """Fails unless every element of the result is within rounding of the reference; gives the source."""
+    arrays = verify.random_inputs(problem, seed)
+    out, source = emulated(strategy, problem, options, arrays)
+    arithmetic = str(options.get("math", "tf32x3")) if problem.x.dtype == "f32" and strategy is GEMM else ""
+    report = verify.check(problem, arrays, out, arithmetic=arithmetic)
+    assert report, f"{report}\nseed {seed}, options {dict(options)}\n{problem}\n{source}"
+    return source
+
+
+# ---- any problem ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(problem=gemm_problems(), seed=SEEDS, order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
+def test_gather_serves_any_problem(problem: ConvProblem, seed: int, order: str) -> None:
+    options = {"kernel": "gather", "order": order, "split": 1 + seed % 2}
+    if GEMM.obstacles(problem, TARGET, options):
+        options["split"] = 1  # more slices than gemm_k has elements
+    check(problem, options, seed)
+
+
+@settings(max_examples=8, deadline=None)
+@given(problem=gemm_problems(), seed=SEEDS)
+def test_the_default_serves_any_problem(problem: ConvProblem, seed: int) -> None:
+    assert not GEMM.obstacles(problem, TARGET, {})
+    check(problem, {}, seed)
+
+
+@settings(max_examples=8, deadline=None)
+@given(problem=depthwise_problems(), seed=SEEDS)
+def test_depthwise_serves_any_problem(problem: ConvProblem, seed: int) -> None:
+    options = {"tile.p": 1 + seed % 3, "tile.q": 1 + seed // 3 % 4}
+    assert not DEPTHWISE.obstacles(problem, TARGET, options)
+    check(problem, options, seed, DEPTHWISE)
+
+
+@settings(max_examples=2, deadline=None)
+@given(problem=gemm_problems(), seed=SEEDS)
+def test_64_bit_indices_give_the_same(problem: ConvProblem, seed: int) -> None:
+    limit, lowering.INT_LIMIT = lowering.INT_LIMIT, 0
+    try:
+        source = check(problem, {"kernel": "gather"}, seed)
+    finally:
+        lowering.INT_LIMIT = limit
+    assert "const long long first_m" in source
+
+
+# ---- gather --------------------------------------------------------------------------------------
+
+TILES = [
+    {"tile.m": 64, "tile.n": 64, "warps.m": 2, "warps.n": 2, "stages": 2},
+    {"tile.m": 128, "tile.n": 32, "warps.m": 4, "warps.n": 1, "stages": 4, "tile.k": 32},
+    {"tile.m": 16, "tile.n": 128, "warps.m": 1, "warps.n": 2},
+    {"tile.m": 96, "tile.n": 48, "warps.m": 2, "warps.n": 1, "split": 3},
+]
+
+
+@pytest.mark.parametrize("options", TILES, ids=lambda o: f"{o['tile.m']}x{o['tile.n']}")
+@pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
+def test_tiles(options: Mapping[str, int | str], layouts: Mapping[str, str], fresh_seed: int) -> None:
+    problem = laid_out(make("fprop", 2, 40, 56, (9, 8), (3, 3), stride=(2, 1), pad=1), layouts)
+    check(problem, {"kernel": "gather", **options}, fresh_seed)
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 4, 6, 8, 12, 24])
+@pytest.mark.parametrize("dtype", ["f16", "s8"])
+def test_every_alignment(c: int, dtype: str, fresh_seed: int) -> None:
+    for k in (c, 32):
+        check(make("fprop", 1, c, k, (7, 6), (3, 2), pad=1, dtype=dtype), {"kernel": "gather"}, fresh_seed)
+
+
+def test_slices_are_added_in_order(fresh_seed: int) -> None:
+    """Two runs give the same bits, whatever order the blocks ran in."""
+    problem = make("fprop", 1, 64, 24, (5, 5), (3, 3), pad=1)
+    arrays = verify.random_inputs(problem, fresh_seed)
+    runs = [emulated(GEMM, problem, {"kernel": "gather", "split": 4}, arrays)[0] for _ in range(2)]
+    assert np.array_equal(runs[0], runs[1])
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+STEMS = {
+    "resnet50": make("fprop", 2, 3, 64, (20, 20), (7, 7), stride=2, pad=3),
+    "vgg16": make("fprop", 2, 3, 64, (12, 12), (3, 3), pad=1),
+    "alexnet": make("fprop", 1, 3, 64, (27, 27), (11, 11), stride=4, pad=2),
+    "zfnet": make("fprop", 1, 3, 96, (18, 18), (7, 7), stride=2, pad=1),
+    "lenet": make("fprop", 2, 1, 20, (12, 12), (5, 5)),
+    "odd width": make("fprop", 2, 3, 16, (9, 11), (3, 3), pad=1),
+    "five channels": make("fprop", 1, 5, 33, (9, 9), (3, 3), pad=1),
+    "one dimension": make("fprop", 2, 2, 24, (33,), (7,), stride=3, pad=2),
+    "asymmetric": make("fprop", 1, 3, 16, (10, 10), (4, 6), stride=(1, 2), pad=((2, 1), (3, 0)), dilation=(2, 1)),
+    "many output channels": make("fprop", 1, 3, 150, (8, 8), (3, 3), pad=1),
+}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("x", ["nhwc", "nchw"])
+def test_rows(stem: str, x: str, fresh_seed: int) -> None:
+    problem = laid_out(STEMS[stem], {"x": x})
+    check(problem, {"kernel": "rows", "stages": 1 + fresh_seed % 2}, fresh_seed)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "s8", "bf16"])
+def test_rows_of_other_types(dtype: str, fresh_seed: int) -> None:
+    for width in (8, 9, 10, 11):
+        check(make("fprop", 1, 3, 32, (9, width), (3, 3), pad=1, dtype=dtype), {"kernel": "rows"}, fresh_seed)
+
+
+def test_a_neighbours_nan_stays_out_of_the_window(fresh_seed: int) -> None:
+    """Words hold elements of the next pixel, which count as zero even where they are not numbers."""
+    for problem in (STEMS["vgg16"], STEMS["resnet50"], laid_out(STEMS["resnet50"], {"x": "nchw"})):
+        arrays = verify.random_inputs(problem, fresh_seed)
+        arrays["x"].reshape(-1)[:: 1 + fresh_seed % 97] = np.inf
+        out, _ = emulated(GEMM, problem, {"kernel": "rows"}, arrays)
+        with np.errstate(invalid="ignore"):
+            assert verify.check(problem, arrays, out)
+
+
+# ---- grouped -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("c", "k", "groups"), [(32, 32, 8), (64, 64, 8), (64, 64, 4), (64, 64, 2), (32, 64, 8), (48, 24, 6)]
+)
+def test_groups(c: int, k: int, groups: int, fresh_seed: int) -> None:
+    problem = make("fprop", 2, c, k, (9, 7), (3, 3), stride=1 + fresh_seed % 2, pad=1, groups=groups)
+    check(problem, {"kernel": "grouped", "stages": 1 + fresh_seed // 2 % 2, "tile.p": 2}, fresh_seed)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "s8"])
+def test_groups_of_other_types(dtype: str, fresh_seed: int) -> None:
+    check(make("fprop", 1, 64, 64, (8, 8), (5, 5), pad=2, groups=16, dtype=dtype), {"kernel": "grouped"}, fresh_seed)
+
+
+# ---- depthwise -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
+def test_depthwise_filters(size: int, stride: int, layouts: Mapping[str, str], fresh_seed: int) -> None:
+    multiplier = 1 + fresh_seed % 2
+    problem = make("fprop", 2, 24, 24 * multiplier, (11, 10), (size, size), stride, size // 2, groups=24)
+    check(laid_out(problem, layouts), {"tile.p": 2, "tile.q": 4}, fresh_seed, DEPTHWISE)
+
+
+def test_depthwise_vectors(fresh_seed: int) -> None:
+    problem = make("fprop", 1, 16, 16, (8, 8), (3, 3), pad=1, groups=16)
+    for vector in (1, 2, 4, 8):
+        check(problem, {"vector": vector, "tile.p": 2, "tile.q": 2}, fresh_seed, DEPTHWISE)
+    (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"vector": 16})
+    assert found.option == "vector"
