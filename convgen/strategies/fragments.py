@@ -19,7 +19,7 @@ from convgen.ir import integer
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies.lowering import CONVERSIONS, has_epilogue, used_operands
+from convgen.strategies.lowering import CONVERSIONS, has_epilogue, used_body, used_operands
 
 #: Functions that load, and pack, two neighbours at once.
 PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
@@ -92,16 +92,15 @@ def of_elements(problem: ConvProblem) -> Epilogue | None:
 
 
 def _epilogue(problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str) -> Epilogue:
-    assert problem.epilogue is not None
     channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if t.dims == ("k",))
     known = dict(values) | {c.name: c.value + index for c in channels}
-    *locals_, last = problem.epilogue.body
+    *locals_, last = used_body(problem)
     body = []
     for a in locals_:
         body.append(f"const float local_{a.name} = {c_epilogue(a.value, acc, known)};")
         known[a.name] = f"local_{a.name}"
     pointers = tuple((f"const {t.element.c_type}*", f"operand_{t.name}") for t in _loaded_at_coordinates(problem))
-    formula = tuple(str(a) for a in problem.epilogue.body)
+    formula = tuple(str(a) for a in used_body(problem))
     return Epilogue(channels, pointers, tuple(loads), tuple(body), c_epilogue(last.value, acc, known), formula)
 
 

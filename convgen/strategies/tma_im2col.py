@@ -438,8 +438,8 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> l
 
 #: Rows of a tile, and how many consumers share them in which way, that are worth a thought.
 SHAPES = (
-    (64, 1, "cooperative"),
     (128, 2, "cooperative"),
+    (64, 1, "cooperative"),
     (192, 3, "cooperative"),
     (256, 2, "cooperative"),
     (64, 2, "pingpong"),
@@ -471,24 +471,12 @@ def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | 
     spans = [k for k in (64, 32, 16) if problem.c % k == 0][:1]
     spans += [k for k in (64, 32, 16) if k not in spans and -(-problem.c // k) * k <= 1.5 * problem.c][:1]
     widest = min(256, -(-problem.k // 8) * 8)
-    shapes = [
-        (m, consumers, schedule)
-        for m, consumers, schedule in SHAPES
-        if options.get("tile.m", m) == m
-        and options.get("consumers", consumers) == consumers
-        and options.get("schedule", schedule) == schedule
-    ]
-    if not shapes:
-        shapes = [
-            (int(options.get("tile.m", 128)), int(options.get("consumers", 2)),
-             str(options.get("schedule", "cooperative")))
-        ]  # fmt: skip
     found = []
     for k in values("tile.k", spans or (16,)):
         steps = problem.taps * -(-problem.c // k)
         merges = [d for d in (1, 2, 3, 5, 7, 9) if steps % d == 0 and k * d <= 160]
         for (m, consumers, schedule), n in itertools.product(
-            shapes, values("tile.n", (n for n in TILE_N if n <= widest) if widest >= 8 else (8,))
+            _shapes(options), values("tile.n", (n for n in TILE_N if n <= widest) if widest >= 8 else (8,))
         ):
             tiles = -(-problem.output_pixels // m) * -(-problem.k // n)
             splits = (1, 2, 4, 8) if schedule == "cooperative" and tiles < target.sms else (1,)
@@ -505,6 +493,19 @@ def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | 
                 if not _illegal(problem, target, config):
                     found.append((estimate(problem, target, config), config))
     return [config for _, config in sorted(found, key=lambda row: row[0])]
+
+
+def _shapes(options: Options) -> list[tuple[int, int, str]]:
+    """The rows of SHAPES that go with the options; where none does, what they ask for."""
+    return [
+        (m, consumers, schedule)
+        for m, consumers, schedule in SHAPES
+        if options.get("tile.m", m) == m
+        and options.get("consumers", consumers) == consumers
+        and options.get("schedule", schedule) == schedule
+    ] or [
+        (int(options.get("tile.m", 128)), int(options.get("consumers", 2)), str(options.get("schedule", "cooperative")))
+    ]
 
 
 def _stages(problem: ConvProblem, target: Target, config: TmaIm2colConfig, steps: int) -> int:
@@ -528,10 +529,10 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> TmaIm2colC
     ranked = _ranked(problem, target, tuple(sorted(options.items())))
     if ranked:
         return ranked[0]
-    m, consumers = int(options.get("tile.m", 128)), int(options.get("consumers", 2))
+    m, consumers, schedule = _shapes(options)[0]
     trial = TmaIm2colConfig(
         m, int(options.get("tile.n", 128)), int(options.get("tile.k", 64)), 2, consumers,
-        str(options.get("schedule", "cooperative")), str(options.get("order", "channels_inner")),
+        schedule, str(options.get("order", "channels_inner")),
         int(options.get("blocks", 1)), int(options.get("merge", 1)), int(options.get("split", 1)),
     )  # fmt: skip
     steps = problem.taps * -(-problem.c // trial.k)
