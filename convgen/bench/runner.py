@@ -12,6 +12,7 @@ from convgen.bench.build import Failure, Job
 from convgen.bench.measure import Checker, Timing, buffer_sets, time_kernel
 from convgen.bench.results import Result, Row
 from convgen.ir import epilogue as ep
+from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.runtime.artifacts import Artifact
@@ -33,12 +34,14 @@ class Entry:
 @dataclass
 class Bench:
     """Measures entries.  `verify` compares every kernel's result with the reference, `compare` times the
-    baselines (through PyTorch, where it is installed)."""
+    baselines (through PyTorch, where it is installed).  `alone`: no kernel is launched to start behind
+    the one before it."""
 
     backend: Backend
     build: Build
     verify: bool = True
     compare: bool = True
+    alone: bool = False
     peaks: dict[str, Peaks] = field(default_factory=dict)
 
     def rows(self, entries: Sequence[Entry]) -> Iterator[Row]:
@@ -92,7 +95,7 @@ class Bench:
     def _result(self, artifact: Artifact, sets, checker: Checker | None) -> Result:
         m = artifact.manifest
         result = Result(m.strategy, m.config, m.reason)
-        kernel = Kernel(artifact)
+        kernel = Kernel(alone(artifact) if self.alone else artifact)
         try:
             if checker:
                 report = checker(kernel)
@@ -111,6 +114,12 @@ class Bench:
             except NoBaseline:
                 return None
         return self.peaks[dtype]
+
+
+def alone(artifact: Artifact) -> Artifact:
+    """The kernel with ordinary launches, that wait for the ones before them."""
+    steps = tuple(replace(s, dependent=False) if isinstance(s, Launch) else s for s in artifact.manifest.steps)
+    return replace(artifact, manifest=replace(artifact.manifest, steps=steps))
 
 
 def _attempt(

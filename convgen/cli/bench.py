@@ -41,6 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also measure these strategies, separated by commas",
     )  # fmt: skip
     parser.add_argument("--fused", action="store_true", help="give every fprop the epilogue relu(acc + bias)")
+    parser.add_argument(
+        "--alone", action="store_true", help="no kernel starts before the one before it ends (no dependent launch)"
+    )
     parser.add_argument("--no-baselines", action="store_true", help="leave out cuDNN and cuBLAS")
     parser.add_argument("--no-verify", action="store_true", help="do not compare results with the reference")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core, less two)")
@@ -64,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     record = Run(environment, shlex.join(["convgen", *sys.argv[1:]]))
     interrupted = False
     builder = Builder(arguments.jobs)
-    bench = Bench(backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines)
+    bench = Bench(
+        backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines, alone=arguments.alone
+    )
     try:
         with builder, console.progress_bar("measuring") as advance:
             for row in bench.rows(entries):
