@@ -1,0 +1,155 @@
+"""tma_im2col, emulated: every schedule, geometry and kind of epilogue, on few multiprocessors, against the reference.
+
+Tiles have tails in all three directions, blocks take several tiles, and tiles have more k steps than stages.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+from tma_specs import SEEDS, check_emulated, im2col_problems, laid_out, serves, some_options, spec, typed
+
+from convgen.ir.problem import ConvProblem
+from convgen.strategies.base import Options
+
+#: 468 pixels over 72 channels, to 40 channels: a TMA store; to 37: element by element.
+STORED_BY_TMA = make("fprop", 4, 72, 40, (13, 9), (3, 3), pad=1)
+STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
+
+SCHEDULES: dict[str, Options] = {
+    "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "schedule": "cooperative", "stages": 2},
+    "two consumers": {"tile.m": 128, "tile.k": 32, "consumers": 2, "schedule": "cooperative", "stages": 3},
+    "three consumers": {"tile.m": 192, "tile.k": 64, "consumers": 3, "schedule": "cooperative", "stages": 4},
+    "two of 128 rows": {"tile.m": 256, "tile.k": 16, "consumers": 2, "schedule": "cooperative", "stages": 5},
+    "one of 192 rows": {"tile.m": 192, "tile.k": 64, "consumers": 1, "schedule": "cooperative", "stages": 3},
+    "taps inside": {"tile.m": 128, "tile.k": 64, "consumers": 2, "order": "taps_inner", "stages": 4},
+    "ping-pong": {"tile.m": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong", "stages": 4},
+    "ping-pong of three": {"tile.m": 64, "tile.k": 32, "consumers": 3, "schedule": "pingpong", "stages": 5},
+    "ping-pong of 128 rows": {"tile.m": 128, "tile.k": 16, "consumers": 2, "schedule": "pingpong", "stages": 3},
+    "ping-pong, merged, taps inside": {
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "merge": 3, "order": "taps_inner",
+        "stages": 2,
+    },
+    "merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "schedule": "cooperative", "merge": 5, "stages": 3},
+    "two blocks": {"tile.m": 64, "tile.k": 64, "consumers": 1, "schedule": "cooperative", "blocks": 2, "stages": 3},
+    "three blocks, ping-pong": {
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "blocks": 3, "stages": 3,
+    },
+    "split in two": {"tile.m": 64, "tile.k": 64, "consumers": 1, "split": 2, "stages": 3},
+    "split in two, taps inside": {
+        "tile.m": 128, "tile.k": 32, "consumers": 2, "split": 2, "order": "taps_inner", "stages": 3,
+    },
+    "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split": 2, "merge": 3, "stages": 2},
+}  # fmt: skip
+#: Splits want a wider tile, since a tile's channels are shared out in eights.
+WIDE_SPLITS: dict[str, Options] = {
+    "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split": 4, "stages": 2},
+    "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split": 4, "stages": 3},
+    "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split": 8, "stages": 2},
+}
+SMALL: Options = {"tile.m": 64, "tile.n": 16, "consumers": 1, "schedule": "cooperative", "stages": 3}
+PINGPONG: Options = {"tile.m": 64, "tile.n": 24, "consumers": 2, "schedule": "pingpong", "stages": 3}
+
+GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "1x1": (make("fprop", 2, 88, 48, (9, 8), (1, 1)), PINGPONG),
+    "1x1, padded": (make("fprop", 2, 40, 40, (7, 6), (1, 1), pad=1), SMALL),
+    "1x1, stride 2": (make("fprop", 4, 80, 40, (11, 12), (1, 1), stride=2), PINGPONG),
+    "stride 2, low padding": (make("fprop", 4, 48, 40, (12, 13), (3, 3), stride=2, pad=((1, 0), (1, 0))), SMALL),
+    "strides 3 and 1": (make("fprop", 3, 24, 40, (14, 9), (5, 3), stride=(3, 1), pad=((2, 1), (0, 2))), PINGPONG),
+    "stride above the filter": (make("fprop", 4, 32, 24, (20, 17), (2, 2), stride=(4, 3)), SMALL),
+    "dilated": (make("fprop", 3, 64, 40, (9, 10), (3, 3), dilation=(2, 3), pad=(2, 3)), SMALL),
+    "dilated, strided, high padding": (
+        make("fprop", 3, 40, 40, (11, 9), (3, 2), stride=2, dilation=2, pad=((0, 3), (1, 2))), PINGPONG,
+    ),
+    "even filter, wide padding": (make("fprop", 3, 24, 40, (6, 5), (2, 4), pad=(3, (4, 5))), SMALL),
+    "filter as large as x": (make("fprop", 70, 24, 40, (3, 3), (3, 3)), SMALL),
+    "one axis": (make("fprop", 3, 72, 40, (70,), (5,), stride=2, pad=((4, 1),), dilation=3), PINGPONG),
+    "one axis, taps outside": (laid_out(make("fprop", 2, 40, 37, (90,), (3,), pad=1), w="skc"), SMALL),
+    "three axes": (
+        make("fprop", 2, 24, 24, (4, 6, 5), (2, 3, 3), stride=(1, 2, 1), pad=((1, 0), 1, (0, 2)), dilation=(2, 1, 1)),
+        PINGPONG,
+    ),
+    "three axes, taps outside": (
+        laid_out(make("fprop", 2, 40, 40, (3, 5, 4), (3, 3, 1), pad=(1, 1, 0), dtype="bf16"), w="trskc"),
+        {**SMALL, "order": "taps_inner", "tile.k": 16},
+    ),
+    "taps outside, split": (
+        laid_out(make("fprop", 2, 72, 40, (8, 9), (3, 3), pad=1, dtype="bf16"), w="rskc"), {**SMALL, "split": 2},
+    ),
+    "channels before pixels": (laid_out(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="nkpq"), SMALL),
+    "images last": (laid_out(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="kqpn"), PINGPONG),
+    "float32": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f32"), PINGPONG),
+    "bfloat16 to float16": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f16"), SMALL),
+    "one channel": (make("fprop", 3, 8, 1, (9, 7), (3, 3), pad=1), {**SMALL, "tile.n": 8}),
+    "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split": 2}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def seed() -> int:
+    """Fresh; it is shown where a test fails."""
+    drawn = random.SystemRandom().getrandbits(32)
+    print(f"seed {drawn}")
+    return drawn
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str, seed: int) -> None:
+    problem = STORED_PLAINLY if list(SCHEDULES).index(name) % 3 == 2 else STORED_BY_TMA
+    options = {**SCHEDULES[name], "tile.n": 16}
+    made = check_emulated(spec(problem, "tma_im2col", options, "residual"), seed, sms=(1, 2))
+    (launch,) = made.plan.launches
+    tiles = launch.grid[0] // launch.cluster
+    takers = options["consumers"] if options.get("schedule") == "pingpong" else 1
+    assert tiles >= 2 * takers * launch.blocks_per_sm, "on one multiprocessor each consumer has a second tile"
+
+
+@pytest.mark.parametrize("name", WIDE_SPLITS)
+def test_wide_split(name: str, seed: int) -> None:
+    problem = make("fprop", 3, 72, 72, (9, 7), (3, 3), pad=1)
+    check_emulated(spec(problem, "tma_im2col", WIDE_SPLITS[name], "residual"), seed, sms=(4, 16))
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name: str, seed: int) -> None:
+    problem, options = GEOMETRIES[name]
+    check_emulated(spec(problem, "tma_im2col", options), seed)
+
+
+#: Several operands of one kind at once.
+EPILOGUES = {
+    "no operand": "no operand",
+    "channels of every type": (
+        "operand a: f32[k]  operand b: f16[k]  operand c: bf16[k]  operand d: s8[k]  y = relu(acc * a + b) + c * d"
+    ),
+    "coordinates": (
+        "operand s: f32[]  operand e: f16[n, k]  operand f: bf16[p, q]  operand g: f32[q, k, n]  operand h: s8[k, p] "
+        "y = acc * s + e + f * g + h"
+    ),
+    "locals": "locals",
+}
+
+
+@pytest.mark.parametrize("problem", [STORED_BY_TMA, STORED_PLAINLY], ids=["by TMA", "plainly"])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogue(name: str, problem: ConvProblem, seed: int) -> None:
+    check_emulated(spec(problem, "tma_im2col", PINGPONG, EPILOGUES[name]), seed)
+
+
+def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:
+    """The channels' operands of a tile this wide have no room beside the accumulators."""
+    problem = make("fprop", 3, 24, 200, (9, 7), (3, 3), pad=1)
+    options: Options = {"tile.m": 192, "tile.n": 112, "consumers": 3, "stages": 2}
+    epilogue = "operand a: f32[k]  operand b: f16[k]  operand c: f32[k]  y = acc * a + b * c"
+    check_emulated(spec(problem, "tma_im2col", options, epilogue), seed)
+
+
+@settings(max_examples=8, deadline=None)
+@given(problem=im2col_problems(), options=some_options("tma_im2col"), seed=SEEDS, sms=st.sampled_from((1, 2, 5)))
+def test_any_problem(problem: ConvProblem, options: Options, seed: int, sms: int) -> None:
+    assume(serves(problem, "tma_im2col", options))
+    check_emulated(spec(problem, "tma_im2col", options), seed, (sms,))

@@ -1,0 +1,184 @@
+"""Problems and settings for tma_im2col and tma_patch, and the way through spec text to a compilation or a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from problems import make
+from strategy_problems import epilogues
+
+import convgen
+from convgen import driver, strategies
+from convgen.ir import verify
+from convgen.ir.epilogue import Epilogue
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.runtime.kernel import Kernel
+from convgen.strategies.base import Options
+from convgen.strategies.lowering import used_body, used_operands
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+SEEDS = st.integers(0, 2**32 - 1)
+
+#: Epilogues by what is particular about them; {pixels} are the output's spatial dims, {y} is its type.
+EPILOGUES: dict[str, str] = {
+    "none": "",
+    "no operand": "y = relu(acc)",
+    "bias f32": "operand b: f32[k]  y = relu(acc + b)",
+    "bias f16": "operand b: f16[k]  y = leaky_relu(acc + b, 0.1)",
+    "bias bf16": "operand b: bf16[k]  y = max(acc, b)",
+    "bias s8": "operand b: s8[k]  y = acc + b",
+    "scalar": "operand s: f32[]  y = acc * s",
+    "residual": "operand b: f32[k]  operand z: {y}[n, {pixels}, k]  y = relu(acc + b + z)",
+    "an image's channel": "operand e: f16[n, k]  y = acc * sigmoid(e)",
+    "pixel": "operand e: f32[{pixels}]  y = acc - e",
+    "other order": "operand e: f32[k, n, {pixels}]  y = clamp(acc + e, -2, 2)",
+    "locals": (
+        "operand scale: f32[k]  operand shift: bf16[k]  operand z: {y}[n, {pixels}, k]  operand keep: f32[n] "
+        "t = acc * scale + shift  u = gelu(t) + z  y = select(keep > 0, u, t)"
+    ),
+}
+
+
+def spec(problem: ConvProblem, strategy: str, options: Options, epilogue: str = "", target: str = TARGET.name) -> str:
+    """A spec of the problem; `epilogue` names a row of EPILOGUES, or is the text of one."""
+    text = EPILOGUES.get(epilogue, epilogue).format(pixels=", ".join(problem.spatial.output), y=problem.y.dtype)
+    settings = [f"tile {name[5:]}={v}" if name.startswith("tile.") else f"{name} {v}" for name, v in options.items()]
+    lines = [
+        str(problem).removesuffix("}"),
+        f"  epilogue {{ {text} }}\n" if text else "",
+        f"  strategy {strategy} {{ {'  '.join(settings)} }}\n",
+        f"  target {target}\n}}",
+    ]
+    return "".join(lines)
+
+
+def compilation(text: str) -> driver.Compilation:
+    """The only convolution of a spec.  Raises SpecError."""
+    (only,) = driver.choose_all(driver.Spec(text))
+    return only
+
+
+def kernel(text: str) -> Kernel:
+    """The kernel of a spec of one convolution."""
+    made = convgen.compile(text)
+    assert isinstance(made, Kernel)
+    return made
+
+
+def serves(problem: ConvProblem, strategy: str, options: Options) -> bool:
+    return not strategies.load(strategy).obstacles(problem, TARGET, options)
+
+
+# ---- random problems -------------------------------------------------------------------------------
+
+
+def in_order(tensor: Tensor, dims: Sequence[str]) -> Tensor:
+    """The tensor in another layout."""
+    held = tuple(d for d in dims if d in tensor.dims)
+    return replace(tensor, dims=held, extents=tuple(tensor.extent(d) for d in held))
+
+
+def laid_out(problem: ConvProblem, **layouts: str) -> ConvProblem:
+    """The problem with some tensors in other layouts, by role: laid_out(problem, y="nkpq")."""
+    moved = {role: in_order(problem.tensor(role), dims) for role, dims in layouts.items()}
+    return replace(problem, **moved)  # type: ignore[arg-type]
+
+
+def typed(problem: ConvProblem, **dtypes: str) -> ConvProblem:
+    """The problem with other element types, by role."""
+    return replace(problem, **{r: replace(problem.tensor(r), dtype=t) for r, t in dtypes.items()})  # type: ignore[arg-type]
+
+
+@st.composite
+def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -> ConvProblem:
+    """What tma_im2col serves: any geometry within TMA's limits, both layouts of w, any layout and type of y."""
+    rank = draw(st.sampled_from(ranks))
+    axes = []
+    longest = {1: pixels // 2, 2: 16, 3: 7}[rank]
+    for _ in range(rank):
+        taps, dilation, stride = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+        reach = (taps - 1) * dilation
+        low, high = draw(st.integers(0, reach + 1)), draw(st.integers(0, reach + 1))
+        extent = draw(st.integers(max(1, reach + 1 - low - high), longest + reach))
+        axes.append((extent, taps, stride, dilation, (low, high)))
+    inputs, filters, strides, dilations, pads = zip(*axes, strict=True)
+    dtype = draw(st.sampled_from(("f16", "bf16")))
+    problem = make(
+        "fprop", draw(st.integers(1, 4)), 8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)), inputs, filters,
+        strides, pads, dilations, dtype=dtype, name="random",
+    )  # fmt: skip
+    assume(problem.output_pixels <= pixels)
+    sp = problem.spatial
+    if draw(st.booleans()):
+        problem = laid_out(problem, w=(*sp.filter, "k", "c"))  # type: ignore[arg-type]
+    if draw(st.integers(0, 3)) == 0:
+        problem = laid_out(problem, y=draw(st.permutations(problem.y.dims)))  # type: ignore[arg-type]
+    problem = typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32"))))
+    return _with_epilogue(draw, problem)
+
+
+@st.composite
+def patch_problems(draw, pixels: int = 300) -> ConvProblem:
+    """What tma_patch serves."""
+    taps = draw(st.sampled_from(((3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7))))
+    dilation = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+    reach = [(t - 1) * d for t, d in zip(taps, dilation, strict=True)]
+    pads = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
+    extents = tuple(draw(st.integers(max(1, r + 1 - sum(p)), 16 + r)) for r, p in zip(reach, pads, strict=True))
+    problem = make(
+        "fprop", draw(st.integers(1, 4)), 8 * draw(st.integers(1, 10)), 8 * draw(st.integers(1, 10)), extents, taps,
+        1, pads, dilation, dtype=draw(st.sampled_from(("f16", "bf16"))), name="random",
+    )  # fmt: skip
+    assume(problem.output_pixels <= pixels)
+    return _with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))
+
+
+def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
+    """The problem, half of the time with an epilogue, which uses all that it declares, as the language asks."""
+    if draw(st.booleans()):
+        return problem
+    problem = replace(problem, epilogue=draw(epilogues(problem.y)))
+    return replace(problem, epilogue=Epilogue(used_operands(problem), used_body(problem)))
+
+
+PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
+    "tma_im2col": im2col_problems(),
+    "tma_patch": patch_problems(),
+}
+
+
+@st.composite
+def some_options(draw, strategy: str, most: int = 3) -> Options:
+    """A few of a strategy's options, with values that the language allows."""
+    rows = strategies.load(strategy).options
+    chosen = draw(st.lists(st.sampled_from(rows), unique_by=lambda row: row.name, max_size=most))
+    return {
+        row.name: draw(st.sampled_from(row.choices) if row.choices else st.integers(row.low, min(row.high, 64)))
+        for row in chosen
+    }
+
+
+# ---- the emulator ----------------------------------------------------------------------------------
+
+
+def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> Kernel:
+    """Fails unless every element of a spec's kernel, emulated on each number of multiprocessors, is within rounding
+    of the reference, and the same to the bit whatever comes when."""
+    made = kernel(text)
+    problem = made.plan.problem  # type: ignore[union-attr]
+    arrays = verify.random_inputs(problem, seed)
+    expected = verify.expect(problem, arrays)
+    results = []
+    for count in sms:
+        for time in (0, seed):
+            out = made.emulate(*arrays.values(), seed=time, sms=count)
+            report = verify.compare(problem, out, expected)
+            assert report, f"{report}\nseed {seed}, {count} multiprocessors\n{text}\n{made.source}"
+            results.append(out.tobytes())
+    assert len(set(results)) == 1, f"the result depends on time\nseed {seed}\n{text}"
+    return made
