@@ -88,26 +88,41 @@ def im2col_time(
 
 
 def patch_time(
-    *, pixels: int, channels: int, k: int, stages: int, consumers: int, by_channels: bool, blocks: int, box: int,
-    weights: int, tiles: int, channel_tiles: int, taps: int, bytes: int, sms: int, rates: PatchRates = H200_PATCH,
+    *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
+    by_channels: bool, blocks: int, box: int, weight_box: int, tiles: int, channel_tiles: int, taps: int, bytes: int,
+    sms: int, rates: PatchRates = H200_PATCH,
 ) -> float:  # fmt: skip
-    """Microseconds of a tma_patch kernel of 2-byte elements: `blocks` patches of `box` bytes a tile."""
+    """Microseconds of a tma_patch kernel of 2-byte elements: `blocks` patches of `box` bytes a tile, which
+    `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
+    `weight_stages` of them in flight; 0: resident."""
     r, cycles = rates, H200.cycles
     if by_channels:
         step = max(pixels / 2, pixels / 4 + r.shared_wait)
     else:
         step = pixels / 64 * max(channels / 2, channels / 4 + r.shared_wait)
-    main = taps * blocks * (k / 16) * step * r.mma / cycles
-    patch_load = max(box / r.bytes, box / (2 * k) * r.row) / cycles
+    tap = shares * (k / 16) * step * r.mma / cycles
     latency = r.latency / cycles
+    patch_load = max(box / r.bytes, box / (2 * k) * r.row) / cycles
+    weights = taps * blocks * weight_box
+    prologue = weights / r.weights / cycles
+    load = patch_load * blocks
+    if weight_stages:  # a consumer holds one stage, and gives back the one before
+        prologue = 0.0
+        load += weights / r.bytes / cycles
+        tap = max(tap, (latency + weight_box / r.bytes / cycles) / max(weight_stages - 1.5, 0.5))
+    main = taps * blocks * tap
     epilogue = r.store * pixels * channels
     # a ring that does not hold the next tile's patches waits for them, but for what the epilogue hides
     wait = max(latency + patch_load - epilogue, 0.0)
     exposed = 0.0 if stages >= 2 * blocks else 0.5 * wait if stages > blocks else wait
     exposed += max(blocks - stages, 0) * (latency + patch_load)
-    each = max(
-        max(main, patch_load * blocks) + r.serial_store * pixels * channels, (main + epilogue + exposed) / consumers
-    )
+    if weight_stages and stages > 1:  # taps go on while the next patch comes
+        exposed = max(latency + patch_load - taps * tap, 0.0) * blocks
+    busy = max(main, load)
+    if shares > 1:
+        each = busy + epilogue + exposed
+    else:
+        each = max(busy + r.serial_store * pixels * channels, (main + epilogue + exposed) / consumers)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
-    time = latency + patch_load * blocks + weights / r.weights / cycles + each * (turns - 1) + main + epilogue
+    time = latency + load / (1 if not weight_stages else taps) + prologue + each * (turns - 1) + main + epilogue
     return _over(time + r.start, bytes / r.memory + r.start)

@@ -1,10 +1,10 @@
 """tma_patch: fprop with the input patch resident in shared memory, serving every tap.
 
-An im2col load reads each input pixel once a tap; where channels are few, L2 cannot feed it.  Here one
-tiled TMA load brings a patch of x with its halo, `strip` + (S - 1) * dilation pixels wide, and a tap is a
-shift of wgmma's descriptor by whole rows of that patch.  The patch is addressed as one line of pixels of
-padded width: the outputs that fall on the halo are computed and dropped.  Weights of a block of output
-channels stay in shared memory for the kernel's whole life.
+An im2col load reads each input pixel once a tap; where channels are few, L2 cannot feed it.  Here tiled
+TMA loads bring a patch of x with its halo once, and a tap is a shift of wgmma's descriptor by whole rows
+of that patch (strategies/patch.py).  The patch is addressed as one line of pixels of padded width: the
+outputs that fall on the halo are computed and dropped.  Weights of a block of output channels stay in
+shared memory for the kernel's whole life, or stream through it tap by tap.
 """
 
 from __future__ import annotations
@@ -14,62 +14,96 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
-from convgen.ir.index_map import tma_axes
+from convgen.ir.index_map import derive, variable
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import cost, fragments
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.tma_im2col import REGISTERS, ROW_ALIGNMENT, SWIZZLE_FIELD, _memory_order, block_threads
+from convgen.strategies.patch import ALIGNMENT, Patch, Window, aligned, patch, windows
+from convgen.strategies.tma_im2col import (
+    MAX_ELEMENT_STRIDE,
+    REGISTERS,
+    ROW_ALIGNMENT,
+    SWIZZLE_FIELD,
+    _memory_order,
+    block_threads,
+)
 from convgen.targets import Target
 
-MAX_TRANSACTION = 2**20  # bytes a phase of an mbarrier counts, exclusive (PTX ISA, "mbarrier")
 MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
 
 
 @dataclass(frozen=True)
 class TmaPatchConfig:
-    """`pixels` of padded width a tile, in strips of `strip` output columns; `channels` output channels a
-    block; `k` input channels a patch (its swizzle span); consumer warpgroups, each with a ring of its own
-    of `stages` patches.  `rows` says what wgmma's m runs over: output channels or pixels."""
+    """`pixels` of padded width a tile, in strips of `strip` output columns, or over `images` whole images;
+    `channels` output channels a block; `k` input channels a patch (its swizzle span).
+
+    `pingpong` consumer warpgroups take whole tiles in turn, each with a ring of its own of `stages`
+    patches; `cooperative` ones split a tile's channels or pixels and share a ring.  `weight_stages` taps
+    of weights go with each ring; 0 keeps all weights in shared memory.  `rows` says what wgmma's m runs
+    over, and what cooperative consumers split: output channels or pixels."""
 
     pixels: int
     strip: int
+    images: int
     channels: int
     k: int
     stages: int
+    weight_stages: int
     consumers: int
+    schedule: str
     rows: str
 
+    @property
+    def rings(self) -> int:
+        return self.consumers if self.schedule == "pingpong" else 1
+
+    @property
+    def shares(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.rings
+
+    @property
+    def consumer_pixels(self) -> int:
+        return self.pixels if self.rows == "channels" else self.pixels // self.shares
+
+    @property
+    def consumer_channels(self) -> int:
+        return self.channels // self.shares if self.rows == "channels" else self.channels
+
     def __str__(self) -> str:
+        where = f"{self.images} images" if self.images > 1 else f"strips of {self.strip}"
+        weights = f"weights {self.weight_stages} taps ahead" if self.weight_stages else "all weights resident"
         return (
-            f"{self.pixels} pixels x {self.channels} channels over {self.k}, strips of {self.strip}, "
-            f"{self.consumers} consumers with {self.stages} patches each, m runs over {self.rows}"
+            f"{self.pixels} pixels x {self.channels} channels over {self.k}, {where}, {self.consumers} "
+            f"{self.schedule} consumer{'s' if self.consumers > 1 else ''}, {self.stages} patches a ring, {weights}, "
+            f"m runs over {self.rows}"
         )
 
 
 OPTIONS = (
     Option("pixels", "pixels of padded width a tile", choices=tuple(range(16, 257, 16))),
     Option("strip", "output columns a strip", 1, MAX_BOX),
-    Option("channels", "output channels a block", choices=(16, 32, 48, 64)),
+    Option("images", "whole images a tile", 1, MAX_BOX),
+    Option("channels", "output channels a block", choices=(16, 32, 48, 64, 128, 192)),
     Option("tile.k", "input channels a patch", choices=(16, 32, 64)),
-    Option("stages", "patches in flight for each consumer", 1, 8),
+    Option("stages", "patches in flight for each ring", 1, 8),
+    Option("weight_stages", "taps of weights in flight for each ring, 0: all weights resident", 0, 16),
     Option("consumers", "consumer warpgroups", 1, 3),
+    Option("schedule", "how consumers share the work", choices=("pingpong", "cooperative")),
     Option("rows", "what wgmma's m runs over", choices=("channels", "pixels")),
 )
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What follows from a problem and a configuration.  Sizes in bytes, extents in pixels."""
+    """What follows from a problem and a configuration.  Sizes in bytes."""
 
     span: int
     blocks: int  # of input channels
-    width: int  # of a patch
-    height: int
-    slack: int  # pixels past a patch that dropped outputs read
-    patch_box: int
-    patch: int
+    patch: Patch
     weight_box: int
     weights: int
     strips: int
@@ -82,34 +116,28 @@ class Geometry:
 
 
 def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
-    (r, s), (dh, dw), (p, q) = problem.filter, problem.dilation, problem.output
+    h, w = windows(problem)
     span = config.k * problem.x.element.bytes
     blocks = -(-problem.c // config.k)
-    width = config.strip + (s - 1) * dw
-    height = (config.pixels + width - 2) // width + 1 + (r - 1) * dh
-    slack = (s - 1) * dw
-    patch_box = height * width * span
-    patch = _align(patch_box + slack * span)
+    halo = patch(h, w, config.pixels, config.strip, config.images, span)
     weight_box = config.channels * span
-    weights = _align(blocks * r * s * weight_box)
-    strips, line_tiles = -(-q // config.strip), -(-p * width // config.pixels)
-    chunk_pixels = max(c for c in (64, 48, 32, 16) if config.pixels % c == 0)
-    chunk = chunk_pixels * min(config.channels, 64) * problem.y.element.bytes
-    total = 1024 + config.consumers * (config.stages * patch + _align(chunk)) + weights
-    total += 16 * config.consumers * config.stages + 8
+    weights = aligned((config.rings * config.weight_stages or blocks * problem.taps) * weight_box)
+    strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.pixels)
+    tiles = -(-problem.n // config.images) * strips * line_tiles
+    chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
+    chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
+    # an alignment for the base
+    total = ALIGNMENT + config.rings * config.stages * halo.bytes + weights + config.consumers * chunk
+    total += 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
     return Geometry(
-        span, blocks, width, height, slack, patch_box, patch, weight_box, weights, strips, line_tiles,
-        problem.n * strips * line_tiles, -(-problem.k // config.channels), chunk_pixels, chunk, total,
+        span, blocks, halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.channels),
+        chunk_pixels, chunk, total,
     )  # fmt: skip
-
-
-def _align(size: int) -> int:
-    return -(-size // 1024) * 1024
 
 
 class TmaPatch:
     name = "tma_patch"
-    summary = "the input patch stays in shared memory and serves every tap: few channels, unit stride (sm_90a)"
+    summary = "the input patch stays in shared memory and serves every tap: few channels (sm_90a)"
     options = OPTIONS
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
@@ -124,14 +152,15 @@ class TmaPatch:
             no(f"target {target} has no wgmma", "target sm_90a has it")
         if problem.op is not Op.FPROP:
             no(f"op {problem.op} is not served, fprop alone")
-        if problem.rank != 2:
-            no(f"{problem.rank} spatial dims: two alone")
+        if problem.rank == 3:
+            no("3 spatial dims: one or two alone", "strategy tma_im2col serves three")
         if problem.groups != 1:
             no(f"groups {problem.groups}: one group alone")
-        if set(problem.stride) != {1}:
-            no("a stride above 1", "strategy tma_im2col serves it")
+        if max(problem.stride) > MAX_ELEMENT_STRIDE:
+            no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}",
+               "strategy implicit_gemm or direct serves any stride")  # fmt: skip
         if problem.taps == 1:
-            no("a 1x1 filter has nothing to reuse", "strategy tma_im2col serves it")
+            no("a filter of one tap has nothing to reuse", "strategy tma_im2col serves it")
         if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
             no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
         if y.dtype not in ("f16", "bf16") or problem.accumulate != "f32":
@@ -161,7 +190,7 @@ class TmaPatch:
         config = choose(problem, target, options)
         size = geometry(problem, config)
         params = [
-            Param("x_map", "tensor_map", "x", _x_map(problem, config, size)),
+            *(Param(name, "tensor_map", "x", map) for name, map in _x_maps(problem, config, size.patch).values()),
             Param("w_map", "tensor_map", "w", _w_map(problem, config)),
             Param("y", "pointer", "y"),
             *(Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands),
@@ -169,7 +198,7 @@ class TmaPatch:
         launch = Launch(
             entry=f"convgen_{problem.name}",
             grid=(size.tiles * size.channel_tiles, 1, 1),
-            block=block_threads(config.consumers),
+            block=_threads(config),
             params=tuple(params),
             shared_bytes=size.total,
             persistent=True,
@@ -182,24 +211,35 @@ class TmaPatch:
         problem, config = plan.problem, plan.config
         assert isinstance(config, TmaPatchConfig)
         size = geometry(problem, config)
-        h, w = tma_axes(problem)
+        h, w = windows(problem)
         return render(
             "tma_patch.cu.j2",
             plan,
             config=config,
             size=size,
             launch=plan.launches[0],
+            formula=_formula(problem),
+            output=(h.output, w.output),
+            filter=(len(h.offsets), len(w.offsets)),
             swizzle_field=SWIZZLE_FIELD[size.span],
-            start={"h": h.lower, "w": w.lower},
-            dilation=problem.dilation,
+            loads=_loads(problem, config, size, h, w),
+            phases=_phase_table(size.patch, h, w),
+            shift=_shift(h, w),
+            place=_place(problem, config, size),
             registers=REGISTERS[config.consumers],
             in_type=problem.x.dtype,
             pack=fragments.PACK[problem.y.dtype],
             epilogue=fragments.of_elements(problem),
-            chunk_channels=min(config.channels, 64),
+            coordinates=("n", *problem.spatial.output, "k"),
             last_pair=fragments.last_pair(problem),
             k_tail=problem.k % config.channels != 0,
         )
+
+
+def _threads(config: TmaPatchConfig) -> int:
+    """Streamed weights have a producer, and so a warp, of their own."""
+    threads = block_threads(config.consumers)
+    return max(threads, 128 * config.consumers + 64) if config.weight_stages else threads
 
 
 def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> list[Obstacle]:
@@ -209,16 +249,28 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> li
     def no(message: str, hint: str = "", option: str = "") -> None:
         found.append(Obstacle(message, hint, option))
 
-    if config.rows == "channels" and config.channels != 64:
-        no("rows channels goes with channels 64", option="channels")
-    if config.rows == "pixels" and config.pixels % 64:
-        no("rows pixels takes a multiple of 64 pixels", option="pixels")
-    if config.strip > problem.output[1]:
-        no(f"strip {config.strip} is wider than the output's {problem.output[1]} columns", option="strip")
-    accumulators = config.pixels * config.channels // 128
+    h, w = windows(problem)
+    if config.schedule == "cooperative" and config.consumers == 1:
+        no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
+    if config.rows == "channels" and config.channels != 64 * config.shares:
+        no(f"rows channels goes with 64 channels for each consumer of a tile: channels {64 * config.shares}",
+           option="channels")  # fmt: skip
+    if config.rows == "pixels" and config.channels > 64:
+        no("rows pixels goes with at most 64 channels", option="channels")
+    if config.rows == "pixels" and config.pixels % (64 * config.shares):
+        no(f"rows pixels takes a multiple of {64 * config.shares} pixels", option="pixels")
+    if config.strip > w.output:
+        no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
+    if config.images > 1 and config.strip != w.output:
+        no(f"images {config.images} go with strips of all {w.output} columns", f"strip {w.output}", "strip")
+    if config.images > problem.n:
+        no(f"images {config.images} are more than the {problem.n} there are", option="images")
+    if config.weight_stages == 1:
+        no("a consumer holds two stages of weights", "weight_stages 2 or more, or 0", "weight_stages")
+    accumulators = config.consumer_pixels * config.consumer_channels // 128
     registers = REGISTERS[config.consumers]
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = target.registers_per_sm // block_threads(config.consumers) // 8 * 8 - 28
+    at_launch = target.registers_per_sm // _threads(config) // 8 * 8 - 28
     budget = min((registers.consumer if registers else 255) - 56, at_launch)
     if accumulators > budget:
         no(f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",
@@ -226,33 +278,39 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> li
     if found:
         return found
     size = geometry(problem, config)
-    if max(size.width, size.height) > MAX_BOX:
-        no(f"a patch of {size.height} x {size.width} pixels; a box has at most {MAX_BOX} a side",
+    if config.images > 1 and size.line_tiles > 1:
+        no(
+            f"{config.images} images take {size.patch.line} pixels of padded width",
+            "fewer images, more pixels",
+            "images",
+        )
+    sides = (size.patch.width * w.stride, size.patch.tallest * h.stride)
+    if max(sides) > MAX_BOX:
+        no(f"a patch spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} a side",
            "a narrower strip", "strip")  # fmt: skip
     if size.total > target.shared_bytes_per_block:
         no(
             f"patches, weights and chunks take {size.total} bytes of shared memory; "
             f"{target} has {target.shared_bytes_per_block}",
-            "fewer pixels, stages or consumers; with many channels strategy tma_im2col serves better",
+            "fewer pixels, stages or consumers, streamed weights; with many channels strategy tma_im2col serves better",
             "pixels",
         )
-    if size.blocks * problem.taps * size.weight_box >= MAX_TRANSACTION:
-        no("the weights of a block are more bytes than a barrier counts", "fewer channels", "channels")
     return found
 
 
 # --- defaults ----------------------------------------------------------------------------------------
 
-CHANNELS = (16, 32, 48, 64)
 PIXELS = tuple(range(32, 257, 16))
+WEIGHT_STAGES = (6, 4, 3, 2)
 
 
 def estimate(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> float:
     """Microseconds that the cost model gives a configuration."""
     size = geometry(problem, config)
     return cost.patch_time(
-        pixels=config.pixels, channels=config.channels, k=config.k, stages=config.stages, consumers=config.consumers,
-        by_channels=config.rows == "channels", blocks=size.blocks, box=size.patch_box, weights=size.weights,
+        pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.k, stages=config.stages,
+        weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
+        by_channels=config.rows == "channels", blocks=size.blocks, box=size.patch.box, weight_box=size.weight_box,
         tiles=size.tiles, channel_tiles=size.channel_tiles, taps=problem.taps, bytes=problem.min_bytes,
         sms=target.sms,
     )  # fmt: skip
@@ -262,29 +320,46 @@ def estimate(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> fl
 def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | str], ...]) -> list[TmaPatchConfig]:
     """Legal configurations that go with fixed options, by estimated time."""
     options = dict(fixed)
-    width = problem.output[1]
-    spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
-    strips = sorted({-(-width // parts) for parts in range(1, 9) if parts == 1 or width // parts >= 12})
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(options[name])] if name in options else list(defaults)
 
+    spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
     found = []
-    for rows in [str(options["rows"])] if "rows" in options else ("channels", "pixels"):
+    for rows, schedule, consumers in itertools.product(
+        [r for r in ("channels", "pixels") if options.get("rows", r) == r],
+        [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],
+        values("consumers", (2, 3, 1)),
+    ):
+        shares = consumers if schedule == "cooperative" else 1
         by_channels = rows == "channels"
-        narrow = next((c for c in CHANNELS if c >= problem.k), 64)
-        for channels, k, consumers, pixels, strip, stages in itertools.product(
-            values("channels", (64,) if by_channels else (narrow,)),
+        narrow = next((c for c in (16, 32, 48) if c >= problem.k), 64)
+        for channels, k, pixels, (strip, images), weights, stages in itertools.product(
+            values("channels", (64 * shares if by_channels else narrow,)),
             values("tile.k", spans),
-            values("consumers", (2, 3, 1)),
-            values("pixels", (p for p in PIXELS if by_channels or p % 64 == 0)),
-            values("strip", strips),
+            values("pixels", (p for p in PIXELS if by_channels or p % (64 * shares) == 0)),
+            _strips(problem, options),
+            values("weight_stages", (0, *WEIGHT_STAGES)),
             values("stages", (3, 2, 1)),
         ):
-            config = TmaPatchConfig(pixels, strip, channels, k, stages, consumers, rows)
+            config = TmaPatchConfig(pixels, strip, images, channels, k, stages, weights, consumers, schedule, rows)
             if not _illegal(problem, target, config):
                 found.append((estimate(problem, target, config), config))
     return [config for _, config in sorted(found, key=lambda row: row[0])]
+
+
+def _strips(problem: ConvProblem, options: Options) -> list[tuple[int, int]]:
+    """Strips, and images a tile, that are worth a thought."""
+    h, w = windows(problem)
+    strips = {-(-w.output // parts) for parts in range(1, 9) if parts == 1 or w.output // parts >= 12}
+    if h.output == 1:  # nothing is dropped where strips are tiles
+        strips |= {p for p in PIXELS if p < w.output}
+    if "strip" in options:
+        strips = {int(options["strip"])}
+    if "images" in options:
+        return [(strip, int(options["images"])) for strip in sorted(strips)]
+    most = PIXELS[-1] // (h.output * w.output) if w.output in strips else 1
+    return [(strip, 1) for strip in sorted(strips)] + [(w.output, i) for i in range(2, min(most, problem.n) + 1)]
 
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchConfig:
@@ -295,31 +370,47 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchCo
     ranked = _ranked(problem, target, tuple(sorted(options.items())))
     if ranked:
         return ranked[0]
+    consumers = int(options.get("consumers", 2))
+    schedule = str(options.get("schedule", "pingpong"))
+    rows = str(options.get("rows", "channels"))
     return TmaPatchConfig(
-        int(options.get("pixels", 64)), int(options.get("strip", min(problem.output[1], 64))),
-        int(options.get("channels", 64)), int(options.get("tile.k", 64)), int(options.get("stages", 1)),
-        int(options.get("consumers", 2)), str(options.get("rows", "channels")),
+        int(options.get("pixels", 64)), int(options.get("strip", min(problem.output[-1], 64))),
+        int(options.get("images", 1)),
+        int(options.get("channels", 64 * (consumers if rows == "channels" and schedule == "cooperative" else 1))),
+        int(options.get("tile.k", 64)), int(options.get("stages", 1)), int(options.get("weight_stages", 0)),
+        consumers, schedule, rows,
     )  # fmt: skip
 
 
 def as_options(config: TmaPatchConfig) -> Options:
     """The options that ask for exactly this configuration."""
     return {
-        "pixels": config.pixels, "strip": config.strip, "channels": config.channels, "tile.k": config.k,
-        "stages": config.stages, "consumers": config.consumers, "rows": config.rows,
+        "pixels": config.pixels, "strip": config.strip, "images": config.images, "channels": config.channels,
+        "tile.k": config.k, "stages": config.stages, "weight_stages": config.weight_stages,
+        "consumers": config.consumers, "schedule": config.schedule, "rows": config.rows,
     }  # fmt: skip
 
 
 # --- tensor maps -------------------------------------------------------------------------------------
 
 
-def _x_map(problem: ConvProblem, config: TmaPatchConfig, size: Geometry) -> TensorMap:
-    h, w = problem.input
+def _x_maps(problem: ConvProblem, config: TmaPatchConfig, halo: Patch) -> dict[int, tuple[str, TensorMap]]:
+    """A map, and its parameter's name, for each height that a phase may have."""
+    h, w = windows(problem)
     c, e = problem.c, problem.x.element.bytes
-    return TensorMap(
-        "x", "tiled", problem.x.dtype, (c, w, h, problem.n), (c * e, w * c * e, h * w * c * e), (1, 1, 1, 1),
-        box=(config.k, size.width, size.height, 1), swizzle=size.span,
-    )  # fmt: skip
+    heights = sorted({phase.height for phase in halo.phases})
+    return {
+        height: (
+            "x_map" if len(heights) == 1 else f"x_map_{height}",
+            TensorMap(
+                "x", "tiled", problem.x.dtype, (c, w.extent, h.extent, problem.n),
+                (c * e, w.extent * c * e, h.extent * w.extent * c * e), (1, w.stride, h.stride, 1),
+                # counted in pixels of x: TMA brings one in `stride` of them
+                box=(config.k, halo.width * w.stride, height * h.stride, config.images), swizzle=config.k * e,
+            ),
+        )
+        for height in heights
+    }  # fmt: skip
 
 
 def _w_map(problem: ConvProblem, config: TmaPatchConfig) -> TensorMap:
@@ -328,6 +419,118 @@ def _w_map(problem: ConvProblem, config: TmaPatchConfig) -> TensorMap:
         "w", "tiled", problem.w.dtype, (c, taps, problem.k), (c * e, taps * c * e), (1, 1, 1),
         box=(config.k, 1, config.channels), swizzle=config.k * e,
     )  # fmt: skip
+
+
+# --- text of the kernel ------------------------------------------------------------------------------
+
+
+def _formula(problem: ConvProblem) -> str:
+    """The convolution as one line."""
+    sp = problem.spatial
+    at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
+    maps = derive(problem, at, {v.name: v.symbol for v in at})
+    x = ", ".join(["n", *(c_expr(maps.loop[d], maps.ranges) for d in sp.input), "c"])
+    taps = ", ".join(sp.filter)
+    return f"y[n, {', '.join(sp.output)}, k] = sum over {taps}, c of x[{x}] * w[k, {taps}, c]"
+
+
+def _affine(position: str, scale: int, constant: int) -> str:
+    text = position if scale == 1 else f"{position} * {scale}"
+    return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
+
+
+@dataclass(frozen=True)
+class Load:
+    """A phase of a patch: its tensor map, byte of the patch, and start coordinates along w and h."""
+
+    map: str
+    start: int
+    w: str
+    h: str
+
+
+def _loads(problem: ConvProblem, config: TmaPatchConfig, size: Geometry, h: Window, w: Window) -> list[Load]:
+    maps = _x_maps(problem, config, size.patch)
+    return [
+        Load(
+            maps[phase.height][0],
+            phase.start,
+            _affine("q0", w.stride, w.lower + phase.w) if size.strips > 1 else str(w.lower + phase.w),
+            _affine("line0 / width", h.stride, h.lower + phase.h) if size.line_tiles > 1 else str(h.lower + phase.h),
+        )
+        for phase in size.patch.phases
+    ]
+
+
+def _phase_table(halo: Patch, h: Window, w: Window) -> list[list[int]]:
+    """Where phase (a, b) starts in a patch; 0 for one that no tap needs.  Empty where there is one phase."""
+    if h.stride == w.stride == 1:
+        return []
+    starts = {(phase.h, phase.w): phase.start for phase in halo.phases}
+    return [[starts.get((a, b), 0) for b in range(w.stride)] for a in range(h.stride)]
+
+
+def _shift(h: Window, w: Window) -> str:
+    """Bytes from a pixel of a patch to what tap (r, s) reads for it."""
+    r, s = (
+        f"{window.offsets[1]} * {tap}" if len(window.offsets) > 1 and window.offsets[1] > 1 else tap
+        for window, tap in ((h, "r"), (w, "s"))
+    )
+    if h.stride == w.stride == 1:
+        return f"({r} * width + {s}) * row_bytes"
+    rows, columns = (f"{tap} / {window.stride}" if window.stride > 1 else tap for window, tap in ((h, r), (w, s)))
+    phase = "".join(f"[{tap} % {window.stride}]" for window, tap in ((h, r), (w, s)))
+    return f"phases{phase} + ({rows} * width + {columns}) * row_bytes"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are, as C: a tile for the producer and for a consumer (line0, q0, n), the consumer's first
+    pixel in the patch, what to add to its pixels for a `line`, the output pixel of a `line` and whether it
+    is kept."""
+
+    tile: tuple[str, ...]
+    consumer_tile: tuple[str, ...]
+    first: str
+    origin: str
+    pixel: tuple[str, ...]
+    kept: str
+
+
+def _place(problem: ConvProblem, config: TmaPatchConfig, size: Geometry) -> Place:
+    line0 = "tile % line_tiles * tile_pixels" if size.line_tiles > 1 else ""
+    image = "tile / (line_tiles * strips)"
+    if size.strips == 1:
+        image = "tile / line_tiles" if size.line_tiles > 1 else "tile"
+    elif size.line_tiles == 1:
+        image = "tile / strips"
+    q0 = "tile / line_tiles % strips * strip" if size.line_tiles > 1 else "tile % strips * strip"
+    rest = [f"const int q0 = {q0};"] if size.strips > 1 else []
+    n = "n0" if config.images > 1 else "n"
+    rest.append(f"const int {n} = {image}{' * images' if config.images > 1 else ''};")
+    tile = [f"const int line0 = {line0};"] if line0 else []
+    if config.rows == "pixels" and config.shares > 1:
+        first = "(line0 - tile_line0 / width * width)" if line0 else "line0"
+        begin = [f"const int tile_line0 = {line0};"] if line0 else []
+        begin.append(f"const int line0 = {'tile_line0 + ' if line0 else ''}consumer * pixels;")
+    else:
+        begin, first = tile, "line0 % width" if line0 else ""
+    line = "line % image_pixels" if config.images > 1 else "line"
+    column = "line % width"
+    pixel = [f"const int p = {line} / width;", f"const int q = {'q0 + ' if size.strips > 1 else ''}{column};"]
+    kept = ["q < Q", "p < P"]
+    if size.strips > 1:
+        kept = [f"{column} < strip", *kept] if problem.output[-1] % config.strip else [f"{column} < strip", "p < P"]
+    if config.images > 1:
+        pixel = ["const int n = n0 + line / image_pixels;", *pixel]
+        if config.pixels > config.images * size.patch.image:
+            kept.append("line < images * image_pixels")
+        if problem.n % config.images:
+            kept.append("n < N")
+    if problem.k % config.channels:
+        kept.append("k < K")
+    origin = "line0 + " if begin else ""
+    return Place(tuple(tile + rest), tuple(begin + rest), first, origin, tuple(pixel), " && ".join(kept))
 
 
 STRATEGY = TmaPatch()
