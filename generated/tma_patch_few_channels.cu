@@ -172,9 +172,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
-// A strip of `strip` output columns reads `width` input columns.  Counted along a line of that padded width,
+// A strip of 75 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same shift for
-// every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from `strip` on
+// every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from 75 on
 // fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the padding.
 //
 // Epilogue: y = relu((acc + b))

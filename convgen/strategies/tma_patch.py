@@ -180,7 +180,14 @@ class TmaPatch:
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Configurations worth measuring, the most promising first."""
-        return [as_options(c) for c in _ranked(problem, target, ())[:40]]
+        kinds: dict[tuple[object, ...], int] = {}
+        found = []
+        for config in _ranked(problem, target, ()):
+            kind = (config.rows, config.schedule, config.consumers, config.weight_stages > 0, config.images > 1)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            if kinds[kind] <= 12:  # the model is surer within a kind than between kinds
+                found.append(as_options(config))
+        return found[:40]
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
         """Microseconds, by the cost model."""
@@ -225,6 +232,7 @@ class TmaPatch:
             loads=_loads(problem, config, size, h, w),
             phases=_phase_table(size.patch, h, w),
             shift=_shift(h, w),
+            joined=size.patch.width < config.strip + w.reach(),
             place=_place(problem, config, size),
             registers=REGISTERS[config.consumers],
             in_type=problem.x.dtype,
