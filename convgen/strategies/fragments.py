@@ -73,7 +73,8 @@ def of_pairs(problem: ConvProblem) -> Epilogue | None:
         pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, c_expr(second, maps.ranges))]
         if problem.k % 2:  # the last channel has no neighbour
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
-        loads.append(f"const float {name}[2] = {{{', '.join(pair)}}};")
+        start = f"const float {name}[2] = {{"
+        loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
     return _epilogue(problem, "v[i]", values, loads, "[i]")
 
 
