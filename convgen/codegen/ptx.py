@@ -29,6 +29,7 @@ CATALOGUE: tuple[str | Family, ...] = (
     "shared_address",
     "ld_shared_u32",
     "ld_shared_v4_u32",
+    "st_shared_u8",
     "st_shared_u16",
     "st_shared_u32",
     "st_shared_v2_u32",

@@ -69,12 +69,13 @@ class Arithmetic:
 
 
 #: float32 covers f16, bf16 and fp8 products, which float32 holds exactly.  tf32 keeps 10 bits of each
-#: factor.  Hopper's tensor cores align fp8 products to about 14 bits (DeepSeek-V3 report, 3.3.2).
-#: Winograd transforms both factors in float32 before it multiplies.
+#: factor, two tf32 numbers together 21.  Hopper's tensor cores align fp8 products to about 14 bits
+#: (DeepSeek-V3 report, 3.3.2).  Winograd transforms both factors in float32 before it multiplies.
 ARITHMETIC: dict[str, Arithmetic] = {
     "exact": Arithmetic(0.0, 0.0),
     "f32": Arithmetic(2.0**-24, 0.0),
     "tf32": Arithmetic(2.0**-24, 2.0**-9),
+    "tf32x3": Arithmetic(2.0**-24, 2.0**-21),
     "fp8": Arithmetic(2.0**-13, 0.0),
     "winograd": Arithmetic(2.0**-22, 2.0**-20),
 }

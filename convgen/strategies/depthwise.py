@@ -8,6 +8,7 @@ in shared memory (in registers where they are few) while a block takes patch aft
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ from convgen.targets import Target
 
 #: Filters of at most so many values a thread stay in its registers.
 MOST_REGISTER_FILTER = 40
+#: Patches are counted in 32 bits.
+MOST_PIXELS = 2**31 - 512
 MOST_SLICE = 64  # channel vectors of a block
 CLOCK_MHZ = 1700
 LAUNCH_US = 1.5
@@ -250,7 +253,7 @@ class Depthwise:
             )
         if problem.rank > 2:
             no("three spatial dims are not served", "strategy implicit_gemm or direct")
-        if problem.output_pixels >= lowering.INT_LIMIT:
+        if problem.output_pixels >= MOST_PIXELS:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
         if found:
             return found
@@ -291,6 +294,8 @@ class Depthwise:
         maps = _element_map(problem)
         index = lowering.index_type(problem, ())
         result = output.result(problem, maps, along, symbol("k"), config.vector, accumulate, index != "int")
+        x_offset = _x_offset(problem)
+        text = "\n".join([x_offset, *result.loads, *result.body, *result.store])
         return render(
             "depthwise.cu.j2",
             plan,
@@ -307,7 +312,8 @@ class Depthwise:
             load_input=output.load_run(
                 problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
             ),
-            x_offset=_x_offset(problem),
+            x_offset=x_offset,
+            mentioned=set(re.findall(r"\w+", text)),
             column_step=problem.x.stride("w"),
             result=result,
         )

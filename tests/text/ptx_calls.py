@@ -19,8 +19,8 @@ SIGNATURE = re.compile(
 )
 #: An argument for each type of parameter.
 ARGUMENTS = {
-    "u16": "u16(i)", "u32": "u32(i)", "u64": "wide", "int": "i", "float": "f", "Vec4": "Vec4{1, 2, 3, u32(i)}",
-    "f16": "f16(i)", "bf16": "bf16(i)", "e4m3": "e4m3(i)", "e5m2": "e5m2(i)",
+    "u8": "u8(i)", "u16": "u16(i)", "u32": "u32(i)", "u64": "wide", "int": "i", "float": "f",
+    "Vec4": "Vec4{1, 2, 3, u32(i)}", "f16": "f16(i)", "bf16": "bf16(i)", "e4m3": "e4m3(i)", "e5m2": "e5m2(i)",
     "const void*": "global", "float*": "global", "const TensorMap*": "&map",
 }  # fmt: skip
 #: Where a template parameter has no default.

@@ -14,12 +14,14 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.implicit_gemm import gather, grouped, rows
-from convgen.strategies.implicit_gemm.mma import MATHS, MMAS, maths
+from convgen.strategies.implicit_gemm.mma import MATHS, MIXED, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
 from convgen.targets import Target
 
 KERNELS = {"gather": gather, "rows": rows, "grouped": grouped}
 
+#: Pixels are counted in 32 bits.
+MOST_PIXELS = 2**31 - 512
 #: Of an H200 under load, and what a launch takes at least.
 CLOCK_MHZ = 1700
 LAUNCH_US = 1.5
@@ -61,18 +63,18 @@ class ImplicitGemm:
         row = MMAS.get((x.dtype, math_))
         if problem.op is not Op.FPROP:
             no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
-        if x.dtype != w.dtype:
-            no(f"types {x.dtype} x {w.dtype}: the factors must have one type")
+        if x.dtype != w.dtype and not {x.dtype, w.dtype} <= MIXED:
+            no(f"types {x.dtype} x {w.dtype}: the factors must have one type, or both be fp8")
         if math_ not in maths(x.dtype):
             no(f"math {math_} is for f32, and {x.name} is {x.dtype}", "leave it out", "math")
         elif row is None:
             no(f"no tensor-core instruction multiplies {x.dtype}", "f16, bf16, f32, s8, e4m3 or e5m2")
         else:
             if row.feature not in target.features:
-                no(f"target {target} has no {row} instruction", "a later target, or f16")
+                no(f"target {target} has no mma {row.shape} of {x.dtype}", "a later target, or f16")
             if problem.accumulate != row.accumulator:
                 no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
-        if problem.output_pixels >= lowering.INT_LIMIT:
+        if problem.output_pixels >= MOST_PIXELS:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
         return found or _kernel(problem, target, options).obstacles(problem, target, options)
 

@@ -18,7 +18,7 @@ from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Options
 from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
 from convgen.strategies.implicit_gemm import output
-from convgen.strategies.implicit_gemm.mma import COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
+from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
 from convgen.strategies.implicit_gemm.walk import Walk, walk
 from convgen.targets import Target
@@ -30,6 +30,8 @@ ORDER_DOCS = {
 }
 WARP = 32
 REDUCE_BLOCK = 256
+#: Of a thread, by the estimate: more would spill.
+MOST_REGISTERS = 224
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,12 @@ class Layout:
         return MMAS[self.problem.x.dtype, self.config.math]
 
     @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*(factors[::-1] if self.swapped else factors))
+
+    @property
     def shared_bytes(self) -> int:
         return self.config.stages * (self.config.m + self.config.n) * self.row_bytes
 
@@ -186,13 +194,18 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> GatherConf
 def candidates(problem: ConvProblem, target: Target, options: Options) -> list[GatherConfig]:
     """Configurations worth measuring that `options` allow, the most promising first."""
     found = sorted(_configs(problem, target, options), key=lambda c: cycles(problem, target, c))
-    return [c for c in dict.fromkeys(found) if not unfit(Layout(problem, c), target)]
+    layouts = [Layout(problem, c) for c in dict.fromkeys(found)]
+    return [x.config for x in layouts if _registers(x) <= MOST_REGISTERS and not unfit(x, target)]
 
 
 def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator[GatherConfig]:
     size = problem.x.element.bytes
     depth = problem.taps * problem.c_per_group
-    k = int(options.get("tile.k", (64 if depth * size > 256 else 32) * 2 // size if size < 4 else 16))
+    # elements that are gathered wait in registers: shorter rows
+    gathered = any(
+        not loading(walk(problem, r, "channel_first", 32), Tile(64, 64 // size, 128, size)).asynchronous for r in "xw"
+    )
+    k = int(options.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
     order = str(options.get("order", "channel_first"))
     math_ = str(options.get("math", maths(problem.x.dtype)[0]))
     fixed = {"m": "tile.m", "n": "tile.n", "warps_m": "warps.m", "warps_n": "warps.n"}
@@ -215,16 +228,22 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
 def _registers(layout: Layout) -> int:
     """An estimate of the registers a thread needs."""
     r, c = layout.warp_rows, layout.warp_columns
-    fragments = (r + c) // 4
-    loads = [loading(layout.walks[role], layout.tile(role)) for role in ("x", "w")]
-    held = sum(4 * x.share.rows * x.share.chunks for x in loads if not x.asynchronous)
-    return r * c // WARP + fragments * (2 if layout.config.math == "tf32x3" else 1) + held + 56
+    total = r * c // WARP + (r + c) // 4 * (2 if layout.config.math == "tf32x3" else 1) + 44
+    for role in ("x", "w"):
+        walk_, tile = layout.walks[role], layout.tile(role)
+        loads = loading(walk_, tile)
+        total += loads.share.rows * (1 + len(walk_.bounds))
+        if not loads.asynchronous:
+            # elements on their way, and where each piece of them comes from
+            pieces = CHUNK_BYTES // tile.element_bytes // loads.piece
+            total += 4 * loads.share.rows * loads.share.chunks + 4 * pieces
+    return total
 
 
 def _blocks(layout: Layout, stages: int, target: Target) -> int:
     """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
     shared = stages * (layout.config.m + layout.config.n) * layout.row_bytes + 1024
-    registers = -(-_registers(layout) // 8) * 8 * layout.config.threads
+    registers = -(-min(_registers(layout), 255) // 8) * 8 * layout.config.threads
     return max(1, min(4, target.shared_bytes_per_sm // shared, target.registers_per_sm // registers))
 
 
@@ -247,7 +266,8 @@ def cycles(problem: ConvProblem, target: Target, config: GatherConfig) -> float:
     busy = min(1.0, 0.35 + 0.11 * warps * resident / 2)
     fill = 1500 + 600 * c.stages / 3 + c.m * c.n / (16 * warps)
     reduce = 4000 + 2 * p.y.size * 4 * c.split / (target.sms * 32) if c.split > 1 else 0
-    return waves * (layout.steps * step * resident / busy + fill) + reduce
+    spills = 1 + max(0, _registers(layout) - MOST_REGISTERS) / 10
+    return waves * (layout.steps * step * resident / busy + fill) * spills + reduce
 
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:

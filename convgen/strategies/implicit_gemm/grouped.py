@@ -176,6 +176,12 @@ class Layout:
     def mma(self) -> Mma:
         return MMAS[self.problem.x.dtype, ""]
 
+    @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*factors)
+
     @cached_property
     def columns(self) -> output.Columns:
         return output.Columns("channels", ("k",), math.gcd(self.problem.k, self.warp_n))

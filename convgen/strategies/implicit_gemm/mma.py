@@ -17,32 +17,39 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class Mma:
-    """`math` is the arithmetic: the type's own, or how f32 is taken apart for tf32's tensor cores."""
+    """One instruction for element types a and b: `shape` is its size and accumulator, `factor` how its
+    factors are called where that is not their type's name."""
 
-    function: str
+    shape: str
     accumulator: str
     feature: str
-    doc: str
+    factor: str = ""
+    doc: str = ""
 
-    def __str__(self) -> str:
-        return self.function
+    def function(self, a: str, b: str) -> str:
+        """The PTX function for rows of type a by columns of type b."""
+        return f"mma_{self.shape}_{self.factor or a}_{self.factor or b}"
 
 
-_FP8 = "products are exact; Hopper's tensor cores add fp8 products to about 14 bits"
+_FP8 = Mma("m16n8k32_f32", "f32", "fp8_convert", doc="Hopper's tensor cores add fp8 products to about 14 bits")
+#: By x's type and, for f32, how it is taken apart for tf32's tensor cores.
 MMAS: dict[tuple[str, str], Mma] = {
-    ("f16", ""): Mma("mma_m16n8k16_f32_f16_f16", "f32", "mma", ""),
-    ("bf16", ""): Mma("mma_m16n8k16_f32_bf16_bf16", "f32", "mma", ""),
-    ("f32", "tf32"): Mma("mma_m16n8k8_f32_tf32_tf32", "f32", "mma", "factors are rounded to 10 bits of mantissa"),
+    ("f16", ""): Mma("m16n8k16_f32", "f32", "mma"),
+    ("bf16", ""): Mma("m16n8k16_f32", "f32", "mma"),
+    ("f32", "tf32"): Mma("m16n8k8_f32", "f32", "mma", "tf32", "factors are rounded to 10 bits of mantissa"),
     ("f32", "tf32x3"): Mma(
-        "mma_m16n8k8_f32_tf32_tf32",
+        "m16n8k8_f32",
         "f32",
         "mma",
+        "tf32",
         "each factor is a sum of two tf32 numbers, and the three larger products of four are added",
     ),
-    ("s8", ""): Mma("mma_m16n8k32_s32_s8_s8", "s32", "mma", ""),
-    ("e4m3", ""): Mma("mma_m16n8k32_f32_e4m3_e4m3", "f32", "fp8_convert", _FP8),
-    ("e5m2", ""): Mma("mma_m16n8k32_f32_e5m2_e5m2", "f32", "fp8_convert", _FP8),
+    ("s8", ""): Mma("m16n8k32_s32", "s32", "mma"),
+    ("e4m3", ""): _FP8,
+    ("e5m2", ""): _FP8,
 }
+#: Types that one instruction may mix.
+MIXED = frozenset({"e4m3", "e5m2"})
 #: What `math` may be for a type; the first is the default.
 MATHS: dict[str, tuple[str, ...]] = {"f32": ("tf32x3", "tf32")}
 

@@ -251,7 +251,8 @@ class Layout:
         """Elements of one copy to shared memory."""
         x = self.problem.x
         strides = [x.stride(d) for d in ("n", "h", "c") if x.stride(d) > 1 and x.extent(d) > 1]
-        return math.gcd(self.line_elements, CHUNK_BYTES // self.element_bytes, *strides)
+        vector = math.gcd(self.line_elements, CHUNK_BYTES // self.element_bytes, *strides)
+        return vector if vector * self.element_bytes >= LEAST_ASYNC_BYTES else 1
 
     @property
     def asynchronous(self) -> bool:
@@ -288,6 +289,12 @@ class Layout:
     @property
     def mma(self) -> Mma:
         return MMAS[self.problem.x.dtype, self.config.math]
+
+    @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*factors)
 
     @property
     def threads(self) -> int:

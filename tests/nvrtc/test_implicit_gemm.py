@@ -1,0 +1,152 @@
+"""implicit_gemm's and depthwise's sources compile for every target that serves the problem, without leftovers."""
+
+from __future__ import annotations
+
+import peers
+import pytest
+from gemm_problems import PLANES, depthwise_problems, gemm_problems, laid_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from strategy_problems import unused_names
+
+from convgen.ir.problem import ConvProblem
+from convgen.runtime.nvrtc import compile_source
+from convgen.strategies import depthwise, implicit_gemm
+from convgen.strategies.base import Options, Strategy
+from convgen.targets import TARGETS, Target
+
+GEMM, DEPTHWISE = implicit_gemm.STRATEGY, depthwise.STRATEGY
+SM_90A = TARGETS["sm_90a"]
+
+
+def check(strategy: Strategy, problem: ConvProblem, target: Target, options: Options, spills: int = 0) -> str:
+    plan = strategy.plan(problem, target, options)
+    source = strategy.render(plan)
+    compiled = compile_source(source, target)
+    assert "warning" not in compiled.log, compiled.log
+    assert set(compiled.resources) == {launch.entry for launch in plan.launches}
+    for entry, used in compiled.resources.items():
+        assert used.spill_stores <= spills, f"{entry}: {used}\n{plan.config}\n{problem}"
+    assert not unused_names(source), source
+    return source
+
+
+def served(strategy: Strategy, problem: ConvProblem, options: Options) -> list[Target]:
+    return [t for t in TARGETS.values() if not strategy.obstacles(problem, t, options)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), problem=gemm_problems(), order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
+def test_gather_compiles(data: st.DataObject, problem: ConvProblem, order: str) -> None:
+    options = {"kernel": "gather", "order": order}
+    # single bytes, gathered one by one, may take a few registers more than there are
+    spills = 64 if problem.x.element.bytes == 1 else 0
+    check(GEMM, problem, data.draw(st.sampled_from(served(GEMM, problem, options))), options, spills)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), problem=depthwise_problems())
+def test_depthwise_compiles(data: st.DataObject, problem: ConvProblem) -> None:
+    check(DEPTHWISE, problem, data.draw(st.sampled_from(served(DEPTHWISE, problem, {}))), {})
+
+
+#: Layers that people run, at the sizes that they run them at.
+LAYERS = {
+    "resnet50/conv1": make("fprop", 64, 3, 64, (224, 224), (7, 7), stride=2, pad=3),
+    "vgg16/conv1_1": make("fprop", 64, 3, 64, (224, 224), (3, 3), pad=1),
+    "alexnet/conv1": make("fprop", 64, 3, 64, (224, 224), (11, 11), stride=4, pad=2),
+    "zfnet/conv1": make("fprop", 64, 3, 96, (224, 224), (7, 7), stride=2, pad=1),
+    "yolov2/conv1": make("fprop", 64, 3, 32, (416, 416), (3, 3), pad=1),
+    "yolov2/conv22": make("fprop", 64, 1024, 425, (13, 13), (1, 1)),
+    "lenet/conv2": make("fprop", 64, 20, 50, (12, 12), (5, 5)),
+    "resnext/g32_128_56": make("fprop", 64, 128, 128, (56, 56), (3, 3), pad=1, groups=32),
+    "resnext/g32_1024_7": make("fprop", 64, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32),
+    "resnet50/res3_3x3": make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1),
+    "float32": make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1, dtype="f32"),
+    "float32 stem": make("fprop", 8, 3, 64, (224, 224), (7, 7), stride=2, pad=3, dtype="f32"),
+    "three dimensions": make("fprop", 2, 32, 64, (8, 28, 28), (3, 3, 3), pad=1),
+}
+DEPTHWISE_LAYERS = {
+    "mobilenet/96_112_s2": make("fprop", 64, 96, 96, (112, 112), (3, 3), stride=2, pad=1, groups=96),
+    "mobilenet/144_56": make("fprop", 64, 144, 144, (56, 56), (3, 3), pad=1, groups=144),
+    "convnext/96_56": make("fprop", 64, 96, 96, (56, 56), (7, 7), pad=3, groups=96),
+    "5x5": make("fprop", 8, 240, 240, (28, 28), (5, 5), pad=2, groups=240),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers(layer: str) -> None:
+    for target in (TARGETS["sm_80"], SM_90A):
+        check(GEMM, LAYERS[layer], target, {})
+
+
+@pytest.mark.parametrize("layer", ["resnet50/conv1", "resnet50/res3_3x3"])
+def test_layers_in_planes(layer: str) -> None:
+    check(GEMM, laid_out(LAYERS[layer], PLANES), SM_90A, {})
+
+
+@pytest.mark.parametrize("layer", DEPTHWISE_LAYERS)
+def test_depthwise_layers(layer: str) -> None:
+    problem = DEPTHWISE_LAYERS[layer]
+    check(DEPTHWISE, problem, SM_90A, {})
+    check(DEPTHWISE, laid_out(problem, PLANES), SM_90A, {})
+
+
+@pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "zfnet/conv1", "resnext/g32_128_56"])
+def test_promising_candidates_do_not_spill(layer: str) -> None:
+    for options in GEMM.candidates(LAYERS[layer], SM_90A)[:3]:
+        check(GEMM, LAYERS[layer], SM_90A, options)
+
+
+# ---- what is served ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [c for c, row in peers.cases().items() if row["op"] == "fprop"])
+def test_every_fprop_case_of_the_peers_is_served(case: str) -> None:
+    problem = peers.problem(peers.cases()[case])
+    assert not GEMM.obstacles(problem, SM_90A, {})
+    if problem.groups == problem.c > 1 and problem.rank < 3:
+        assert not DEPTHWISE.obstacles(problem, SM_90A, {})
+
+
+def test_kernels_by_layer() -> None:
+    def kernel(problem: ConvProblem) -> str:
+        return str(GEMM.plan(problem, SM_90A, {}).config.options["kernel"])  # type: ignore[attr-defined]
+
+    assert kernel(LAYERS["resnet50/conv1"]) == kernel(LAYERS["yolov2/conv1"]) == "rows"
+    assert kernel(LAYERS["resnext/g32_128_56"]) == "grouped"
+    assert kernel(LAYERS["yolov2/conv22"]) == kernel(LAYERS["three dimensions"]) == "gather"
+
+
+def test_options_of_a_configuration_give_it_again() -> None:
+    for strategy, layers in ((GEMM, LAYERS), (DEPTHWISE, DEPTHWISE_LAYERS)):
+        for problem in layers.values():
+            for options in strategy.candidates(problem, SM_90A)[:5]:
+                assert not strategy.obstacles(problem, SM_90A, options)
+                config = strategy.plan(problem, SM_90A, options).config
+                assert config.options == options  # type: ignore[attr-defined]
+
+
+REFUSED = [
+    (make("dgrad", 1, 8, 8, (5, 5), (3, 3)), {}, "dgrad", ""),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"math": "tf32"}, "f32", "math"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"tile.m": 40, "warps.m": 2}, "tile m=40", "tile.m"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"tile.k": 16}, "32 bytes", "tile.k"),
+    (make("fprop", 1, 64, 8, (5, 5), (3, 3)), {"tile.m": 256, "tile.n": 256, "stages": 8}, "shared memory", "stages"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3), groups=2), {"kernel": "rows"}, "groups", "kernel"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"kernel": "grouped"}, "one group", "kernel"),
+]
+
+
+@pytest.mark.parametrize(("problem", "options", "says", "option"), REFUSED)
+def test_refusals_say_which_constraint_failed(problem: ConvProblem, options: Options, says: str, option: str) -> None:
+    found = GEMM.obstacles(problem, SM_90A, options)
+    assert any(says in o.message and o.option == option for o in found), found
+
+
+def test_types_that_are_not_multiplied() -> None:
+    wide = make("fprop", 1, 8, 8, (5, 5), (3, 3), dtype="s32")
+    assert any("s32" in o.message for o in GEMM.obstacles(wide, SM_90A, {}))
+    fp8 = make("fprop", 1, 16, 16, (5, 5), (3, 3), dtype="e4m3")
+    assert GEMM.obstacles(fp8, TARGETS["sm_80"], {}) and not GEMM.obstacles(fp8, TARGETS["sm_89"], {})
