@@ -1,0 +1,134 @@
+"""implicit_gemm and depthwise on a GPU: peers' problems, random ones, layers at their sizes, candidates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import gpu_runs
+import peers
+import pytest
+from gemm_problems import CHANNELS_LAST, PLANES, depthwise_problems, gemm_problems, laid_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+
+from convgen.driver import target_at_hand
+from convgen.ir import verify
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import depthwise, implicit_gemm
+
+cupy = pytest.importorskip("cupy")
+FRESH = random.SystemRandom()
+SEEDS = st.integers(0, 2**32 - 1)
+MOST_FLOP = 20e9
+
+
+def check(problem: ConvProblem, options: Mapping[str, int | str], seed: int, strategy: str = "implicit_gemm") -> None:
+    """Fails unless every element of the result is within rounding of the reference."""
+    arrays = gpu_runs.inputs(problem, seed)
+    out = gpu_runs.poisoned(problem.result)
+    kernel = gpu_runs.compiled(problem, strategy, options)
+    gpu_runs.run(kernel, problem, arrays, out)
+    factors = str(options.get("math", "tf32x3")) if problem.x.dtype == "f32" and strategy == "implicit_gemm" else ""
+    report = verify.check(problem, arrays, out, xp=cupy, arithmetic=factors)
+    cupy.get_default_memory_pool().free_all_blocks()
+    assert report, f"{report}\nseed {seed}, {kernel}\n{problem}"
+
+
+@pytest.mark.parametrize("case", [c for c, row in peers.cases().items() if row["op"] == "fprop"])
+def test_peers(case: str) -> None:
+    check(peers.problem(peers.cases()[case], MOST_FLOP), {}, FRESH.getrandbits(32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=gemm_problems(), seed=SEEDS, order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
+def test_gather_serves_any_problem(problem: ConvProblem, seed: int, order: str) -> None:
+    check(problem, {"kernel": "gather", "order": order}, seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=gemm_problems(), seed=SEEDS)
+def test_the_default_serves_any_problem(problem: ConvProblem, seed: int) -> None:
+    check(problem, {}, seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=depthwise_problems(), seed=SEEDS)
+def test_depthwise_serves_any_problem(problem: ConvProblem, seed: int) -> None:
+    check(problem, {}, seed, "depthwise")
+
+
+STEMS = {
+    "resnet50/conv1": make("fprop", 4, 3, 64, (224, 224), (7, 7), stride=2, pad=3),
+    "vgg16/conv1_1": make("fprop", 4, 3, 64, (224, 224), (3, 3), pad=1),
+    "alexnet/conv1": make("fprop", 4, 3, 64, (224, 224), (11, 11), stride=4, pad=2),
+    "zfnet/conv1": make("fprop", 4, 3, 96, (224, 224), (7, 7), stride=2, pad=1),
+    "yolov2/conv1": make("fprop", 2, 3, 32, (416, 416), (3, 3), pad=1),
+    "lenet/conv1": make("fprop", 64, 1, 20, (28, 28), (5, 5)),
+    "227 pixels": make("fprop", 4, 3, 96, (227, 227), (11, 11), stride=4),
+}
+OTHERS = {
+    "yolov2/conv22": make("fprop", 8, 1024, 425, (13, 13), (1, 1)),
+    "lenet/conv2": make("fprop", 64, 20, 50, (12, 12), (5, 5)),
+    "resnet50/res3_3x3": make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1),
+    "resnet50/res5_3x3": make("fprop", 4, 512, 512, (7, 7), (3, 3), pad=1),
+    "zfnet/conv2": make("fprop", 4, 96, 256, (55, 55), (5, 5), stride=2),
+}
+GROUPED = {
+    f"resnext/{c}_{size}": make("fprop", 4, c, c, (size, size), (3, 3), pad=1, groups=32)
+    for c, size in ((128, 56), (256, 28), (512, 14), (1024, 7))
+}
+DEPTHWISE = {
+    f"{c}_{size}_{filter_}_s{stride}": make(
+        "fprop", 4, c, c, (size, size), (filter_,) * 2, stride, filter_ // 2, groups=c
+    )
+    for c, size, filter_, stride in ((96, 112, 3, 2), (144, 56, 3, 1), (96, 56, 7, 1), (240, 28, 5, 1), (384, 14, 7, 2))
+}
+
+
+@pytest.mark.parametrize("layer", [*STEMS, *OTHERS, *GROUPED])
+@pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
+def test_layers(layer: str, layouts: Mapping[str, str]) -> None:
+    problem = (STEMS | OTHERS | GROUPED)[layer]
+    check(laid_out(problem, layouts), {}, FRESH.getrandbits(32))
+
+
+@pytest.mark.parametrize("layer", DEPTHWISE)
+@pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
+def test_depthwise_layers(layer: str, layouts: Mapping[str, str]) -> None:
+    check(laid_out(DEPTHWISE[layer], layouts), {}, FRESH.getrandbits(32), "depthwise")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "s8", "e4m3"])
+@pytest.mark.parametrize("layer", ["resnet50/conv1", "resnet50/res3_3x3"])
+def test_types(layer: str, dtype: str) -> None:
+    whole = (STEMS | OTHERS)[layer]
+    problem = make("fprop", 1, whole.c, whole.k, whole.input, whole.filter, whole.stride, whole.pad_lo, dtype=dtype)
+    check(problem, {}, FRESH.getrandbits(32))
+    if dtype == "f32":
+        check(problem, {"math": "tf32"}, FRESH.getrandbits(32))
+
+
+@pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "yolov2/conv22", "resnet50/res5_3x3", *GROUPED])
+def test_candidates(layer: str) -> None:
+    problem = (STEMS | OTHERS | GROUPED)[layer]
+    offered = implicit_gemm.STRATEGY.candidates(problem, target_at_hand())
+    for options in [*offered[:6], *FRESH.sample(offered, min(6, len(offered)))]:
+        check(problem, options, FRESH.getrandbits(32))
+
+
+@pytest.mark.parametrize("layer", DEPTHWISE)
+def test_depthwise_candidates(layer: str) -> None:
+    problem = DEPTHWISE[layer]
+    offered = depthwise.STRATEGY.candidates(problem, target_at_hand())
+    for options in [*offered[:4], *FRESH.sample(offered, min(4, len(offered)))]:
+        check(problem, options, FRESH.getrandbits(32), "depthwise")
+
+
+def test_slices_give_the_same_bits_every_time() -> None:
+    problem = OTHERS["resnet50/res5_3x3"]
+    kernel = gpu_runs.compiled(problem, "implicit_gemm", {"kernel": "gather", "split": 6})
+    arrays = gpu_runs.inputs(problem, FRESH.getrandbits(32))
+    first, *others = (gpu_runs.run(kernel, problem, arrays, gpu_runs.poisoned(problem.result)) for _ in range(5))
+    assert all((first == other).all() for other in others)
