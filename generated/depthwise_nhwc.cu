@@ -146,7 +146,7 @@ void convgen_depthwise_nhwc(
 #pragma unroll
           for (int b = 0; b < TILE_Q; ++b) {
 #pragma unroll
-            for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s * 1][v];
+            for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s][v];
           }
         }
       }

@@ -88,7 +88,6 @@ constexpr int THREADS = 64;
 constexpr int PATCH_ROWS = 9;
 constexpr int PATCH_COLUMNS = 30;
 constexpr int PITCH = 48;  // bytes of a pixel
-constexpr u32 PATCH_BYTES = 12960;
 
 // A warp makes WARP_N output channels of 32 pixels at a time; PARTS warps share the pixels.
 constexpr int WARP_N = 16;

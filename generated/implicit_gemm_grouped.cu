@@ -126,14 +126,12 @@ struct XReader {
 
   // Loads this step's tile into registers, and moves on to the next step.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
-    const int thread = threadIdx.x;
     load_chunks(source, r, s, c);
     s += 1;
     if (s >= 3) { s -= 3; ++r; }
   }
 
   __device__ __forceinline__ void load_chunks(const bf16* __restrict__ source, int r, int s, int c) {
-    const int thread = threadIdx.x;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -193,7 +191,6 @@ struct WReader {
 
   // Loads this step's tile into registers, and moves on to the next step.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
-    const int thread = threadIdx.x;
     const int k_offset = rs + c * 9;
     #pragma unroll
     for (int i = 0; i < 2; ++i) {

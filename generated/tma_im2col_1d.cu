@@ -178,25 +178,29 @@ constexpr int gemm_m = 4000;
 constexpr int gemm_n = 192;
 constexpr int tile_m = 128;
 constexpr int tile_n = 96;
-constexpr int tile_k = 32;  // channels of one tap: rows of 64 bytes, 64-byte swizzle
+constexpr int tile_k = 32;  // channels of one tap
 constexpr int stages = 4;
-constexpr int consumers = 2;  // warpgroups of 128 threads; the producer's warpgroup comes after them
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int s_extent = 5;
 constexpr int channel_blocks = 3;
 constexpr int k_steps = s_extent * channel_blocks;
 constexpr int merge = 3;  // k steps that share a stage
+constexpr int merged_steps = k_steps / merge;
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 x_box_bytes = 8192;
-constexpr u32 w_box_bytes = 6144;
+constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
+constexpr u32 x_box_bytes = tile_m * row_bytes;
+constexpr u32 w_box_bytes = tile_n * row_bytes;
 constexpr u32 x_tile_bytes = merge * x_box_bytes;
 constexpr u32 w_tile_bytes = merge * w_box_bytes;
 constexpr u32 w_tiles = stages * x_tile_bytes;
-constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels x 32 channels, two for each consumer
-constexpr u32 chunk_bytes = 4096;
+constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
+constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
@@ -235,34 +239,33 @@ void convgen_tma_im2col_1d(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
-    if (threadIdx.x == consumers * 128) {
-      int stage = 0;
-      u32 parity = 1;  // a fresh barrier passes for the phase before its first
-      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-        const int m0 = tile / n_tiles * tile_m;
-        const int n0 = tile % n_tiles * tile_n;
-        const int n = m0 / 1000;
-        const int w = m0 % 1000 - 2;
-        int c = 0, s = 0;
-        for (int i = 0; i < k_steps / merge; ++i) {
-          const u32 full = base + full_barriers + 8 * stage;
-          const u32 x_tile = base + stage * x_tile_bytes;
-          const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-          mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-          for (int box = 0; box < merge; ++box) {
-            tma_load_im2col_3d(x_tile + box * x_box_bytes, &x_map, full, c, w, n, u16(s));
-            tma_load_tile_3d(w_tile + box * w_box_bytes, &w_map, full, c, s, n0);
-            c += tile_k;
-            if (c == channel_blocks * tile_k) {
-              c = 0;
-              ++s;
-            }
+    if (threadIdx.x != consumers * 128) return;
+    int stage = 0;
+    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n;
+      const int n = m0 / 1000;
+      const int w = m0 % 1000 - 2;
+      int c = 0, s = 0;
+      for (int i = 0; i < merged_steps; ++i) {
+        const u32 full = base + full_barriers + 8 * stage;
+        const u32 x_tile = base + stage * x_tile_bytes;
+        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
+        for (int box = 0; box < merge; ++box) {
+          tma_load_im2col_3d(x_tile + box * x_box_bytes, &x_map, full, c, w, n, u16(s));
+          tma_load_tile_3d(w_tile + box * w_box_bytes, &w_map, full, c, s, n0);
+          c += tile_k;
+          if (c == channel_blocks * tile_k) {
+            c = 0;
+            ++s;
           }
-          if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-          }
+        }
+        if (++stage == stages) {
+          stage = 0;
+          parity ^= 1;
         }
       }
     }
@@ -281,20 +284,22 @@ void convgen_tma_im2col_1d(
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < k_steps / merge; ++step) {
+      for (int step = 0; step < merged_steps; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * 64);
+        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
         const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int box = 0; box < merge; ++box) {
+          const u32 x_box = x_tile + box * x_box_bytes;
+          const u32 w_box = w_tile + box * w_box_bytes;
 #pragma unroll
           for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
               wgmma_m64n96k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(x_tile + box * x_box_bytes + i * 4096 + k * 32, 16, 512, 2),
-                  wgmma_descriptor(w_tile + box * w_box_bytes + k * 32, 16, 512, 2), step != 0 || box + k > 0);
+                  acc[i], wgmma_descriptor(x_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(w_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
             }
           }
         }
@@ -325,7 +330,8 @@ void convgen_tma_im2col_1d(
           for (int j = 0; j < chunk_n / 16; ++j) {
             const float* v = &acc[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
-            stmatrix_x4(chunk_base + row * 64 + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();

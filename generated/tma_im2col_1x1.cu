@@ -188,9 +188,10 @@ constexpr int gemm_m = 25088;
 constexpr int gemm_n = 256;
 constexpr int tile_m = 128;
 constexpr int tile_n = 256;
-constexpr int tile_k = 64;  // channels of one tap: rows of 128 bytes, 128-byte swizzle
+constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 2;
-constexpr int consumers = 2;  // warpgroups of 128 threads; the producer's warpgroup comes after them
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
@@ -198,11 +199,13 @@ constexpr int k_steps = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 x_tile_bytes = 16384;
-constexpr u32 w_tile_bytes = 32768;
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
+constexpr u32 x_tile_bytes = tile_m * row_bytes;
+constexpr u32 w_tile_bytes = tile_n * row_bytes;
 constexpr u32 w_tiles = stages * x_tile_bytes;
-constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels x 64 channels, two for each consumer
-constexpr u32 chunk_bytes = 8192;
+constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
+constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
@@ -241,26 +244,25 @@ void convgen_tma_im2col_1x1(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
-    if (threadIdx.x == consumers * 128) {
-      int stage = 0;
-      u32 parity = 1;  // a fresh barrier passes for the phase before its first
-      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-        const int m0 = tile / n_tiles * tile_m;
-        const int n0 = tile % n_tiles * tile_n;
-        int c = 0;
-        for (int i = 0; i < k_steps; ++i) {
-          const u32 full = base + full_barriers + 8 * stage;
-          const u32 x_tile = base + stage * x_tile_bytes;
-          const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-          mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-          tma_load_tile_2d(x_tile, &x_map, full, c, m0);
-          tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
-          c += tile_k;
-          if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-          }
+    if (threadIdx.x != consumers * 128) return;
+    int stage = 0;
+    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n;
+      int c = 0;
+      for (int i = 0; i < k_steps; ++i) {
+        const u32 full = base + full_barriers + 8 * stage;
+        const u32 x_tile = base + stage * x_tile_bytes;
+        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
+        tma_load_tile_2d(x_tile, &x_map, full, c, m0);
+        tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
+        c += tile_k;
+        if (++stage == stages) {
+          stage = 0;
+          parity ^= 1;
         }
       }
     }
@@ -281,7 +283,7 @@ void convgen_tma_im2col_1x1(
       int previous = -1;
       for (int step = 0; step < k_steps; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * 128);
+        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
         const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -289,8 +291,8 @@ void convgen_tma_im2col_1x1(
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n256k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(x_tile + i * 8192 + k * 32, 16, 1024, 1),
-                wgmma_descriptor(w_tile + k * 32, 16, 1024, 1), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -320,7 +322,8 @@ void convgen_tma_im2col_1x1(
           for (int j = 0; j < chunk_n / 16; ++j) {
             const float* v = &acc[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            stmatrix_x4(chunk_base + row * 128 + column * 16, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
+            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                         cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();

@@ -142,9 +142,10 @@ constexpr int gemm_m = 1792;
 constexpr int gemm_n = 40;
 constexpr int tile_m = 128;
 constexpr int tile_n = 40;
-constexpr int tile_k = 64;  // channels of one tap: rows of 128 bytes, 128-byte swizzle
+constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
-constexpr int consumers = 2;  // warpgroups of 128 threads; the producer's warpgroup comes after them
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int t_extent = 3;
@@ -155,8 +156,10 @@ constexpr int k_steps = t_extent * r_extent * s_extent * channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 x_tile_bytes = 16384;
-constexpr u32 w_tile_bytes = 5120;
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
+constexpr u32 x_tile_bytes = tile_m * row_bytes;
+constexpr u32 w_tile_bytes = tile_n * row_bytes;
 constexpr u32 w_tiles = stages * x_tile_bytes;
 constexpr u32 full_barriers = stages * (x_tile_bytes + w_tile_bytes);
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
@@ -188,42 +191,41 @@ void convgen_tma_im2col_3d_dilated(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
-    if (threadIdx.x == consumers * 128) {
-      int stage = 0;
-      u32 parity = 1;  // a fresh barrier passes for the phase before its first
-      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-        const int m0 = tile / n_tiles * tile_m;
-        const int n0 = tile % n_tiles * tile_n;
-        const int n = m0 / 896;
-        const int d = (m0 / 112) % 8 - 1;
-        const int h = ((m0 / 14) % 8) * 2;
-        const int w = m0 % 14 - 2;
-        int c = 0, t = 0, r = 0, s = 0;
-        for (int i = 0; i < k_steps; ++i) {
-          const u32 full = base + full_barriers + 8 * stage;
-          const u32 x_tile = base + stage * x_tile_bytes;
-          const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-          mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-          tma_load_im2col_5d(x_tile, &x_map, full, c, w, h, d, n, u16(2 * s), u16(r), u16(t));
-          tma_load_tile_3d(w_tile, &w_map, full, c, (t * r_extent + r) * s_extent + s, n0);
-          ++s;
-          if (s == s_extent) {
-            s = 0;
-            ++r;
-            if (r == r_extent) {
-              r = 0;
-              ++t;
-              if (t == t_extent) {
-                t = 0;
-                c += tile_k;
-              }
+    if (threadIdx.x != consumers * 128) return;
+    int stage = 0;
+    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n;
+      const int n = m0 / 896;
+      const int d = (m0 / 112) % 8 - 1;
+      const int h = ((m0 / 14) % 8) * 2;
+      const int w = m0 % 14 - 2;
+      int c = 0, t = 0, r = 0, s = 0;
+      for (int i = 0; i < k_steps; ++i) {
+        const u32 full = base + full_barriers + 8 * stage;
+        const u32 x_tile = base + stage * x_tile_bytes;
+        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
+        tma_load_im2col_5d(x_tile, &x_map, full, c, w, h, d, n, u16(2 * s), u16(r), u16(t));
+        tma_load_tile_3d(w_tile, &w_map, full, c, (t * r_extent + r) * s_extent + s, n0);
+        ++s;
+        if (s == s_extent) {
+          s = 0;
+          ++r;
+          if (r == r_extent) {
+            r = 0;
+            ++t;
+            if (t == t_extent) {
+              t = 0;
+              c += tile_k;
             }
           }
-          if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-          }
+        }
+        if (++stage == stages) {
+          stage = 0;
+          parity ^= 1;
         }
       }
     }
@@ -243,7 +245,7 @@ void convgen_tma_im2col_3d_dilated(
       int previous = -1;
       for (int step = 0; step < k_steps; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * 128);
+        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
         const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -251,8 +253,8 @@ void convgen_tma_im2col_3d_dilated(
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n40k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(x_tile + i * 8192 + k * 32, 16, 1024, 1),
-                wgmma_descriptor(w_tile + k * 32, 16, 1024, 1), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();

@@ -67,15 +67,6 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Arrives on the barrier at the same place in block `rank` of the cluster.
-__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-               "}" :: "r"(barrier), "r"(rank) : "memory");
-}
-
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -86,15 +77,6 @@ __device__ __forceinline__ void mbarrier_wait_parity(u32 barrier, u32 parity) {
   asm volatile("{\n"
                ".reg .pred done;\n"
                "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-               "@!done bra again;\n"
-               "}" :: "r"(barrier), "r"(parity) : "memory");
-}
-
-// Waits until the phase of this parity has completed (acquiring at cluster scope).
-__device__ __forceinline__ void mbarrier_wait_parity_cluster(u32 barrier, u32 parity) {
-  asm volatile("{\n"
-               ".reg .pred done;\n"
-               "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
                "@!done bra again;\n"
                "}" :: "r"(barrier), "r"(parity) : "memory");
 }
@@ -188,9 +170,9 @@ __device__ __forceinline__ u32 cluster_ctarank() {
   return rank;
 }
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -252,9 +234,10 @@ constexpr int gemm_m = 1568;
 constexpr int gemm_n = 256;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
-constexpr int tile_k = 64;  // channels of one tap: rows of 128 bytes, 128-byte swizzle
+constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
-constexpr int consumers = 2;  // warpgroups of 128 threads; the producer's warpgroup comes after them
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
@@ -266,20 +249,25 @@ constexpr int store_n = tile_n / split;  // channels of a tile that each of them
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 x_tile_bytes = 16384;
-constexpr u32 w_tile_bytes = 16384;
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
+constexpr u32 x_tile_bytes = tile_m * row_bytes;
+constexpr u32 w_tile_bytes = tile_n * row_bytes;
 constexpr u32 w_tiles = stages * x_tile_bytes;
-constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels x 32 channels, two for each consumer
-constexpr u32 chunk_bytes = 4096;
+constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
+constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
 constexpr u32 partial_sums = chunks + 2 * consumers * chunk_bytes;
-constexpr u32 full_barriers = partial_sums + 65536;
+constexpr u32 full_barriers = partial_sums + tile_m * tile_n * 4;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 partials_ready = empty_barriers + 8 * stages;
-constexpr u32 partials_read = partials_ready + 8;
 
 // Two neighbouring output channels of one pixel.
-__device__ __forceinline__ void epilogue(float (&v)[2], const float (&value_b)[2], int gemm_m, int gemm_n, const f16* __restrict__ operand_z) {
+__device__ __forceinline__ void epilogue(
+    float (&v)[2],
+    const float (&value_b)[2],
+    int gemm_m, int gemm_n,
+    const f16* __restrict__ operand_z
+) {
   float value_z[2];
   load_pair_f16(operand_z + (gemm_m * 256 + gemm_n), value_z);
 #pragma unroll
@@ -314,16 +302,14 @@ void convgen_tma_im2col_3x3(
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
-    mbarrier_init(base + partials_ready, split * consumers);
-    mbarrier_init(base + partials_read, split * consumers);
     fence_mbarrier_init();
   }
   cluster_arrive();
   cluster_wait();
-  // this block's share of a tile's stages
+  // this block's share of a tile's steps
   const int rank = cluster_ctarank();
-  const int first_stage = rank * (k_steps) / split;
-  const int last_stage = (rank + 1) * (k_steps) / split;
+  const int first_step = rank * k_steps / split;
+  const int end_step = (rank + 1) * k_steps / split;
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -331,45 +317,49 @@ void convgen_tma_im2col_3x3(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
-    if (threadIdx.x == consumers * 128) {
-      int stage = 0;
-      u32 parity = 1;  // a fresh barrier passes for the phase before its first
-      for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
-        const int m0 = tile / n_tiles * tile_m;
-        const int n0 = tile % n_tiles * tile_n;
-        const int n = m0 / 196;
-        const int h = (m0 / 14) % 14 - 1;
-        const int w = m0 % 14 - 1;
-        // the place of this block's first k step
-        int step = first_stage;
-        int c = step % channel_blocks * tile_k;
-        step /= channel_blocks;
-        int s = step % s_extent;
-        step /= s_extent;
-        int r = step;
-        for (int i = first_stage; i < last_stage; ++i) {
-          const u32 full = base + full_barriers + 8 * stage;
-          const u32 x_tile = base + stage * x_tile_bytes;
-          const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-          mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-          tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-          tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
-          c += tile_k;
-          if (c == channel_blocks * tile_k) {
-            c = 0;
-            ++s;
-            if (s == s_extent) {
-              s = 0;
-              ++r;
-            }
-          }
-          if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
+    if (threadIdx.x != consumers * 128) return;
+    int stage = 0;
+    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n;
+      const int n = m0 / 196;
+      const int h = (m0 / 14) % 14 - 1;
+      const int w = m0 % 14 - 1;
+      // the place of this block's first k step
+      int step = first_step;
+      int c = step % channel_blocks * tile_k;
+      step /= channel_blocks;
+      int s = step % s_extent;
+      step /= s_extent;
+      int r = step;
+      for (int i = first_step; i < end_step; ++i) {
+        const u32 full = base + full_barriers + 8 * stage;
+        const u32 x_tile = base + stage * x_tile_bytes;
+        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
+        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        c += tile_k;
+        if (c == channel_blocks * tile_k) {
+          c = 0;
+          ++s;
+          if (s == s_extent) {
+            s = 0;
+            ++r;
           }
         }
+        if (++stage == stages) {
+          stage = 0;
+          parity ^= 1;
+        }
       }
+      // the consumers' barriers of the cluster wait for every thread that has not left
+      cluster_arrive();
+      cluster_wait();
+      cluster_arrive();
+      cluster_wait();
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
@@ -381,7 +371,6 @@ void convgen_tma_im2col_3x3(
     int chunk = 0;
     int stage = 0;
     u32 parity = 0;
-    u32 tile_parity = 0;
     for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
@@ -394,9 +383,9 @@ void convgen_tma_im2col_3x3(
         load_pair_f32(operand_b + n, channel_b[j]);
       }
       int previous = -1;
-      for (int step = first_stage; step < last_stage; ++step) {
+      for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * 128);
+        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
         const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
         wgmma_fence();
 #pragma unroll
@@ -404,8 +393,8 @@ void convgen_tma_im2col_3x3(
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * 8192 + k * 32, 16, 1024, 1),
-                wgmma_descriptor(w_tile + k * 32, 16, 1024, 1), step != first_stage || k > 0);
+                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
           }
         }
         wgmma_commit_group();
@@ -424,7 +413,6 @@ void convgen_tma_im2col_3x3(
       // The blocks' partial sums meet in shared memory, in the order of ranks, whichever block is first:
       // block `rank` finishes channels [rank * store_n, (rank + 1) * store_n) of the tile.
       const u32 mine = base + partial_sums + consumer * (rows * tile_n * 4) + thread * 16;
-      mbarrier_wait_parity_cluster(base + partials_read, tile_parity ^ 1);
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -433,9 +421,8 @@ void convgen_tma_im2col_3x3(
           st_shared_v4_f32(mine + (i * (tile_n / 8) + j) * 2048, v[0], v[1], v[2], v[3]);
         }
       }
-      sync_consumer(consumer);
-      if (thread < split) mbarrier_arrive_cluster(base + partials_ready, thread);
-      mbarrier_wait_parity_cluster(base + partials_ready, tile_parity);
+      cluster_arrive();
+      cluster_wait();
       float sum[rows / 64][store_n / 2];
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
@@ -450,9 +437,9 @@ void convgen_tma_im2col_3x3(
           }
         }
       }
-      sync_consumer(consumer);
-      if (thread < split) mbarrier_arrive_cluster(base + partials_read, thread);
-      tile_parity ^= 1;
+      // and stay there until all have been read
+      cluster_arrive();
+      cluster_wait();
 
       // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
 #pragma unroll
@@ -462,7 +449,9 @@ void convgen_tma_im2col_3x3(
           float v[2] = {sum[i][2 * j], sum[i][2 * j + 1]};
           const int m = m0 + i * 64 + warp * 16 + lane / 4 + j % 2 * 8;
           const int n = n0 + rank * store_n + j / 2 * 8 + lane % 4 * 2;
-          if (m < gemm_m) epilogue(v, channel_b[j / 2], m, n, operand_z);
+          if (m < gemm_m) {
+            epilogue(v, channel_b[j / 2], m, n, operand_z);
+          }
           sum[i][2 * j] = v[0];
           sum[i][2 * j + 1] = v[1];
         }
@@ -480,7 +469,8 @@ void convgen_tma_im2col_3x3(
           for (int j = 0; j < chunk_n / 16; ++j) {
             const float* v = &sum[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
-            stmatrix_x4(chunk_base + row * 64 + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();
@@ -496,8 +486,4 @@ void convgen_tma_im2col_3x3(
     // the chunks must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
   }
-  // a block's shared memory must outlive its peers' reads
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();
 }

@@ -329,13 +329,13 @@ void cluster_arrive(int line) {
   preemption_point();
   if (current->cluster_arrived) fatal("barrier", line, "cluster_arrive twice, with no cluster_wait between");
   current->cluster_arrived = true;
-  meet("cluster_arrive", Lanes::all, 0, line, &current->cluster_generation, arrive_cluster);
+  meet("cluster_arrive", Lanes::not_exited, 0, line, &current->cluster_generation, arrive_cluster);
 }
 
 void cluster_wait(int line) {
   if (!current->cluster_arrived) fatal("barrier", line, "cluster_wait with no cluster_arrive before");
   current->cluster_arrived = false;
-  meet("cluster_wait", Lanes::all, 0, line, nullptr, wait_cluster);
+  meet("cluster_wait", Lanes::not_exited, 0, line, nullptr, wait_cluster);
   Thread* t = current;
   Cluster* cluster = t->block->cluster;
   while (cluster->generation == t->cluster_generation) {
