@@ -91,6 +91,12 @@ def test_readme_lists_every_command():
     assert dict(rows) == COMMANDS
 
 
+def test_readme_lists_every_variable_of_the_environment():
+    modules = (ROOT / "convgen").rglob("*.py")
+    read = {name for m in modules for name in re.findall(r'"(CONVGEN_[A-Z_]+)"', m.read_text(encoding="utf-8"))}
+    assert set(re.findall(r"^\| `(CONVGEN_\w+)` \|", README.read_text(), re.MULTILINE)) == read
+
+
 def test_the_language_lists_every_element_type():
     text = (ROOT / "docs" / "language.md").read_text()
     assert (
