@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,19 +46,16 @@ def packed_strides(dtype: str, dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(np.prod(dims[: i + 1])) * DTYPES[dtype].bytes for i in range(len(dims) - 1))
 
 
-def run(
-    source: str,
+def launch(
     entry: str,
     params: Sequence[TensorMap | str | int],
-    buffers: Mapping[str, np.ndarray],
     *,
     block: int = 128,
     grid: int = 1,
     cluster: int = 1,
     shared_bytes: int = 0,
-    **options,
-) -> None:
-    """One launch; a parameter is a tensor map, the name of a buffer, or an integer."""
+) -> Launch:
+    """A parameter is a tensor map, the name of a buffer, or an integer."""
     made = []
     for i, p in enumerate(params):
         if isinstance(p, TensorMap):
@@ -67,5 +64,19 @@ def run(
             made.append(Param(f"p{i}", "pointer", p))
         else:
             made.append(Param(f"p{i}", "int", value=p))
-    launch = Launch(entry, (grid, 1, 1), block, tuple(made), shared_bytes, cluster)
-    emulator.emulate(source, [launch], buffers, **options)
+    return Launch(entry, (grid, 1, 1), block, tuple(made), shared_bytes, cluster)
+
+
+def run(
+    source: str,
+    entry: str,
+    params: Sequence[TensorMap | str | int],
+    buffers: Mapping[str, np.ndarray],
+    *,
+    seed: int = 0,
+    threads: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    **shape: int,
+) -> None:
+    """One launch of a shape as `launch` takes it."""
+    emulator.emulate(source, [launch(entry, params, **shape)], buffers, seed=seed, threads=threads, progress=progress)
