@@ -121,18 +121,26 @@ def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
     blocks = -(-problem.c // config.k)
     halo = patch(h, w, config.pixels, config.strip, config.images, span)
     weight_box = config.channels * span
-    weights = aligned((config.rings * config.weight_stages or blocks * problem.taps) * weight_box)
+    weights = _weight_bytes(config, weight_box, blocks * problem.taps * weight_box)
     strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.pixels)
     tiles = -(-problem.n // config.images) * strips * line_tiles
     chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
-    # an alignment for the base
-    total = ALIGNMENT + config.rings * config.stages * halo.bytes + weights + config.consumers * chunk
-    total += 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
     return Geometry(
         span, blocks, halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.channels),
-        chunk_pixels, chunk, total,
+        chunk_pixels, chunk, _shared_bytes(config, halo.bytes, weights, chunk),
     )  # fmt: skip
+
+
+def _weight_bytes(config: TmaPatchConfig, weight_box: int, resident: int) -> int:
+    """Bytes of weights in shared memory; `resident` of all that a block needs."""
+    return aligned(config.rings * config.weight_stages * weight_box or resident)
+
+
+def _shared_bytes(config: TmaPatchConfig, halo: int, weights: int, chunk: int) -> int:
+    """Of a block: patches of `halo` bytes, the weights, a chunk for each consumer, barriers, an alignment of the base."""
+    barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
+    return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * chunk + barriers
 
 
 class TmaPatch:
@@ -314,7 +322,10 @@ WEIGHT_STAGES = (6, 4, 3, 2)
 
 def estimate(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> float:
     """Microseconds that the cost model gives a configuration."""
-    size = geometry(problem, config)
+    return _time(problem, target, config, geometry(problem, config))
+
+
+def _time(problem: ConvProblem, target: Target, config: TmaPatchConfig, size: Geometry) -> float:
     return cost.patch_time(
         pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.k, stages=config.stages,
         weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
@@ -333,6 +344,8 @@ def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | 
         return [int(options[name])] if name in options else list(defaults)
 
     spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
+    strips, ahead = _strips(problem, options), values("weight_stages", (0, *WEIGHT_STAGES))
+    depths = values("stages", (3, 2, 1))  # the deepest first
     found = []
     for rows, schedule, consumers in itertools.product(
         [r for r in ("channels", "pixels") if options.get("rows", r) == r],
@@ -342,17 +355,28 @@ def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | 
         shares = consumers if schedule == "cooperative" else 1
         by_channels = rows == "channels"
         narrow = next((c for c in (16, 32, 48) if c >= problem.k), 64)
-        for channels, k, pixels, (strip, images), weights, stages in itertools.product(
+        for channels, k, pixels, (strip, images) in itertools.product(
             values("channels", (64 * shares if by_channels else narrow,)),
             values("tile.k", spans),
             values("pixels", (p for p in PIXELS if by_channels or p % (64 * shares) == 0)),
-            _strips(problem, options),
-            values("weight_stages", (0, *WEIGHT_STAGES)),
-            values("stages", (3, 2, 1)),
+            strips,
         ):
-            config = TmaPatchConfig(pixels, strip, images, channels, k, stages, weights, consumers, schedule, rows)
-            if not _illegal(problem, target, config):
-                found.append((estimate(problem, target, config), config))
+            boxes = -(-problem.c // k) * problem.taps
+            # if the one that takes the least shared memory is illegal, so are all
+            fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
+            least = TmaPatchConfig(pixels, strip, images, channels, k, min(depths), fewest, consumers, schedule, rows)
+            if _illegal(problem, target, least):
+                continue
+            size = geometry(problem, least)
+            for weight_stages in ahead:
+                for stages in depths:
+                    config = TmaPatchConfig(
+                        pixels, strip, images, channels, k, stages, weight_stages, consumers, schedule, rows
+                    )
+                    weights = _weight_bytes(config, size.weight_box, boxes * size.weight_box)
+                    if _shared_bytes(config, size.patch.bytes, weights, size.chunk) <= target.shared_bytes_per_block:
+                        found.append((_time(problem, target, config, size), config))
+                        break  # fewer patches ahead are no faster
     return [config for _, config in sorted(found, key=lambda row: row[0])]
 
 
