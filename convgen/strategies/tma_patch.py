@@ -138,7 +138,7 @@ def _weight_bytes(config: TmaPatchConfig, weight_box: int, resident: int) -> int
 
 
 def _shared_bytes(config: TmaPatchConfig, halo: int, weights: int, chunk: int) -> int:
-    """Of a block: patches of `halo` bytes, the weights, a chunk for each consumer, barriers, an alignment of the base."""
+    """Of a block: patches of `halo` bytes, weights, a chunk for each consumer, barriers, the alignment of the base."""
     barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
     return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * chunk + barriers
 
