@@ -161,9 +161,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 2, q + s - 2, c] * w[k, r, s, c]
 //
 // A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same shift for
-// every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from 14 on
-// fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the padding.
+// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same
+// shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
+// 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
+// padding.
 
 constexpr int K = 32;
 constexpr int P = 28;
@@ -180,17 +181,19 @@ constexpr int channel_tiles = 1;
 constexpr int tile_pixels = 64;
 constexpr int line_tiles = 8;  // tiles down a strip
 constexpr int tiles = 128;  // of pixels, all images
-constexpr int tile_k = 16;  // input channels of a patch: rows of 32 bytes, 32-byte swizzle
+constexpr int tile_k = 16;  // input channels of a patch
 constexpr int channel_blocks = 1;
-constexpr int consumers = 2;  // warpgroups of 128 threads, then the producer's warpgroup
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 3;  // patches in flight, a ring
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 row_bytes = 32;
+constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 3;  // of 32 bytes, as wgmma's descriptors say it
 constexpr u32 patch_bytes = 6144;
 constexpr u32 patch_box_bytes = 5184;  // of a patch, what TMA brings; zeros follow
-constexpr u32 weight_box_bytes = 1024;
+constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
 constexpr int chunk_pixels = 64;
 constexpr u32 chunk_bytes = 4096;
@@ -248,7 +251,8 @@ void convgen_tma_patch_pixels(
       // ---- producer: the weights once, then patches for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        tma_load_tile_3d(base + weights + i * weight_box_bytes, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_weights = base + weights + i * weight_box_bytes;
+        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -296,8 +300,9 @@ void convgen_tma_patch_pixels(
             for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
               for (int i = 0; i < pixels / 64; ++i) {
-                wgmma_m64n32k16_f32_bf16_bf16(acc[i], wgmma_descriptor(patch + shift + i * 64 * row_bytes + k * 32, 16, 256, 3),
-                    wgmma_descriptor(tap_weights + k * 32, 16, 256, 3), (block | r | s | k) != 0);
+                wgmma_m64n32k16_f32_bf16_bf16(
+                    acc[i], wgmma_descriptor(patch + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                    wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
               }
             }
           }
@@ -315,7 +320,8 @@ void convgen_tma_patch_pixels(
         for (int j = 0; j < channels / 16; ++j) {
           const float* v = &acc[first / 64][j * 8];
           const int column = (2 * j + lane / 16) ^ (pixel >> 1 & 3);  // of 16 bytes
-          stmatrix_x4(chunk + pixel * (channels * 2) + column * 16, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
+          stmatrix_x4(chunk + pixel * (channels * 2) + column * 16,
+                      cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);

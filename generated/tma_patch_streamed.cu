@@ -187,9 +187,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
 // A strip of 7 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same shift for
-// every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from 7 on
-// fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the padding.
+// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same
+// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// 7 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
+// padding.
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
 // A tile is whole images, one after the other on the line.
 //
@@ -209,18 +210,20 @@ constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 128;
 constexpr int channel_tiles = 4;
 constexpr int tiles = 11;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a patch: rows of 128 bytes, 128-byte swizzle
+constexpr int tile_k = 64;  // input channels of a patch
 constexpr int channel_blocks = 8;
-constexpr int consumers = 2;  // warpgroups of 128 threads, then the producers' warpgroup
+// warpgroups of 128 threads; the producers' warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 3;  // patches in flight, a ring
 constexpr int weight_stages = 4;  // taps of weights in flight, a ring
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 patch_bytes = 27648;
 constexpr u32 patch_box_bytes = 24576;  // of a patch, what TMA brings; zeros follow
-constexpr u32 weight_box_bytes = 16384;
+constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
 constexpr int chunk_pixels = 64;
 constexpr u32 chunk_bytes = 8192;
@@ -230,7 +233,12 @@ constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
 constexpr u32 weight_empty_barriers = weight_full_barriers + 8 * rings * weight_stages;
 
-__device__ __forceinline__ float epilogue(float v, int n, int p, int q, int k, const f16* __restrict__ operand_z) {
+// One output channel of one pixel.
+__device__ __forceinline__ float epilogue(
+    float v,
+int n, int p, int q, int k,
+    const f16* __restrict__ operand_z
+) {
   const float value_z = cvt_f32_f16(operand_z[n * 25088 + p * 3584 + q * 512 + k]);
   return fmaxf((v + value_z), 0.0f);
 }
@@ -310,7 +318,8 @@ void convgen_tma_patch_streamed(
           const u32 full = base + weight_full_barriers + 8 * stage;
           mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
-          tma_load_tile_3d(base + weights + stage * weight_box_bytes, &w_map, full, i / (R * S) * tile_k, i % (R * S), k0);
+          const u32 tap_weights = base + weights + stage * weight_box_bytes;
+          tma_load_tile_3d(tap_weights, &w_map, full, i / (R * S) * tile_k, i % (R * S), k0);
         }
       }
     }
@@ -332,6 +341,7 @@ void convgen_tma_patch_streamed(
         const int stage = ring * stages + use % stages;
         const u32 patch = base + stage * patch_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+        int previous = 0;  // the weights' stage of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -343,19 +353,21 @@ void convgen_tma_patch_streamed(
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n192k16_f32_f16_f16(acc, wgmma_descriptor(tap_weights + k * 32, 16, 1024, 1),
-                  wgmma_descriptor(patch + shift + k * 32, 16, 1024, 1), (block | r | s | k) != 0);
+              wgmma_m64n192k16_f32_f16_f16(
+                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(patch + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
             wgmma_commit_group();
             if (r + s > 0) {
               wgmma_wait_group<1>();  // the tap before is done with its weights
-              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * (ring * weight_stages + (weight_use - 1) % weight_stages));
+              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
             }
+            previous = weight_stage;
             ++weight_use;
           }
         }
         wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * (ring * weight_stages + (weight_use - 1) % weight_stages));
+        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
         if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
 
@@ -367,7 +379,10 @@ void convgen_tma_patch_streamed(
         const int p = line % image_pixels / width;
         const int q = line % width;
         const int k = own_k0 + warp * 16 + lane / 4 + i / 2 % 2 * 8;
-        if (q < Q && p < P && n < N) acc[i] = epilogue(acc[i], n, p, q, k, operand_z);
+        if (q < Q && p < P && n < N) {
+          acc[i] = epilogue(acc[i],
+                            n, p, q, k, operand_z);
+        }
       }
 #pragma unroll
       for (int first = 0; first < pixels; first += chunk_pixels) {
@@ -377,7 +392,8 @@ void convgen_tma_patch_streamed(
           const float* v = &acc[first / 2 + j * 8];
           const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16,
+                            cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);

@@ -164,9 +164,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[n, p, q, k] = sum over r, s, c of x[n, p * 2 + r - 1, q * 2 + s - 1, c] * w[k, r, s, c]
 //
 // A strip of 14 output columns reads `width` input columns.  Counted along a line of that padded width,
-// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same shift for
-// every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from 14 on
-// fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the padding.
+// output pixel l = p * width + column of the strip needs, for tap (r, s), patch pixel l + shift(r, s): the same
+// shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
+// 14 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
+// padding.
 // A stride makes a patch of phases: each holds every stride-th pixel of x, and the taps that fall on those.
 
 constexpr int K = 64;
@@ -184,17 +185,19 @@ constexpr int channel_tiles = 1;
 constexpr int tile_pixels = 64;
 constexpr int line_tiles = 7;  // tiles down a strip
 constexpr int tiles = 112;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a patch: rows of 128 bytes, 128-byte swizzle
+constexpr int tile_k = 64;  // input channels of a patch
 constexpr int channel_blocks = 1;
-constexpr int consumers = 2;  // warpgroups of 128 threads, then the producer's warpgroup
+// warpgroups of 128 threads; the producer's warpgroup comes after them
+constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
 constexpr int stages = 1;  // patches in flight, a ring
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
-constexpr u32 row_bytes = 128;
+constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 patch_bytes = 53248;
 constexpr u32 patch_box_bytes = 49920;  // of a patch, what TMA brings; zeros follow
-constexpr u32 weight_box_bytes = 8192;
+constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
 constexpr int chunk_pixels = 64;
 constexpr u32 chunk_bytes = 8192;
@@ -257,7 +260,8 @@ void convgen_tma_patch_stride(
       // ---- producer: the weights once, then patches for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
-        tma_load_tile_3d(base + weights + i * weight_box_bytes, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
+        const u32 tap_weights = base + weights + i * weight_box_bytes;
+        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, i / (R * S) * tile_k, i % (R * S), k0);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -293,7 +297,8 @@ void convgen_tma_patch_stride(
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      constexpr u32 phases[2][2] = {{0, 14336}, {28672, 40960}};  // where each starts in a patch
+      // where each phase starts in a patch
+      constexpr u32 phases[2][2] = {{0, 14336}, {28672, 40960}};
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
         const u32 patch = base + stage * patch_bytes + line0 % width * row_bytes;
@@ -307,8 +312,9 @@ void convgen_tma_patch_stride(
             const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
 #pragma unroll
             for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n64k16_f32_f16_f16(acc, wgmma_descriptor(tap_weights + k * 32, 16, 1024, 1),
-                  wgmma_descriptor(patch + shift + k * 32, 16, 1024, 1), (block | r | s | k) != 0);
+              wgmma_m64n64k16_f32_f16_f16(
+                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(patch + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
           }
         }
@@ -325,7 +331,8 @@ void convgen_tma_patch_stride(
           const float* v = &acc[first / 2 + j * 8];
           const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16,
+                            cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);

@@ -124,15 +124,19 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
 
 @st.composite
 def patch_problems(draw, pixels: int = 300) -> ConvProblem:
-    """What tma_patch serves."""
-    taps = draw(st.sampled_from(((3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7))))
-    dilation = (draw(st.integers(1, 2)), draw(st.integers(1, 2)))
+    """What tma_patch serves: one or two axes, strides by phase."""
+    taps = draw(st.sampled_from(((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7), (3,), (5,))))
+    dilation = tuple(draw(st.integers(1, 2)) for _ in taps)
+    stride = tuple(draw(st.sampled_from((1, 1, 2, 3))) for _ in taps)
     reach = [(t - 1) * d for t, d in zip(taps, dilation, strict=True)]
-    pads = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
-    extents = tuple(draw(st.integers(max(1, r + 1 - sum(p)), 16 + r)) for r, p in zip(reach, pads, strict=True))
+    pads = tuple((draw(st.integers(0, r + 1)), draw(st.integers(0, r + 1))) for r in reach)
+    extents = tuple(
+        draw(st.integers(max(1, r + 1 - sum(p)), (16 if len(taps) == 2 else 120) * t + r))
+        for r, p, t in zip(reach, pads, stride, strict=True)
+    )
     problem = make(
         "fprop", draw(st.integers(1, 4)), 8 * draw(st.integers(1, 10)), 8 * draw(st.integers(1, 10)), extents, taps,
-        1, pads, dilation, dtype=draw(st.sampled_from(("f16", "bf16"))), name="random",
+        stride, pads, dilation, dtype=draw(st.sampled_from(("f16", "bf16"))), name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
     return _with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))

@@ -1,0 +1,405 @@
+"""tma_im2col and tma_patch as plans: what they refuse and how, what they choose, and that a plan is within the
+hardware's limits and its tensor maps walk the tensors as the convolution is defined."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+from strategy_problems import unused_names
+from tma_specs import (
+    EPILOGUES,
+    PROBLEMS,
+    TARGET,
+    compilation,
+    im2col_problems,
+    laid_out,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
+
+from convgen import strategies
+from convgen.diagnostics import Diagnostic, SpecError
+from convgen.emulator import tensor_map
+from convgen.ir.plan import Launch, Plan, TensorMap
+from convgen.ir.problem import ConvProblem
+from convgen.strategies.base import Options
+
+BOTH = ("tma_im2col", "tma_patch")
+
+
+def refusals(text: str) -> Sequence[Diagnostic]:
+    """What is said of a spec that no plan is made for."""
+    with pytest.raises(SpecError) as caught:
+        compilation(text)
+    assert all(d.code == "E401" for d in caught.value.diagnostics), str(caught.value)
+    return caught.value.diagnostics
+
+
+# ---- obstacles ---------------------------------------------------------------------------------------
+
+LAYER = make("fprop", 2, 64, 64, (14, 14), (3, 3), pad=1)
+GROUPED = make("fprop", 2, 64, 64, (14, 14), (3, 3), groups=2)
+OF_THREE_AXES = make("fprop", 1, 8, 8, (4, 4, 4), (1, 1, 2))
+TYPES = "x and w must both be f16 or bf16"
+
+
+def like(op: str = "fprop", dtype: str = "f16") -> ConvProblem:
+    return make(op, 2, 64, 64, (14, 14), (3, 3), pad=1, dtype=dtype)
+
+
+#: A problem, what is said of it, and what is said to do.
+REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
+    "dgrad": ("tma_im2col", like("dgrad"), "op dgrad", "direct"),
+    "wgrad": ("tma_im2col", like("wgrad"), "op wgrad", "direct"),
+    "groups": ("tma_im2col", GROUPED, "groups 2", "implicit_gemm"),
+    "f32": ("tma_im2col", like(dtype="f32"), TYPES, ""),
+    "s8": ("tma_im2col", like(dtype="s8"), "accumulate s32", ""),
+    "fp8": ("tma_im2col", like(dtype="e4m3"), TYPES, ""),
+    "fp8 out": ("tma_im2col", typed(LAYER, y="e4m3"), "output type e4m3", ""),
+    "NCHW": ("tma_im2col", laid_out(LAYER, x="nchw"), "layout of x is n c h w", "n h w c"),
+    "KCRS": ("tma_im2col", laid_out(LAYER, w="kcrs"), "layout of w is k c r s", "k r s c"),
+    "RSCK": ("tma_im2col", laid_out(LAYER, w="rsck"), "layout of w is r s c k", "taps outside k"),
+    "3 channels": ("tma_im2col", make("fprop", 2, 3, 64, (14, 14), (3, 3)), "a pixel of x is 6 bytes", "multiple of 8"),
+    "stride 9": (
+        "tma_im2col", make("fprop", 2, 8, 8, (40, 40), (3, 3), stride=(9, 1)), "stride h=9 is above", "implicit_gemm",
+    ),
+    "lower corner": (
+        "tma_im2col", make("fprop", 2, 8, 8, (4, 4), (1, 2), pad=((0, 0), (129, 0))), "lower corner on w is -129", "",
+    ),
+    "upper corner": (
+        "tma_im2col", make("fprop", 2, 8, 8, (200, 4), (2, 1), dilation=(129, 1)), "upper corner on h is -129", "",
+    ),
+    "offset": (
+        "tma_im2col", make("fprop", 2, 8, 8, (300, 4), (3, 1), dilation=(128, 1), pad=((128, 128), 0)),
+        "last tap on h is 256 pixels away", "smaller dilation",
+    ),
+    "corner of three axes": (
+        "tma_im2col", make("fprop", 1, 8, 8, (4, 4, 4), (1, 1, 2), pad=(0, 0, (17, 0))), "rank 5 allows [-16, 15]", "",
+    ),
+    "offset of three axes": (
+        "tma_im2col", make("fprop", 1, 8, 8, (40, 4, 4), (3, 1, 1), dilation=(16, 1, 1), pad=(16, 0, 0)),
+        "last tap on d is 32 pixels away; rank 5 allows 31", "",
+    ),
+    "corner of one axis": (
+        "tma_im2col", make("fprop", 1, 8, 8, (70000,), (2,), dilation=40000), "upper corner on w is -40000", "",
+    ),
+    "patch: dgrad": ("tma_patch", like("dgrad"), "op dgrad", ""),
+    "patch: three axes": ("tma_patch", OF_THREE_AXES, "3 spatial dims", "tma_im2col"),
+    "patch: groups": ("tma_patch", GROUPED, "groups 2", ""),
+    "patch: stride 9": (
+        "tma_patch", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",
+    ),
+    "patch: 1x1": ("tma_patch", make("fprop", 2, 64, 64, (14, 14), (1, 1)), "nothing to reuse", "tma_im2col"),
+    "patch: types": ("tma_patch", like(dtype="e5m2"), TYPES, ""),
+    "patch: f32 out": ("tma_patch", typed(LAYER, y="f32"), "output type f32", ""),
+    "patch: 4 channels": ("tma_patch", make("fprop", 2, 4, 64, (14, 14), (3, 3)), "(c=4)", "multiple of 8"),
+    "patch: odd k": ("tma_patch", make("fprop", 2, 64, 63, (14, 14), (3, 3)), "(k=63)", "multiple of 8"),
+    "patch: NKPQ": ("tma_patch", laid_out(LAYER, y="nkpq"), "layout of y is n k p q", "n p q k"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_served_is_said_in_words(name: str) -> None:
+    strategy, problem, message, hint = REFUSED[name]
+    found = refusals(spec(problem, strategy, {}))
+    right = [d for d in found if message in d.message]
+    assert right, [d.message for d in found]
+    assert hint in (right[0].hint or "")
+    assert right[0].message.startswith(f"{strategy} cannot serve {problem.name}: ")
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100a"])
+def test_targets_without_wgmma(strategy: str, target: str) -> None:
+    assert any(f"target {target} has no wgmma" in d.message for d in refusals(spec(LAYER, strategy, {}, target=target)))
+
+
+def test_every_constraint_that_fails_is_named() -> None:
+    problem = laid_out(make("wgrad", 2, 12, 64, (14, 14), (3, 3), groups=2, dtype="e4m3"), x="nchw")
+    words = " ".join(d.message for d in refusals(spec(problem, "tma_im2col", {}, target="sm_80")))
+    for part in ("sm_80", "op wgrad", "groups 2", "types e4m3", "layout of x", "c=12"):
+        assert part in words
+
+
+#: Options that the hardware does not have, for a 3x3 of 64 channels: the option to blame, message, hint.
+OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
+    "rows of a consumer": (
+        "tma_im2col", {"tile.m": 128, "consumers": 3}, "tile.m", "does not split into 64 rows", "m=192",
+    ),
+    "ping-pong of one": ("tma_im2col", {"schedule": "pingpong", "consumers": 1}, "schedule", "2 or 3 consumers", "2"),
+    "wide tile of three": ("tma_im2col", {"tile.n": 256, "consumers": 3}, "tile.n", "ptxas has 128 registers", "n="),
+    "accumulators": ("tma_im2col", {"tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread", "smaller"),
+    "merge": ("tma_im2col", {"merge": 4}, "merge", "merge 4 does not divide 9 k steps", ""),
+    "split and ping-pong": ("tma_im2col", {"split": 2, "schedule": "pingpong"}, "split", "cooperative", ""),
+    "split of channels": ("tma_im2col", {"split": 4, "tile.n": 48}, "split", "4 times 8 channels", ""),
+    "split of k": ("tma_im2col", {"split": 8, "merge": 3, "tile.n": 64}, "split", "3 stages of k are fewer", ""),
+    "stages": ("tma_im2col", {"tile.m": 128, "tile.n": 128, "stages": 20}, "stages", "bytes of shared memory", "fit"),
+    "channels in rows": ("tma_patch", {"rows": "channels", "channels": 32}, "channels", "channels 64", ""),
+    "too many channels": ("tma_patch", {"rows": "pixels", "channels": 128}, "channels", "at most 64", ""),
+    "pixels in rows": ("tma_patch", {"rows": "pixels", "pixels": 96}, "pixels", "multiple of 64", ""),
+    "strip": ("tma_patch", {"strip": 15}, "strip", "wider than the output's 14 columns", ""),
+    "strip of images": ("tma_patch", {"strip": 7, "images": 2}, "strip", "strips of all 14", "strip 14"),
+    "images": ("tma_patch", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
+    "one to cooperate": ("tma_patch", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
+    "one stage of weights": ("tma_patch", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
+    "patch accumulators": (
+        "tma_patch", {"pixels": 256, "consumers": 3, "schedule": "pingpong", "rows": "channels"}, "pixels",
+        "128 accumulators a thread", "fewer",
+    ),
+    "patch memory": (
+        "tma_patch", {"pixels": 128, "stages": 8, "schedule": "pingpong", "weight_stages": 0}, "pixels",
+        "bytes of shared memory", "fewer pixels",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
+    strategy, options, option, message, hint = OVERFLOWS[name]
+    text = spec(LAYER, strategy, options)
+    found = refusals(text)
+    right = [d for d in found if message in d.message]
+    assert right, [d.message for d in found]
+    assert hint in (right[0].hint or "")
+    if option in options:
+        span = right[0].span
+        assert span and option.removeprefix("tile.") in text.splitlines()[span.line - 1][span.column - 1 :]
+
+
+@settings(max_examples=30, deadline=None)
+@given(m=st.sampled_from((64, 128, 192, 256)), n=st.sampled_from(range(8, 129, 8)), blocks=st.integers(1, 2))
+def test_the_stages_that_a_hint_says_fit_do(m: int, n: int, blocks: int) -> None:
+    options: Options = {"tile.m": m, "tile.n": n, "tile.k": 64, "blocks": blocks}
+    assume(serves(LAYER, "tma_im2col", options))
+    (found,) = strategies.load("tma_im2col").obstacles(LAYER, TARGET, {**options, "stages": 32})
+    (fits,) = re.findall(r"at most (\d+) stages fit", found.hint)
+    assert found.option == "stages" and 2 <= int(fits) < 32
+    assert serves(LAYER, "tma_im2col", {**options, "stages": int(fits)})
+    assert not serves(LAYER, "tma_im2col", {**options, "stages": int(fits) + 2})
+
+
+#: At the very end of what the tensor map's fields hold.
+EXTREMES: dict[str, ConvProblem] = {
+    "stride 8": make("fprop", 2, 8, 8, (40, 40), (3, 3), stride=8),
+    "corners of two axes": make("fprop", 1, 8, 8, (300, 4), (2, 1), dilation=(128, 1), pad=((128, 0), 0)),
+    "offset of two axes": make("fprop", 1, 8, 8, (300, 4), (2, 1), dilation=(255, 1), pad=((128, 127), 0)),
+    "corners of three axes": make("fprop", 1, 8, 8, (40, 4, 4), (2, 1, 1), dilation=(16, 1, 1), pad=((16, 0), 0, 0)),
+    "offset of three axes": make("fprop", 1, 8, 8, (40, 4, 4), (2, 1, 1), dilation=(31, 1, 1), pad=((16, 15), 0, 0)),
+    "corners of one axis": make("fprop", 1, 8, 8, (70000,), (2,), dilation=32768, pad=((32768, 0),)),
+    "one element": make("fprop", 1, 8, 1, (1, 1), (1, 1)),
+    "widest": make("fprop", 1, 8192, 4096, (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_are_served(name: str) -> None:
+    check_plan(compilation(spec(EXTREMES[name], "tma_im2col", {})).plan)
+
+
+# ---- plans -------------------------------------------------------------------------------------------
+
+
+def check_plan(plan: Plan) -> str:
+    """A plan's launch is within the hardware's limits, and its source is whole; gives the source."""
+    (launch,) = plan.launches
+    source = strategies.load(plan.strategy).render(plan)
+    check_launch(plan, launch, source)
+    for param in launch.params:
+        if param.map is not None:
+            assert not list(tensor_map.problems(param.map, plan.problem.tensor(param.buffer).bytes)), param
+    assert {p.buffer for p in launch.params} == {"x", "w", "y", *(t.name for t in plan.problem.operands)}
+    parameters = re.search(rf"void {launch.entry}\((.*?)\n?\) {{", source, re.S)
+    assert parameters and re.findall(r"(\w+)(?:,|\n|$)", parameters[1]) == [p.name for p in launch.params]
+    assert not unused_names(source), source
+    return source
+
+
+def check_launch(plan: Plan, launch: Launch, source: str) -> None:
+    target, blocks = plan.target, launch.blocks_per_sm
+    assert launch.shared_bytes <= target.shared_bytes_per_block
+    assert blocks * (launch.shared_bytes + 1024) <= target.shared_bytes_per_sm
+    assert launch.block <= 1024 and launch.block * blocks <= 2048
+    assert launch.cluster in (1, 2, 4, 8) and launch.grid[0] % (launch.cluster * launch.multiple_of) == 0
+    assert launch.grid[1:] == (1, 1) and launch.persistent and launch.dependent
+    # setmaxnreg hands round what the launch has, or waits for ever
+    at_launch = min(target.registers_per_sm // (launch.block * blocks) // 8 * 8, 255)
+    less, more = (re.findall(rf"setmaxnreg_{way}<(\d+)>\(\);", source) for way in ("dec", "inc"))
+    assert len(less) == len(more) <= 1
+    for producer, consumer in zip(map(int, less), map(int, more), strict=True):
+        assert 24 <= producer <= at_launch <= consumer <= 255 and producer % 8 == consumer % 8 == 0
+        warpgroups = launch.block // 128
+        assert producer + consumer * (warpgroups - 1) <= at_launch * warpgroups
+    barriers = {int(b) for b in re.findall(r"bar_sync<(\d+), 128>", source)}
+    assert 0 not in barriers and (len(barriers) + 1) * blocks <= 16
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_options_are_refused_in_words_or_planned(strategy: str, data: st.DataObject) -> None:
+    problem = data.draw(PROBLEMS[strategy])
+    options = data.draw(some_options(strategy, most=9))
+    found = strategies.load(strategy).obstacles(problem, TARGET, options)
+    for obstacle in found:
+        assert obstacle.message and obstacle.option in ("", *(o.name for o in strategies.load(strategy).options))
+    if found:
+        return
+    plan = compilation(spec(problem, strategy, options)).plan
+    assert str(plan.problem) == str(problem)
+    for name, value in options.items():
+        assert getattr(plan.config, name.removeprefix("tile.")) == value
+    check_plan(plan)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_candidates_are_legal_and_ask_for_exactly_themselves(strategy: str, data: st.DataObject) -> None:
+    problem, serving = data.draw(PROBLEMS[strategy]), strategies.load(strategy)
+    assume(serves(problem, strategy, {}))
+    candidates = serving.candidates(problem, TARGET)  # type: ignore[attr-defined]
+    times = [serving.estimate(problem, TARGET, options) for options in candidates]  # type: ignore[attr-defined]
+    assert times == sorted(times), "the most promising first"
+    plans = [serving.plan(problem, TARGET, options) for options in candidates]
+    assert len({str(p.config) for p in plans}) == len(plans) > 0
+    assert plans[0].config == serving.plan(problem, TARGET, {}).config
+    for options, plan in zip(candidates, plans, strict=True):
+        assert set(options) == {o.name for o in serving.options}
+        for row in serving.options:
+            value = options[row.name]
+            assert value in row.choices if row.choices else row.low <= int(value) <= row.high
+            assert getattr(plan.config, row.name.removeprefix("tile.")) == value
+    for options in data.draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=3)):
+        assert not serving.obstacles(problem, TARGET, options)
+        check_plan(compilation(spec(problem, strategy, options)).plan)
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("strategy", BOTH)
+def test_generated_lines_are_of_a_width_that_people_read(strategy: str, epilogue: str) -> None:
+    source = check_plan(compilation(spec(LAYER, strategy, {}, epilogue)).plan)
+    kernel = source.partition("// ---- kernel")[2].splitlines()
+    assert not [line for line in kernel if len(line) > 120 or line != line.rstrip() or "\t" in line]
+    assert not [line for line in kernel if "  " in line.split("//")[0].strip()]
+
+
+# ---- tensor maps -------------------------------------------------------------------------------------
+
+
+def maps(plan: Plan, buffer: str) -> list[TensorMap]:
+    return [p.map for p in plan.launches[0].params if p.map is not None and p.buffer == buffer]
+
+
+def byte_offset(map: TensorMap, at: Sequence[int]) -> int:
+    """Of an element of two bytes at a map's coordinates, innermost first."""
+    return sum(c * s for c, s in zip(at, (2, *map.strides), strict=True))
+
+
+def element_offset(problem: ConvProblem, role: str, at: dict[str, int]) -> int:
+    tensor = problem.tensor(role)
+    return sum(at[d] * s for d, s in zip(tensor.dims, tensor.strides, strict=True))
+
+
+def index(flat: int, extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, tuple(extents)))
+
+
+def walk(map: TensorMap, start: Sequence[int], tap: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Coordinates (w, h, d, n) that an im2col load of a tap reads, from a start pixel (PTX ISA, "im2col mode"): the
+    box is walked innermost axis first, then the next image; the tap's offset is added at the access."""
+    *pixel, image = start
+    for _ in range(map.pixels):
+        yield (*(p + t for p, t in zip(pixel, tap, strict=True)), image)
+        for i in range(len(pixel)):
+            pixel[i] += map.element_strides[1 + i]
+            if pixel[i] <= map.dims[1 + i] - 1 + map.upper[i]:
+                break
+            pixel[i] = map.lower[i]
+        else:
+            image += 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=im2col_problems(pixels=150), m=st.sampled_from((64, 128)), data=st.data())
+def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m: int, data: st.DataObject) -> None:
+    options: Options = {"tile.m": m, "tile.n": 8}
+    assume(serves(problem, "tma_im2col", options))
+    (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
+    sp, lo = problem.spatial, problem.pad_lo
+    pixels = list(itertools.product(range(problem.n), *map(range, problem.output)))
+    m0 = data.draw(st.sampled_from(range(0, len(pixels), m)))
+    tile = pixels[m0 : m0 + m]
+    if found.mode == "tiled":  # x is a matrix as it stands
+        assert found.dims == (problem.c, len(pixels)) and found.box[1] == m
+        for row, (n, *at) in enumerate(tile):
+            place = {"n": n, "c": 0, **dict(zip(sp.input, at, strict=True))}
+            assert byte_offset(found, (0, m0 + row)) == 2 * element_offset(problem, "x", place)
+        return
+    assert found.pixels == m and found.dims == (problem.c, *problem.input[::-1], problem.n)
+    first = [o * s - low for o, s, low in zip(tile[0][1:], problem.stride, lo, strict=True)]
+    for tap in itertools.product(*map(range, problem.filter)):
+        offsets = [t * d for t, d in zip(tap, problem.dilation, strict=True)]
+        walked = walk(found, (*first[::-1], tile[0][0]), offsets[::-1])
+        for read, (n, *at) in zip(walked, tile, strict=False):
+            defined = [o * s + t - low for o, s, t, low in zip(at, problem.stride, offsets, lo, strict=True)]
+            assert read == (*defined[::-1], n)
+            if all(0 <= c < e for c, e in zip(defined, problem.input, strict=True)):
+                place = {"n": n, "c": 0, **dict(zip(sp.input, defined, strict=True))}
+                assert byte_offset(found, (0, *read)) == 2 * element_offset(problem, "x", place)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_w_s_map_has_a_tap_a_box(strategy: str, data: st.DataObject) -> None:
+    """A box is some channels of one tap for some output channels, at (c, tap, k), or at (c, k, tap) where the taps
+    lie outside of k in memory."""
+    problem = data.draw(PROBLEMS[strategy])
+    assume(serves(problem, strategy, {}))
+    (found,) = maps(compilation(spec(problem, strategy, {})).plan, "w")
+    outside = problem.w.dims[0] != "k" and problem.taps > 1
+    assert found.box[2 if outside else 1] == 1
+    for tap, k, c in itertools.product(range(problem.taps), {0, problem.k - 1}, {0, problem.c - 1}):
+        at = {"k": k, "c": c, **dict(zip(problem.spatial.filter, index(tap, problem.filter), strict=True))}
+        assert byte_offset(found, (c, k, tap) if outside else (c, tap, k)) == 2 * element_offset(problem, "w", at)
+
+
+@settings(max_examples=60, deadline=None)
+@given(im2col_problems())
+def test_y_s_map_is_the_matrix_of_pixels_and_channels(problem: ConvProblem) -> None:
+    assume(serves(problem, "tma_im2col", {}))
+    found = maps(compilation(spec(problem, "tma_im2col", {})).plan, "y")
+    y, sp = problem.y, problem.spatial
+    as_a_matrix = y.dims == tuple(d for d in ("n", *sp.output, "k") if d in y.dims) and y.element.bytes == 2
+    assert len(found) == int(as_a_matrix and problem.k % 8 == 0)
+    for map, pixel, k in itertools.product(found, range(0, problem.output_pixels, 7), {0, problem.k - 1}):
+        assert map.dims == (problem.k, problem.output_pixels)
+        n, *at = index(pixel, (problem.n, *problem.output))
+        place = {"n": n, "k": k, **dict(zip(sp.output, at, strict=True))}
+        assert byte_offset(map, (k, pixel)) == 2 * element_offset(problem, "y", place)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_maps_reach_to_the_last_byte_and_rows_fill_a_swizzle(strategy: str, data: st.DataObject) -> None:
+    problem = data.draw(PROBLEMS[strategy])
+    assume(serves(problem, strategy, {}))
+    plan = compilation(spec(problem, strategy, {})).plan
+    for role in ("x", "w", "y"):
+        for found in maps(plan, role):
+            tensor = problem.tensor(role)
+            assert found.dtype == tensor.dtype and math.prod(found.dims) == tensor.size
+            assert byte_offset(found, [d - 1 for d in found.dims]) + 2 == tensor.bytes
+            row = 2 * (found.channels if found.mode == "im2col" else found.box[0])
+            assert row == found.swizzle or (row, found.swizzle) == (16, 0)
