@@ -1,4 +1,4 @@
-"""tma_patch, emulated: both roles of wgmma's m, filters, dilation, strips, blocks of channels, epilogues.
+"""tma_patch, emulated: both roles of wgmma's m, schedules, streamed weights, filters, strides, strips, epilogues.
 
 Strips and tiles have tails, blocks take several tiles, and channels do not fill their last block.
 """
@@ -21,28 +21,55 @@ ONE_BLOCK = make("fprop", 3, 64, 72, (11, 13), (3, 3), pad=1)
 TWO_BLOCKS = make("fprop", 3, 72, 72, (11, 13), (3, 3), pad=1)
 FEW = make("fprop", 3, 24, 40, (11, 13), (3, 3), pad=1, dtype="bf16")
 
-#: In strips of 5 of 13 columns unless they say otherwise.
+#: Small images, which a tile may hold whole; the last tile has room to spare.
+SMALL = make("fprop", 5, 24, 72, (6, 5), (3, 3), pad=1)
+
+#: What a row below does not say, so that no cost model does.
+PLAIN: Options = {"strip": 5, "images": 1, "schedule": "pingpong", "weight_stages": 0, "stages": 1}
+CHANNELS: Options = {**PLAIN, "rows": "channels", "pixels": 32, "channels": 64}
+PIXELS: Options = {**PLAIN, "rows": "pixels", "pixels": 64, "channels": 32}
 CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
-    "one consumer": (ONE_BLOCK, {"rows": "channels", "pixels": 32, "consumers": 1, "stages": 1}),
-    "two consumers": (ONE_BLOCK, {"rows": "channels", "pixels": 48, "consumers": 2, "stages": 2}),
-    "three consumers": (FEW, {"rows": "channels", "pixels": 32, "tile.k": 32, "consumers": 3, "stages": 2}),
-    "one strip": (ONE_BLOCK, {"rows": "channels", "pixels": 64, "strip": 13, "consumers": 2, "stages": 1}),
-    "strips of one column": (FEW, {"rows": "channels", "pixels": 16, "strip": 1, "tile.k": 16, "consumers": 2}),
-    "a tile of an image": (FEW, {"rows": "channels", "pixels": 240, "strip": 13, "consumers": 1, "stages": 1}),
-    "two blocks of channels": (TWO_BLOCKS, {"rows": "channels", "pixels": 32, "consumers": 1, "stages": 1}),
-    "two blocks, three stages": (FEW, {"rows": "channels", "pixels": 32, "tile.k": 16, "consumers": 2, "stages": 3}),
-    "two blocks, two stages": (FEW, {"rows": "channels", "pixels": 48, "tile.k": 16, "consumers": 3, "stages": 2}),
-    "pixels in rows": (ONE_BLOCK, {"rows": "pixels", "pixels": 64, "channels": 64, "consumers": 2, "stages": 1}),
-    "pixels, 48 channels": (ONE_BLOCK, {"rows": "pixels", "pixels": 64, "channels": 48, "consumers": 1, "stages": 2}),
-    "pixels, 32 channels": (FEW, {"rows": "pixels", "pixels": 128, "channels": 32, "tile.k": 32, "consumers": 2}),
-    "pixels, 16 channels": (FEW, {"rows": "pixels", "pixels": 64, "channels": 16, "tile.k": 16, "consumers": 3}),
-    "pixels, two blocks": (
-        TWO_BLOCKS, {"rows": "pixels", "pixels": 64, "channels": 32, "consumers": 2, "stages": 1},
+    "one consumer": (ONE_BLOCK, {**CHANNELS, "consumers": 1}),
+    "two consumers": (ONE_BLOCK, {**CHANNELS, "pixels": 48, "consumers": 2, "stages": 2}),
+    "three consumers": (FEW, {**CHANNELS, "tile.k": 32, "consumers": 3, "stages": 2}),
+    "one strip": (ONE_BLOCK, {**CHANNELS, "pixels": 64, "strip": 13, "consumers": 2}),
+    "strips of one column": (FEW, {**CHANNELS, "pixels": 16, "strip": 1, "tile.k": 16, "consumers": 2}),
+    "a tile of an image": (FEW, {**CHANNELS, "pixels": 240, "strip": 13, "consumers": 1}),
+    "two blocks of channels": (TWO_BLOCKS, {**CHANNELS, "consumers": 1}),
+    "two blocks, three stages": (FEW, {**CHANNELS, "tile.k": 16, "consumers": 2, "stages": 3}),
+    "two blocks, two stages": (FEW, {**CHANNELS, "pixels": 48, "tile.k": 16, "consumers": 3, "stages": 2}),
+    "pixels in rows": (ONE_BLOCK, {**PIXELS, "channels": 64, "consumers": 2}),
+    "pixels, 48 channels": (ONE_BLOCK, {**PIXELS, "channels": 48, "consumers": 1, "stages": 2}),
+    "pixels, 128 a tile": (FEW, {**PIXELS, "pixels": 128, "tile.k": 32, "consumers": 2}),
+    "pixels, 16 channels": (FEW, {**PIXELS, "channels": 16, "tile.k": 16, "consumers": 3}),
+    "pixels, two blocks": (TWO_BLOCKS, {**PIXELS, "consumers": 2}),
+    "channels shared by two": (
+        FEW, {**CHANNELS, "channels": 128, "tile.k": 16, "consumers": 2, "schedule": "cooperative", "stages": 3},
     ),
+    "channels shared by three": (
+        FEW, {**CHANNELS, "channels": 192, "tile.k": 32, "consumers": 3, "schedule": "cooperative"},
+    ),
+    "pixels shared by two": (
+        TWO_BLOCKS, {**PIXELS, "pixels": 128, "channels": 16, "consumers": 2, "schedule": "cooperative", "stages": 2},
+    ),
+    "pixels shared by three": (
+        FEW, {**PIXELS, "pixels": 192, "tile.k": 16, "consumers": 3, "schedule": "cooperative"},
+    ),
+    "weights streamed": (TWO_BLOCKS, {**CHANNELS, "consumers": 1, "weight_stages": 2}),
+    "weights streamed, two rings": (TWO_BLOCKS, {**CHANNELS, "consumers": 2, "weight_stages": 4}),
+    "weights streamed, three rings": (FEW, {**PIXELS, "tile.k": 16, "consumers": 3, "weight_stages": 3, "stages": 2}),
+    "weights streamed, shared": (
+        FEW,
+        {**CHANNELS, "channels": 128, "tile.k": 16, "consumers": 2, "schedule": "cooperative", "weight_stages": 6,
+         "stages": 2},
+    ),
+    "two images": (SMALL, {**CHANNELS, "pixels": 96, "images": 2, "consumers": 2}),
+    "four images": (SMALL, {**PIXELS, "pixels": 192, "images": 4, "consumers": 1, "weight_stages": 2}),
+    "three images, shared": (SMALL, {**PIXELS, "pixels": 128, "images": 3, "consumers": 2, "schedule": "cooperative"}),
 }  # fmt: skip
 
-BY_CHANNELS: Options = {"rows": "channels", "pixels": 32, "consumers": 2, "strip": 5}
-BY_PIXELS: Options = {"rows": "pixels", "pixels": 64, "consumers": 2, "strip": 7}
+BY_CHANNELS: Options = {**CHANNELS, "consumers": 2}
+BY_PIXELS: Options = {**PIXELS, "consumers": 2, "strip": 7}
 GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "1x3": (make("fprop", 3, 32, 40, (7, 12), (1, 3), pad=(0, 1)), BY_CHANNELS),
     "3x1": (make("fprop", 3, 32, 40, (9, 7), (3, 1), pad=(1, 0)), BY_PIXELS),
@@ -53,9 +80,19 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "dilated": (make("fprop", 2, 32, 40, (9, 15), (3, 3), dilation=(2, 3), pad=(2, 3)), BY_CHANNELS),
     "dilated, no padding": (make("fprop", 2, 16, 40, (12, 13), (3, 3), dilation=2), BY_PIXELS),
     "wide padding": (make("fprop", 2, 16, 40, (4, 3), (3, 3), pad=3), BY_CHANNELS),
-    "one pixel": (make("fprop", 5, 40, 40, (3, 3), (3, 3)), {"rows": "channels", "pixels": 16}),
+    "one pixel": (make("fprop", 5, 40, 40, (3, 3), (3, 3)), {**BY_CHANNELS, "pixels": 16}),
     "bfloat16 to float16": (typed(make("fprop", 2, 16, 72, (6, 7), (3, 3), dtype="bf16"), y="f16"), BY_PIXELS),
-}
+    "stride 2": (make("fprop", 2, 24, 72, (15, 14), (3, 3), stride=2, pad=1), BY_CHANNELS),
+    "stride 2, two blocks": (make("fprop", 2, 72, 24, (15, 14), (3, 3), stride=2, pad=1), BY_PIXELS),
+    "stride 2, dilation 2": (make("fprop", 2, 24, 40, (15, 17), (3, 3), stride=2, dilation=2, pad=2), BY_CHANNELS),
+    "strides 3 and 2": (make("fprop", 2, 16, 40, (19, 15), (5, 3), stride=(3, 2), pad=((2, 1), (1, 0))), BY_PIXELS),
+    "stride 4, filter of 2": (make("fprop", 3, 16, 40, (19, 18), (2, 2), stride=4), BY_CHANNELS),
+    "stride 2, two images": (
+        make("fprop", 3, 24, 40, (9, 10), (3, 3), stride=2, pad=1), {**BY_CHANNELS, "pixels": 96, "images": 2},
+    ),
+    "one axis": (make("fprop", 3, 40, 40, (70,), (5,), pad=2), {**BY_CHANNELS, "strip": 40}),
+    "one axis, stride 2": (make("fprop", 3, 24, 40, (99,), (3,), stride=2, dilation=3), {**BY_PIXELS, "strip": 46}),
+}  # fmt: skip
 
 #: Several operands of one kind at once.
 EPILOGUES = {
@@ -82,16 +119,18 @@ def seed() -> int:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_configuration(name: str, seed: int) -> None:
     problem, options = CONFIGURATIONS[name]
-    made = check_emulated(spec(problem, "tma_patch", {"strip": 5, **options}, "residual"), seed, sms=(2, 4))
+    made = check_emulated(spec(problem, "tma_patch", options, "residual"), seed, sms=(1, 4))
     (launch,) = made.plan.launches
-    assert launch.grid[0] >= 2 * launch.multiple_of, "a block has a second tile"
+    takers = options["consumers"] if options["schedule"] == "pingpong" else 1
+    if options["images"] == 1 and options["pixels"] < 240:
+        assert launch.grid[0] >= 2 * takers * launch.multiple_of, "with few blocks each consumer has a second tile"
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str, seed: int) -> None:
     problem, options = GEOMETRIES[name]
-    fits = {name: min(value, problem.output[1]) if name == "strip" else value for name, value in options.items()}
-    check_emulated(spec(problem, "tma_patch", fits), seed)
+    fits = {name: min(value, problem.output[-1]) if name == "strip" else value for name, value in options.items()}
+    check_emulated(spec(problem, "tma_patch", fits, "residual"), seed)
 
 
 @pytest.mark.parametrize("options", [BY_CHANNELS, BY_PIXELS], ids=["by channels", "by pixels"])
