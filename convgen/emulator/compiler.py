@@ -29,8 +29,6 @@ RUNTIME = _HERE / "runtime"
 SOURCE = "kernel.cu"
 
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-pthread")
-#: A thread's stack is 256 KB (runtime/context.h); a kernel's locals must leave room for the runtime.
-_FRAME = "-Werror=frame-larger-than=196608"
 _UNDEFINED = "-fsanitize=bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift-exponent"
 #: What makes a compiler call the runtime for each access to memory, by family.
 _OUTLINED = {
@@ -40,7 +38,12 @@ _OUTLINED = {
         for option in ("-asan-instrumentation-with-call-threshold=0", "-asan-stack=0", "-asan-globals=0")
     ),
 }
-_FAMILY_ONLY = {"gcc": ("-fno-gnu-unique",), "clang": ()}
+#: A thread's stack is 256 KB (runtime/context.h): a kernel's locals must leave room for the runtime.
+_FRAME = 196608
+_FAMILY_ONLY = {
+    "gcc": ("-fno-gnu-unique", f"-Werror=frame-larger-than={_FRAME}"),
+    "clang": (f"-Wframe-larger-than={_FRAME}", "-Werror=frame-larger-than"),
+}
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     arguments = [
         *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
-        "-fno-exceptions", "-ftrivial-auto-var-init=pattern", _FRAME,
+        "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
     ]  # fmt: skip

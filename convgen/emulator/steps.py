@@ -44,7 +44,8 @@ class Emulation:
         """Runs one kernel.  Raises EmulationError with its findings."""
         grid = launch_grid(step, self.sms)
         parameters = _Parameters(step, buffers, self.seed)
-        regions = [b.region() for b in buffers.values()] + [parameters.buffer.region(writable=False)]
+        named = {p.buffer for p in step.params if p.kind != "int"}
+        regions = [buffers[name].region() for name in sorted(named)] + [parameters.buffer.region(writable=False)]
         failure: list[BaseException] = []
 
         def report(done: int, total: int) -> int:

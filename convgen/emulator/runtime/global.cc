@@ -53,8 +53,12 @@ static void check_global(const void* address, u64 bytes, bool write, int line) {
   fatal("out of bounds", line, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
 }
 
-static void instrumented(u64 address, u64 bytes, bool write, const void* return_address) {
-  if (!current || allowed(address, bytes, write)) return;
+static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, const void* return_address) {
+  if (!current) return;
+  if (allowed(address, bytes, write)) {
+    if (address % alignment == 0) return;
+    fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()), image_offset(return_address));
+  }
   fatal("out of bounds", 0, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(address).c_str()),
         image_offset(return_address));
 }
@@ -127,18 +131,18 @@ using namespace convgen_emulator;
 
 #define CONVGEN_INSTRUMENTED(BYTES)                                                                     \
   CONVGEN_EXPORT void __asan_load##BYTES##_noabort(u64 address) {                                       \
-    instrumented(address, BYTES, false, __builtin_return_address(0));                                   \
+    instrumented(address, BYTES, BYTES, false, __builtin_return_address(0));                            \
   }                                                                                                     \
   CONVGEN_EXPORT void __asan_store##BYTES##_noabort(u64 address) {                                      \
-    instrumented(address, BYTES, true, __builtin_return_address(0));                                    \
+    instrumented(address, BYTES, BYTES, true, __builtin_return_address(0));                             \
   }
 CONVGEN_INSTRUMENTED(1)
 CONVGEN_INSTRUMENTED(2)
 CONVGEN_INSTRUMENTED(4)
 CONVGEN_INSTRUMENTED(8)
 CONVGEN_INSTRUMENTED(16)
-CONVGEN_EXPORT void __asan_loadN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, false, __builtin_return_address(0)); }
-CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, true, __builtin_return_address(0)); }
+CONVGEN_EXPORT void __asan_loadN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, 1, false, __builtin_return_address(0)); }
+CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, 1, true, __builtin_return_address(0)); }
 CONVGEN_EXPORT void __asan_handle_no_return() {}
 
 CONVGEN_EXPORT void __ubsan_handle_out_of_bounds(SourceLocation* where, u64 index) {

@@ -6,6 +6,6 @@ constexpr int first = 1;
 #endif
 extern "C" __global__ __launch_bounds__(32)
 void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
-  const Vec2 pair = *reinterpret_cast<const Vec2*>(in + 2 * threadIdx.x + first);  // expect: misaligned
-  out[threadIdx.x] = u32(pair.x);
+  const u64 pair = *reinterpret_cast<const u64*>(in + 2 * threadIdx.x + first);  // expect: misaligned
+  out[threadIdx.x] = u32(pair);
 }
