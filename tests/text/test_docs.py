@@ -17,7 +17,7 @@ import pytest
 from convgen import driver, strategies
 from convgen.cli import COMMANDS
 from convgen.cli.arguments import Parser
-from convgen.diagnostics import CODES
+from convgen.diagnostics import CODES, SpecError
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.strategies.base import Option
@@ -43,6 +43,13 @@ def every(language: str) -> list:
 @pytest.mark.parametrize("text", every("conv"))
 def test_a_spec_in_the_text_has_no_errors(text):
     assert driver.choose_all(driver.Spec(text))
+
+
+def test_the_error_that_readme_shows_is_what_its_example_gives():
+    (spec,) = blocks(README, "conv")
+    with pytest.raises(SpecError) as error:
+        driver.load(driver.Spec(spec.replace("s=3, c=256]", "s=3, c=128]"), "layer.conv"))
+    assert blocks(README, "text") == [f"{error.value}\n"]
 
 
 @pytest.mark.parametrize("text", every("python"))
