@@ -141,11 +141,16 @@ def runtime_library() -> Path:
 def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     """A generated source as a shared library with one `convgen_call_<entry>` an entry.
 
-    Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
+    CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find; the code is then not
+    optimised.  Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
     """
     compiler = host_compiler()
-    debug = os.environ.get("CONVGEN_EMULATOR_DEBUG")
-    level = ["-O0", "-g"] if debug else ["-O1", "-g1", "-gdwarf-4"]
+    place, level = SOURCE, ["-O1", "-g1", "-gdwarf-4"]
+    if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
+        folder = Path(debug).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SOURCE).write_text(source, encoding="utf-8")
+        place, level = str(folder / SOURCE), ["-O0", "-g"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     arguments = [
         *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
@@ -153,14 +158,8 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
     ]  # fmt: skip
-    entry = f'#include "convgen_emulator.h"\n#include "{SOURCE}"\nu8 shared_memory[1];\n'
-    entry += "".join(f"CONVGEN_ENTRY({name})\n" for name in entries)
-    if debug:  # the debugger finds the source where the user has put it
-        folder = Path(debug)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / SOURCE).write_text(source, encoding="utf-8")
-        arguments.append(f"-fdebug-prefix-map=./={folder.resolve()}/")
-        entry = entry.replace(f'"{SOURCE}"', f'"{folder.resolve() / SOURCE}"')
+    lines = ['#include "convgen_emulator.h"', f'#include "{place}"', "u8 shared_memory[1];"]
+    entry = "\n".join([*lines, *(f"CONVGEN_ENTRY({name})" for name in entries)]) + "\n"
     key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *arguments)
     library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")
     if library is None:

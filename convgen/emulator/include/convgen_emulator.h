@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <utility>
+
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -34,10 +36,14 @@ struct Vec4;
 
 // ---- built-in variables ----------------------------------------------------------------------------------
 
-struct uint3 { u32 x, y, z; };
+struct uint3 {
+  u32 x, y, z;
+};
 
 namespace convgen_emulator {
-struct Place { uint3 thread, block, block_dim, grid_dim; };
+struct Place {
+  uint3 thread, block, block_dim, grid_dim;
+};
 extern __thread const Place* place;  // of the thread that runs
 }  // namespace convgen_emulator
 
@@ -71,9 +77,9 @@ inline T shuffle_value(Shuffle kind, u32 mask, T value, int by, int width, int l
 }
 }  // namespace convgen_emulator
 
-#define CONVGEN_SHUFFLE(NAME, KIND)                                                           \
-  template <class T>                                                                          \
-  inline T NAME(u32 mask, T value, int by, int width = 32, CONVGEN_LINE) {                    \
+#define CONVGEN_SHUFFLE(NAME, KIND)                                                                        \
+  template <class T>                                                                                       \
+  inline T NAME(u32 mask, T value, int by, int width = 32, CONVGEN_LINE) {                                 \
     return convgen_emulator::shuffle_value(convgen_emulator::Shuffle::KIND, mask, value, by, width, line); \
   }
 CONVGEN_SHUFFLE(__shfl_sync, index)
@@ -88,27 +94,31 @@ inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class T>
-inline T __ldg(const T* p) { return *p; }
+inline T __ldg(const T* p) {
+  return *p;
+}
 
-#define CONVGEN_INTEGER_ATOMICS(T)                                                                               \
-  inline T atomicAdd(T* p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }                           \
-  inline T atomicSub(T* p, T v) { return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }                           \
-  inline T atomicAnd(T* p, T v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }                           \
-  inline T atomicOr(T* p, T v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                             \
-  inline T atomicExch(T* p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }                         \
-  inline T atomicCAS(T* p, T expected, T v) {                                                                    \
-    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                     \
-    return expected;                                                                                             \
-  }                                                                                                              \
-  inline T atomicMax(T* p, T v) {                                                                                \
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                \
-    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}    \
-    return old;                                                                                                  \
-  }                                                                                                              \
-  inline T atomicMin(T* p, T v) {                                                                                \
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                                \
-    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}    \
-    return old;                                                                                                  \
+#define CONVGEN_INTEGER_ATOMICS(T)                                                                           \
+  inline T atomicAdd(T* p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }                       \
+  inline T atomicSub(T* p, T v) { return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }                       \
+  inline T atomicAnd(T* p, T v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }                       \
+  inline T atomicOr(T* p, T v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                         \
+  inline T atomicExch(T* p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }                     \
+  inline T atomicCAS(T* p, T expected, T v) {                                                                \
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                 \
+    return expected;                                                                                         \
+  }                                                                                                          \
+  inline T atomicMax(T* p, T v) {                                                                            \
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
+    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
+    }                                                                                                        \
+    return old;                                                                                              \
+  }                                                                                                          \
+  inline T atomicMin(T* p, T v) {                                                                            \
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
+    while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
+    }                                                                                                        \
+    return old;                                                                                              \
   }
 CONVGEN_INTEGER_ATOMICS(int)
 CONVGEN_INTEGER_ATOMICS(u32)
@@ -128,8 +138,8 @@ inline float atomicAdd(float* p, float v) {
 
 // ---- arithmetic ------------------------------------------------------------------------------------------
 
-#define CONVGEN_MIN_MAX(T)                                  \
-  constexpr T min(T a, T b) { return b < a ? b : a; }       \
+#define CONVGEN_MIN_MAX(T)                            \
+  constexpr T min(T a, T b) { return b < a ? b : a; } \
   constexpr T max(T a, T b) { return a < b ? b : a; }
 CONVGEN_MIN_MAX(int)
 CONVGEN_MIN_MAX(u32)
@@ -205,14 +215,24 @@ void setmaxnreg(int registers, bool increase, int line);
 
 bool elect_one(CONVGEN_LINE);
 template <int registers>
-inline void setmaxnreg_dec(CONVGEN_LINE) { convgen_emulator::setmaxnreg(registers, false, line); }
+inline void setmaxnreg_dec(CONVGEN_LINE) {
+  convgen_emulator::setmaxnreg(registers, false, line);
+}
 template <int registers>
-inline void setmaxnreg_inc(CONVGEN_LINE) { convgen_emulator::setmaxnreg(registers, true, line); }
+inline void setmaxnreg_inc(CONVGEN_LINE) {
+  convgen_emulator::setmaxnreg(registers, true, line);
+}
 
-#define CONVGEN_LDMATRIX(SUFFIX, TRANSPOSED)                                                                        \
-  inline void ldmatrix_x1##SUFFIX(u32 (&r)[1], u32 a, CONVGEN_LINE) { convgen_emulator::ldmatrix(r, 1, TRANSPOSED, a, line); } \
-  inline void ldmatrix_x2##SUFFIX(u32 (&r)[2], u32 a, CONVGEN_LINE) { convgen_emulator::ldmatrix(r, 2, TRANSPOSED, a, line); } \
-  inline void ldmatrix_x4##SUFFIX(u32 (&r)[4], u32 a, CONVGEN_LINE) { convgen_emulator::ldmatrix(r, 4, TRANSPOSED, a, line); }
+#define CONVGEN_LDMATRIX(SUFFIX, TRANSPOSED)                         \
+  inline void ldmatrix_x1##SUFFIX(u32(&r)[1], u32 a, CONVGEN_LINE) { \
+    convgen_emulator::ldmatrix(r, 1, TRANSPOSED, a, line);           \
+  }                                                                  \
+  inline void ldmatrix_x2##SUFFIX(u32(&r)[2], u32 a, CONVGEN_LINE) { \
+    convgen_emulator::ldmatrix(r, 2, TRANSPOSED, a, line);           \
+  }                                                                  \
+  inline void ldmatrix_x4##SUFFIX(u32(&r)[4], u32 a, CONVGEN_LINE) { \
+    convgen_emulator::ldmatrix(r, 4, TRANSPOSED, a, line);           \
+  }
 CONVGEN_LDMATRIX(, false)
 CONVGEN_LDMATRIX(_trans, true)
 
@@ -231,10 +251,10 @@ CONVGEN_LDMATRIX(_trans, true)
 CONVGEN_STMATRIX(, false)
 CONVGEN_STMATRIX(_trans, true)
 
-#define CONVGEN_MMA(K, D, C, A, B, A_REGS)                                                                        \
-  inline void mma_m16n8k##K##_##D##_##A##_##B(C (&d)[4], const u32 (&a)[A_REGS], const u32 (&b)[A_REGS / 2],      \
-                                              CONVGEN_LINE) {                                                     \
-    convgen_emulator::mma(d, a, b, K, convgen_emulator::Type::A, convgen_emulator::Type::B, line);                \
+#define CONVGEN_MMA(K, D, C, A, B, A_REGS)                                                                \
+  inline void mma_m16n8k##K##_##D##_##A##_##B(C(&d)[4], const u32(&a)[A_REGS], const u32(&b)[A_REGS / 2], \
+                                              CONVGEN_LINE) {                                             \
+    convgen_emulator::mma(d, a, b, K, convgen_emulator::Type::A, convgen_emulator::Type::B, line);        \
   }
 CONVGEN_MMA(8, f32, float, f16, f16, 2)
 CONVGEN_MMA(16, f32, float, f16, f16, 4)
@@ -255,7 +275,9 @@ namespace convgen_emulator {
 void named_barrier(int barrier, int threads, int line);
 }
 template <int barrier, int threads>
-inline void bar_sync(CONVGEN_LINE) { convgen_emulator::named_barrier(barrier, threads, line); }
+inline void bar_sync(CONVGEN_LINE) {
+  convgen_emulator::named_barrier(barrier, threads, line);
+}
 
 void mbarrier_init(u32 barrier, u32 arrivals, CONVGEN_LINE);
 void fence_mbarrier_init(CONVGEN_LINE);
@@ -282,18 +304,30 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
 void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, int line);
 }  // namespace convgen_emulator
 
-inline void cp_async_4(u32 to, const void* from, u32 n, CONVGEN_LINE) { convgen_emulator::cp_async(to, from, 4, n, line); }
-inline void cp_async_8(u32 to, const void* from, u32 n, CONVGEN_LINE) { convgen_emulator::cp_async(to, from, 8, n, line); }
-inline void cp_async_16(u32 to, const void* from, u32 n, CONVGEN_LINE) { convgen_emulator::cp_async(to, from, 16, n, line); }
+inline void cp_async_4(u32 to, const void* from, u32 n, CONVGEN_LINE) {
+  convgen_emulator::cp_async(to, from, 4, n, line);
+}
+inline void cp_async_8(u32 to, const void* from, u32 n, CONVGEN_LINE) {
+  convgen_emulator::cp_async(to, from, 8, n, line);
+}
+inline void cp_async_16(u32 to, const void* from, u32 n, CONVGEN_LINE) {
+  convgen_emulator::cp_async(to, from, 16, n, line);
+}
 void cp_async_commit_group(CONVGEN_LINE);
 template <int pending>
-inline void cp_async_wait_group(CONVGEN_LINE) { convgen_emulator::cp_async_wait(pending, line); }
+inline void cp_async_wait_group(CONVGEN_LINE) {
+  convgen_emulator::cp_async_wait(pending, line);
+}
 
 void bulk_commit_group(CONVGEN_LINE);
 template <int pending>
-inline void bulk_wait_group(CONVGEN_LINE) { convgen_emulator::bulk_wait(pending, false, line); }
+inline void bulk_wait_group(CONVGEN_LINE) {
+  convgen_emulator::bulk_wait(pending, false, line);
+}
 template <int pending>
-inline void bulk_wait_group_read(CONVGEN_LINE) { convgen_emulator::bulk_wait(pending, true, line); }
+inline void bulk_wait_group_read(CONVGEN_LINE) {
+  convgen_emulator::bulk_wait(pending, true, line);
+}
 void fence_proxy_async_shared(CONVGEN_LINE);
 void prefetch_tensormap(const TensorMap* map, CONVGEN_LINE);
 
@@ -312,39 +346,39 @@ void prefetch_tensormap(const TensorMap* map, CONVGEN_LINE);
 #define CONVGEN_OFFSET_VALUES_4 o0, o1
 #define CONVGEN_OFFSET_VALUES_5 o0, o1, o2
 
-#define CONVGEN_TMA_TILE(RANK)                                                                                       \
-  inline void tma_load_tile_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK,     \
-                                      CONVGEN_LINE) {                                                                \
-    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                    \
-    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, nullptr, 0, line);                           \
-  }                                                                                                                  \
-  inline void tma_load_tile_##RANK##d_multicast(u32 destination, const TensorMap* map, u32 barrier,                  \
-                                                CONVGEN_COORDS_##RANK, u16 blocks, CONVGEN_LINE) {                   \
-    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                    \
-    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, nullptr, blocks, line);                      \
-  }                                                                                                                  \
-  inline void tma_store_tile_##RANK##d(const TensorMap* map, u32 source, CONVGEN_COORDS_##RANK, CONVGEN_LINE) {      \
-    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                    \
-    convgen_emulator::tma_store(map, source, RANK, coords, line);                                                    \
+#define CONVGEN_TMA_TILE(RANK)                                                                                   \
+  inline void tma_load_tile_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK, \
+                                      CONVGEN_LINE) {                                                            \
+    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                \
+    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, nullptr, 0, line);                       \
+  }                                                                                                              \
+  inline void tma_load_tile_##RANK##d_multicast(u32 destination, const TensorMap* map, u32 barrier,              \
+                                                CONVGEN_COORDS_##RANK, u16 blocks, CONVGEN_LINE) {               \
+    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                \
+    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, nullptr, blocks, line);                  \
+  }                                                                                                              \
+  inline void tma_store_tile_##RANK##d(const TensorMap* map, u32 source, CONVGEN_COORDS_##RANK, CONVGEN_LINE) {  \
+    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                \
+    convgen_emulator::tma_store(map, source, RANK, coords, line);                                                \
   }
 CONVGEN_TMA_TILE(2)
 CONVGEN_TMA_TILE(3)
 CONVGEN_TMA_TILE(4)
 CONVGEN_TMA_TILE(5)
 
-#define CONVGEN_TMA_IM2COL(RANK)                                                                                     \
-  inline void tma_load_im2col_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK,   \
-                                        CONVGEN_OFFSETS_##RANK, CONVGEN_LINE) {                                      \
-    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                    \
-    const u16 offsets[] = {CONVGEN_OFFSET_VALUES_##RANK};                                                            \
-    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, offsets, 0, line);                           \
-  }                                                                                                                  \
-  inline void tma_load_im2col_##RANK##d_multicast(u32 destination, const TensorMap* map, u32 barrier,                \
-                                                  CONVGEN_COORDS_##RANK, CONVGEN_OFFSETS_##RANK, u16 blocks,         \
-                                                  CONVGEN_LINE) {                                                    \
-    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                    \
-    const u16 offsets[] = {CONVGEN_OFFSET_VALUES_##RANK};                                                            \
-    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, offsets, blocks, line);                      \
+#define CONVGEN_TMA_IM2COL(RANK)                                                                                   \
+  inline void tma_load_im2col_##RANK##d(u32 destination, const TensorMap* map, u32 barrier, CONVGEN_COORDS_##RANK, \
+                                        CONVGEN_OFFSETS_##RANK, CONVGEN_LINE) {                                    \
+    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                  \
+    const u16 offsets[] = {CONVGEN_OFFSET_VALUES_##RANK};                                                          \
+    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, offsets, 0, line);                         \
+  }                                                                                                                \
+  inline void tma_load_im2col_##RANK##d_multicast(u32 destination, const TensorMap* map, u32 barrier,              \
+                                                  CONVGEN_COORDS_##RANK, CONVGEN_OFFSETS_##RANK, u16 blocks,       \
+                                                  CONVGEN_LINE) {                                                  \
+    const int coords[] = {CONVGEN_VALUES_##RANK};                                                                  \
+    const u16 offsets[] = {CONVGEN_OFFSET_VALUES_##RANK};                                                          \
+    convgen_emulator::tma_load(destination, map, barrier, RANK, coords, offsets, blocks, line);                    \
   }
 CONVGEN_TMA_IM2COL(3)
 CONVGEN_TMA_IM2COL(4)
@@ -366,41 +400,44 @@ void wgmma_wait(int pending, int line);
 void wgmma_fence(CONVGEN_LINE);
 void wgmma_commit_group(CONVGEN_LINE);
 template <int pending>
-inline void wgmma_wait_group(CONVGEN_LINE) { convgen_emulator::wgmma_wait(pending, line); }
+inline void wgmma_wait_group(CONVGEN_LINE) {
+  convgen_emulator::wgmma_wait(pending, line);
+}
 
-#define CONVGEN_WGMMA_BODY(N, K, A, B, A_MAJOR, B_MAJOR, REGISTERS, DESCRIPTOR)                                   \
-  convgen_emulator::wgmma({N, K, convgen_emulator::Type::A, convgen_emulator::Type::B, bool(A_MAJOR), bool(B_MAJOR)}, d, \
-                          REGISTERS, DESCRIPTOR, b, accumulate, line);
-#define CONVGEN_WGMMA(N, K, D, C, A, B)                                                                           \
-  inline void wgmma_m64n##N##k##K##_##D##_##A##_##B(C (&d)[N / 2], u64 a, u64 b, u32 accumulate, CONVGEN_LINE) {   \
-    CONVGEN_WGMMA_BODY(N, K, A, B, 0, 0, nullptr, a)                                                              \
-  }                                                                                                               \
-  inline void wgmma_m64n##N##k##K##_##D##_##A##_##B##_rs(C (&d)[N / 2], const u32 (&a)[4], u64 b, u32 accumulate,  \
-                                                         CONVGEN_LINE) {                                          \
-    CONVGEN_WGMMA_BODY(N, K, A, B, 0, 0, a, 0)                                                                    \
+#define CONVGEN_WGMMA_BODY(N, K, A, B, A_MAJOR, B_MAJOR, REGISTERS, DESCRIPTOR)                                       \
+  convgen_emulator::wgmma({N, K, convgen_emulator::Type::A, convgen_emulator::Type::B, bool(A_MAJOR), bool(B_MAJOR)}, \
+                          d, REGISTERS, DESCRIPTOR, b, accumulate, line);
+#define CONVGEN_WGMMA(N, K, D, C, A, B)                                                                         \
+  inline void wgmma_m64n##N##k##K##_##D##_##A##_##B(C(&d)[N / 2], u64 a, u64 b, u32 accumulate, CONVGEN_LINE) { \
+    CONVGEN_WGMMA_BODY(N, K, A, B, 0, 0, nullptr, a)                                                            \
+  }                                                                                                             \
+  inline void wgmma_m64n##N##k##K##_##D##_##A##_##B##_rs(C(&d)[N / 2], const u32(&a)[4], u64 b, u32 accumulate, \
+                                                         CONVGEN_LINE) {                                        \
+    CONVGEN_WGMMA_BODY(N, K, A, B, 0, 0, a, 0)                                                                  \
   }
 // 16-bit operands may lie along m or n
-#define CONVGEN_WGMMA_16(N, A)                                                                                      \
-  template <int a_major = 0, int b_major = 0>                                                                       \
-  inline void wgmma_m64n##N##k16_f32_##A##_##A(float (&d)[N / 2], u64 a, u64 b, u32 accumulate, CONVGEN_LINE) {      \
-    CONVGEN_WGMMA_BODY(N, 16, A, A, a_major, b_major, nullptr, a)                                                   \
-  }                                                                                                                 \
-  template <int b_major = 0>                                                                                        \
-  inline void wgmma_m64n##N##k16_f32_##A##_##A##_rs(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 accumulate,     \
-                                                    CONVGEN_LINE) {                                                 \
-    CONVGEN_WGMMA_BODY(N, 16, A, A, 0, b_major, a, 0)                                                               \
+#define CONVGEN_WGMMA_16(N, A)                                                                                  \
+  template <int a_major = 0, int b_major = 0>                                                                   \
+  inline void wgmma_m64n##N##k16_f32_##A##_##A(float (&d)[N / 2], u64 a, u64 b, u32 accumulate, CONVGEN_LINE) { \
+    CONVGEN_WGMMA_BODY(N, 16, A, A, a_major, b_major, nullptr, a)                                               \
+  }                                                                                                             \
+  template <int b_major = 0>                                                                                    \
+  inline void wgmma_m64n##N##k16_f32_##A##_##A##_rs(float (&d)[N / 2], const u32(&a)[4], u64 b, u32 accumulate, \
+                                                    CONVGEN_LINE) {                                             \
+    CONVGEN_WGMMA_BODY(N, 16, A, A, 0, b_major, a, 0)                                                           \
   }
 #define CONVGEN_WGMMA_INTEGER(N) CONVGEN_WGMMA(N, 32, s32, int, s8, s8)
-#define CONVGEN_WGMMA_FLOAT(N)                  \
-  CONVGEN_WGMMA_16(N, f16)                      \
-  CONVGEN_WGMMA_16(N, bf16)                     \
-  CONVGEN_WGMMA(N, 8, f32, float, tf32, tf32)   \
-  CONVGEN_WGMMA(N, 32, f32, float, e4m3, e4m3)  \
-  CONVGEN_WGMMA(N, 32, f32, float, e4m3, e5m2)  \
-  CONVGEN_WGMMA(N, 32, f32, float, e5m2, e4m3)  \
+#define CONVGEN_WGMMA_FLOAT(N)                 \
+  CONVGEN_WGMMA_16(N, f16)                     \
+  CONVGEN_WGMMA_16(N, bf16)                    \
+  CONVGEN_WGMMA(N, 8, f32, float, tf32, tf32)  \
+  CONVGEN_WGMMA(N, 32, f32, float, e4m3, e4m3) \
+  CONVGEN_WGMMA(N, 32, f32, float, e4m3, e5m2) \
+  CONVGEN_WGMMA(N, 32, f32, float, e5m2, e4m3) \
   CONVGEN_WGMMA(N, 32, f32, float, e5m2, e5m2)
 // every multiple of 8 for floats; 24 and the multiples of 16 (and 8) for integers
 #define CONVGEN_WGMMA_BOTH(N) CONVGEN_WGMMA_FLOAT(N) CONVGEN_WGMMA_INTEGER(N)
+// clang-format off
 CONVGEN_WGMMA_BOTH(8) CONVGEN_WGMMA_BOTH(16) CONVGEN_WGMMA_BOTH(24) CONVGEN_WGMMA_BOTH(32)
 CONVGEN_WGMMA_FLOAT(40) CONVGEN_WGMMA_BOTH(48) CONVGEN_WGMMA_FLOAT(56) CONVGEN_WGMMA_BOTH(64)
 CONVGEN_WGMMA_FLOAT(72) CONVGEN_WGMMA_BOTH(80) CONVGEN_WGMMA_FLOAT(88) CONVGEN_WGMMA_BOTH(96)
@@ -409,33 +446,22 @@ CONVGEN_WGMMA_FLOAT(136) CONVGEN_WGMMA_BOTH(144) CONVGEN_WGMMA_FLOAT(152) CONVGE
 CONVGEN_WGMMA_FLOAT(168) CONVGEN_WGMMA_BOTH(176) CONVGEN_WGMMA_FLOAT(184) CONVGEN_WGMMA_BOTH(192)
 CONVGEN_WGMMA_FLOAT(200) CONVGEN_WGMMA_BOTH(208) CONVGEN_WGMMA_FLOAT(216) CONVGEN_WGMMA_BOTH(224)
 CONVGEN_WGMMA_FLOAT(232) CONVGEN_WGMMA_BOTH(240) CONVGEN_WGMMA_FLOAT(248) CONVGEN_WGMMA_BOTH(256)
+// clang-format on
 
 // ---- entry points ----------------------------------------------------------------------------------------
 
 namespace convgen_emulator {
-template <class T> struct Bare { using type = T; };
-template <class T> struct Bare<const T> { using type = T; };
-
-// Calls a kernel with its parameters, each given by address; `at` counts through them.
-template <class Kernel> struct Entry;
+// Calls a kernel with its parameters, each given by address.
+template <class... T, size_t... i>
+inline void call(void (*kernel)(T...), void** parameters, std::index_sequence<i...>) {
+  kernel(*static_cast<T*>(parameters[i])...);
+}
 template <class... T>
-struct Entry<void (*)(T...)> {
-  template <class F> static void call(F kernel, void** parameters) { next(kernel, parameters); }
-  template <class F, class... Done>
-  static void next(F kernel, void** parameters, const Done&... done) {
-    if constexpr (sizeof...(Done) == sizeof...(T)) {
-      kernel(done...);
-    } else {
-      next(kernel, parameters, done..., *static_cast<typename Nth<sizeof...(Done), T...>::type*>(parameters[sizeof...(Done)]));
-    }
-  }
-  template <unsigned n, class First, class... Rest> struct Nth { using type = typename Nth<n - 1, Rest...>::type; };
-  template <class First, class... Rest> struct Nth<0, First, Rest...> { using type = First; };
-};
+inline void call(void (*kernel)(T...), void** parameters) {
+  call(kernel, parameters, std::index_sequence_for<T...>());
+}
 }  // namespace convgen_emulator
 
 // Makes `convgen_call_<kernel>`, which the runtime calls in every thread.
-#define CONVGEN_ENTRY(KERNEL)                                                                 \
-  extern "C" void convgen_call_##KERNEL(void** parameters) {                                  \
-    convgen_emulator::Entry<decltype(&KERNEL)>::call(&KERNEL, parameters);                    \
-  }
+#define CONVGEN_ENTRY(KERNEL) \
+  extern "C" void convgen_call_##KERNEL(void** parameters) { convgen_emulator::call(&KERNEL, parameters); }

@@ -34,7 +34,8 @@ static void meet(const char* what, Lanes who, u32 mask, int line, void* argument
   Warp* warp = t->warp;
   const bool aligned = who != Lanes::masked;
   if (aligned) mask = who == Lanes::all ? warp->lanes : warp->alive;
-  if (!(mask & t->bit)) fatal("divergence", line, format("%s with mask 0x%08x, in which lane %u is not", what, mask, t->lane));
+  if (!(mask & t->bit))
+    fatal("divergence", line, format("%s with mask 0x%08x, in which lane %u is not", what, mask, t->lane));
   if (mask & ~warp->alive) {
     fatal("divergence", line, format("%s by lanes of which some have exited (0x%08x)", what, mask & ~warp->alive));
   }
@@ -45,8 +46,8 @@ static void meet(const char* what, Lanes who, u32 mask, int line, void* argument
       r = other.get();
     } else if (aligned && other->aligned) {
       fatal("divergence", line,
-            format("lane %u is at %s while lanes 0x%08x of its warp are at %s of line %d", t->lane, what, other->arrived,
-                   other->what, other->line));
+            format("lane %u is at %s while lanes 0x%08x of its warp are at %s of line %d", t->lane, what,
+                   other->arrived, other->what, other->line));
     }
   }
   if (!r) {
@@ -78,7 +79,8 @@ static void lanes_exit(Thread* t) {
     Rendezvous* r = warp->open[i].get();
     if (!(r->mask & t->bit)) continue;
     if (!r->exits_count) {
-      fatal("divergence", r->line, format("lane %u exits while lanes 0x%08x of its warp are at %s", t->lane, r->arrived, r->what));
+      fatal("divergence", r->line,
+            format("lane %u exits while lanes 0x%08x of its warp are at %s", t->lane, r->arrived, r->what));
     }
     r->mask &= ~t->bit;
     if (r->arrived == r->mask) {
@@ -128,7 +130,8 @@ static void arrive_named(Rendezvous& r) {
   NamedBarrier& b = block->named[first->barrier];
   if (b.arrived && b.expected != first->threads) {
     fatal("barrier", r.line,
-          format("barrier %d is used here for %u threads and at line %d for %u", first->barrier, first->threads, b.line, b.expected));
+          format("barrier %d is used here for %u threads and at line %d for %u", first->barrier, first->threads, b.line,
+                 b.expected));
   }
   b.expected = first->threads;
   b.line = r.line;
@@ -137,7 +140,8 @@ static void arrive_named(Rendezvous& r) {
   }
   b.arrived += u32(__builtin_popcount(r.mask));
   if (b.expected && b.arrived > b.expected) {
-    fatal("barrier", r.line, format("%u threads arrive at barrier %d, which is for %u", b.arrived, first->barrier, b.expected));
+    fatal("barrier", r.line,
+          format("%u threads arrive at barrier %d, which is for %u", b.arrived, first->barrier, b.expected));
   }
   if (full(b, block)) release(b);
 }
@@ -148,7 +152,8 @@ void named_barrier(int barrier, int threads, int line) {
   if (barrier < 0 || barrier > 15) fatal("barrier", line, format("there is no barrier %d: a block has 16", barrier));
   if (threads % 32) fatal("barrier", line, format("barrier for %d threads: not a multiple of 32", threads));
   BarrierArrival arrival{barrier, u32(threads), 0};
-  meet(threads ? "bar_sync" : "__syncthreads", threads ? Lanes::all : Lanes::not_exited, 0, line, &arrival, arrive_named);
+  meet(threads ? "bar_sync" : "__syncthreads", threads ? Lanes::all : Lanes::not_exited, 0, line, &arrival,
+       arrive_named);
   NamedBarrier& b = t->block->named[barrier];
   while (b.generation == arrival.generation) sleep({WaitFor::named_barrier, line, &b, u32(barrier)});
 }
@@ -290,7 +295,8 @@ void mbarrier_init(u32 address, u32 arrivals, int line) {
   if (block->mbarriers.count(offset)) {
     fatal("barrier", line, format("the mbarrier at %s is initialised twice", shared_name(block, offset).c_str()));
   }
-  check_write(block, offset, mbarrier_bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::barrier, "puts an mbarrier on");
+  check_write(block, offset, mbarrier_bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::barrier,
+              "puts an mbarrier on");
   Mbarrier& b = block->mbarriers[offset];
   b.offset = offset;
   b.line = line;

@@ -53,7 +53,9 @@ constexpr int saved_words = 6, start_word = 4;  // r15 r14 r13 r12 rbx rbp, then
 #else
 #define CONVGEN_SYMBOL(name) #name
 #endif
-asm(".text\n.p2align 2\n.globl " CONVGEN_SYMBOL(convgen_switch) "\n" CONVGEN_SYMBOL(convgen_switch) R"(:
+asm(".text\n.p2align 2\n"
+    ".globl " CONVGEN_SYMBOL(convgen_switch) "\n" CONVGEN_SYMBOL(convgen_switch) ":\n"
+    R"(
   sub sp, sp, #160
   stp x19, x20, [sp, #0]
   stp x21, x22, [sp, #16]
@@ -81,10 +83,10 @@ asm(".text\n.p2align 2\n.globl " CONVGEN_SYMBOL(convgen_switch) "\n" CONVGEN_SYM
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
   ret
-)" ".globl " CONVGEN_SYMBOL(convgen_fiber_start) "\n" CONVGEN_SYMBOL(convgen_fiber_start) R"(:
-  blr x19
-  brk #1
-)");
+)"
+    ".globl " CONVGEN_SYMBOL(convgen_fiber_start) "\n" CONVGEN_SYMBOL(convgen_fiber_start) ":\n"
+    "  blr x19\n"
+    "  brk #1\n");
 constexpr int saved_words = 20, start_word = 0, link_word = 11;
 #else
 #error "the emulator switches fibers on x86-64 and on 64-bit ARM"

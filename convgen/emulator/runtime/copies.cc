@@ -6,7 +6,9 @@ namespace convgen_emulator {
 
 // ---- groups ----------------------------------------------------------------------------------------------
 
-static bool sleeps_for(const Thread* t, WaitFor what, u32 group) { return t->wait.what == what && group < t->wait.value; }
+static bool sleeps_for(const Thread* t, WaitFor what, u32 group) {
+  return t->wait.what == what && group < t->wait.value;
+}
 
 static void commit(Groups& groups) {
   groups.reading.push_back(0);
@@ -55,9 +57,11 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
   Block* block = t->block;
   check_aligned(destination, bytes, "cp.async", line);
   const u32 offset = shared_offset(block, destination, bytes, "cp.async", line);
-  if (source_bytes > bytes) fatal("out of bounds", line, format("cp.async of %u bytes from a source of %u", bytes, source_bytes));
+  if (source_bytes > bytes)
+    fatal("out of bounds", line, format("cp.async of %u bytes from a source of %u", bytes, source_bytes));
   if (source_bytes) {
-    if (reinterpret_cast<u64>(source) % bytes) fatal("misaligned", line, format("cp.async of %u bytes from %p", bytes, source));
+    if (reinterpret_cast<u64>(source) % bytes)
+      fatal("misaligned", line, format("cp.async of %u bytes from %p", bytes, source));
     check_global(source, source_bytes, false, line);
   }
   use(t->copies, block);
@@ -67,24 +71,29 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
   copy->source = source;
   copy->source_bytes = source_bytes;
   copy->group = t->copies.committed();
-  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, copy->group + 1}, line}, Content::in_flight, "copies to");
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, copy->group + 1}, line},
+              Content::in_flight, "copies to");
   memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
   ++t->copies.writing[copy->group];
   start(std::move(copy));
 }
 
-void cp_async_wait(int pending, int line) { wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, line); }
+void cp_async_wait(int pending, int line) {
+  wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, line);
+}
 
 // ---- tensor maps -----------------------------------------------------------------------------------------
 
 static const Map& find_map(const TensorMap* map, int rank, bool im2col, int line) {
   MapHandle handle;
   memcpy(&handle, map, sizeof handle);
-  if (handle.magic != map_magic) fatal("tensor map", line, "this is no tensor map: a const __grid_constant__ parameter is due");
+  if (handle.magic != map_magic)
+    fatal("tensor map", line, "this is no tensor map: a const __grid_constant__ parameter is due");
   const Map& m = *handle.map;
   if (int(m.rank) != rank || bool(m.im2col) != im2col) {
-    fatal("tensor map", line, format("a %s copy of rank %d with an %s map of rank %u", im2col ? "im2col" : "tiled", rank,
-                                     m.im2col ? "im2col" : "tiled", m.rank));
+    fatal("tensor map", line,
+          format("a %s copy of rank %d with an %s map of rank %u", im2col ? "im2col" : "tiled", rank,
+                 m.im2col ? "im2col" : "tiled", m.rank));
   }
   return m;
 }
@@ -212,9 +221,10 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   check_box(block, destination, box, "a TMA load", line);
   Mbarrier& b = use_mbarrier(block, barrier, line);
   if (!b.fenced && !t->clock.fenced.covers(b.initialised)) {
-    finding("proxy fence", line,
-            format("completes on the mbarrier at %s, whose initialisation at line %d no fence_mbarrier_init has followed",
-                   shared_name(block, b.offset).c_str(), b.line));
+    finding(
+        "proxy fence", line,
+        format("completes on the mbarrier at %s, whose initialisation at line %d no fence_mbarrier_init has followed",
+               shared_name(block, b.offset).c_str(), b.line));
   }
   auto load = std::make_unique<TmaLoad>(line, block, t);
   load->map = &m;
@@ -229,8 +239,8 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   start(std::move(load));
 }
 
-void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, const int* coords, const u16* offsets, u32 blocks,
-              int line) {
+void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, const int* coords, const u16* offsets,
+              u32 blocks, int line) {
   preemption_point();
   Block* block = current->block;
   const Map& m = find_map(map, rank, offsets != nullptr, line);
@@ -239,10 +249,12 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
   if (!blocks) return load_into(block, m, c, destination, barrier, line);
   auto& all = block->cluster->blocks;
-  if (blocks >> all.size()) fatal("out of bounds", line, format("multicast to 0x%x in a cluster of %zu blocks", blocks, all.size()));
+  if (blocks >> all.size())
+    fatal("out of bounds", line, format("multicast to 0x%x in a cluster of %zu blocks", blocks, all.size()));
   for (auto& other : all) {
     if (!(blocks >> other->rank & 1)) continue;
-    if (!other->alive) fatal("out of bounds", line, format("multicast to block %u of the cluster, which has exited", other->rank));
+    if (!other->alive)
+      fatal("out of bounds", line, format("multicast to block %u of the cluster, which has exited", other->rank));
     load_into(other.get(), m, c, destination, barrier, line);
   }
 }
@@ -275,7 +287,8 @@ struct TmaStore : Operation {
       each_row(m, coords, [&](u32 row, u64 to, bool inside) {
         if (!inside || columns.first >= columns.last) return;
         memcpy(reinterpret_cast<void*>(to + (long long)(coords.at[0] + int(columns.first)) * m.element_bytes),
-               &data[row * box.row_bytes + columns.first * m.element_bytes], (columns.last - columns.first) * m.element_bytes);
+               &data[row * box.row_bytes + columns.first * m.element_bytes],
+               (columns.last - columns.first) * m.element_bytes);
       });
       --groups.writing[group];
     }

@@ -22,7 +22,9 @@ static std::string describe_global(u64 address) {
   u64 distance = ~0ull;
   for (u32 i = 0; i < machine->request->region_count; ++i) {
     const Region& r = machine->request->regions[i];
-    const u64 away = address < r.base ? r.base - address : address >= r.base + r.bytes ? address - (r.base + r.bytes) : 0;
+    const u64 away = address < r.base              ? r.base - address
+                     : address >= r.base + r.bytes ? address - (r.base + r.bytes)
+                                                   : 0;
     if (away < distance) {
       distance = away;
       nearest = &r;
@@ -31,8 +33,8 @@ static std::string describe_global(u64 address) {
   if (!nearest || distance > 1ull << 36) return format("address 0x%llx, far from every buffer", address);
   const long long offset = (long long)(address - nearest->base);
   const u64 size = nearest->element_bytes ? nearest->element_bytes : 1;
-  return format("%s[%lld] (byte %lld of %llu)", nearest->name, (offset - (offset < 0 ? (long long)size - 1 : 0)) / (long long)size,
-                offset, nearest->bytes);
+  return format("%s[%lld] (byte %lld of %llu)", nearest->name,
+                (offset - (offset < 0 ? (long long)size - 1 : 0)) / (long long)size, offset, nearest->bytes);
 }
 
 // Whether the kernel may touch it; the common answers first.
@@ -50,16 +52,22 @@ static bool allowed(u64 address, u64 bytes, bool write) {
 
 static void check_global(const void* address, u64 bytes, bool write, int line) {
   if (allowed(u64(address), bytes, write)) return;
-  fatal("out of bounds", line, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
+  fatal("out of bounds", line,
+        format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
 }
 
 static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, const void* return_address) {
   if (!current) return;
+  constexpr u32 often = 1 << 20;
+  static thread_local u32 accesses;
+  if (++accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
   if (allowed(address, bytes, write)) {
     if (address % alignment == 0) return;
-    fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()), image_offset(return_address));
+    fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()),
+          image_offset(return_address));
   }
-  fatal("out of bounds", 0, format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(address).c_str()),
+  fatal("out of bounds", 0,
+        format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(address).c_str()),
         image_offset(return_address));
 }
 
@@ -92,7 +100,8 @@ static void on_fault(int signal, siginfo_t* info, void*) {
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
   const u64 address = u64(info->si_addr);
   if (signal == SIGFPE) fatal("arithmetic", current->wait.line, "divides by zero");
-  if (address >= u64(current->stack) - 65536 && address < u64(current->stack)) fatal("stack", 0, "the thread's local variables do not fit its stack");
+  if (address >= u64(current->stack) - 65536 && address < u64(current->stack))
+    fatal("stack", 0, "the thread's local variables do not fit its stack");
   fatal("out of bounds", 0, format("touches %s", describe_global(address).c_str()));
 }
 
@@ -129,20 +138,24 @@ using namespace convgen_emulator;
 
 #define CONVGEN_EXPORT extern "C" __attribute__((visibility("default")))
 
-#define CONVGEN_INSTRUMENTED(BYTES)                                                                     \
-  CONVGEN_EXPORT void __asan_load##BYTES##_noabort(u64 address) {                                       \
-    instrumented(address, BYTES, BYTES, false, __builtin_return_address(0));                            \
-  }                                                                                                     \
-  CONVGEN_EXPORT void __asan_store##BYTES##_noabort(u64 address) {                                      \
-    instrumented(address, BYTES, BYTES, true, __builtin_return_address(0));                             \
+#define CONVGEN_INSTRUMENTED(BYTES)                                          \
+  CONVGEN_EXPORT void __asan_load##BYTES##_noabort(u64 address) {            \
+    instrumented(address, BYTES, BYTES, false, __builtin_return_address(0)); \
+  }                                                                          \
+  CONVGEN_EXPORT void __asan_store##BYTES##_noabort(u64 address) {           \
+    instrumented(address, BYTES, BYTES, true, __builtin_return_address(0));  \
   }
 CONVGEN_INSTRUMENTED(1)
 CONVGEN_INSTRUMENTED(2)
 CONVGEN_INSTRUMENTED(4)
 CONVGEN_INSTRUMENTED(8)
 CONVGEN_INSTRUMENTED(16)
-CONVGEN_EXPORT void __asan_loadN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, 1, false, __builtin_return_address(0)); }
-CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) { instrumented(address, bytes, 1, true, __builtin_return_address(0)); }
+CONVGEN_EXPORT void __asan_loadN_noabort(u64 address, u64 bytes) {
+  instrumented(address, bytes, 1, false, __builtin_return_address(0));
+}
+CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) {
+  instrumented(address, bytes, 1, true, __builtin_return_address(0));
+}
 CONVGEN_EXPORT void __asan_handle_no_return() {}
 
 CONVGEN_EXPORT void __ubsan_handle_out_of_bounds(SourceLocation* where, u64 index) {
@@ -150,11 +163,13 @@ CONVGEN_EXPORT void __ubsan_handle_out_of_bounds(SourceLocation* where, u64 inde
 }
 CONVGEN_EXPORT void __ubsan_handle_type_mismatch_v1(SourceLocation* where, u64 address) {
   const u8 alignment = reinterpret_cast<const u8*>(where + 1)[sizeof(void*)];  // its logarithm
-  undefined(*where, "misaligned", format("%s, which is not a multiple of %u bytes", describe_global(address).c_str(), 1u << alignment));
+  undefined(*where, "misaligned",
+            format("%s, which is not a multiple of %u bytes", describe_global(address).c_str(), 1u << alignment));
 }
-#define CONVGEN_OVERFLOW(NAME, SIGN)                                                                                        \
-  CONVGEN_EXPORT void __ubsan_handle_##NAME##_overflow(SourceLocation* where, u64 left, u64 right) {                        \
-    undefined(*where, "overflow", format("%lld " SIGN " %lld does not fit its type", (long long)left, (long long)right));   \
+#define CONVGEN_OVERFLOW(NAME, SIGN)                                                                  \
+  CONVGEN_EXPORT void __ubsan_handle_##NAME##_overflow(SourceLocation* where, u64 left, u64 right) {  \
+    undefined(*where, "overflow",                                                                     \
+              format("%lld " SIGN " %lld does not fit its type", (long long)left, (long long)right)); \
   }
 CONVGEN_OVERFLOW(add, "+")
 CONVGEN_OVERFLOW(sub, "-")

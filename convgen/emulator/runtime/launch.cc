@@ -15,6 +15,8 @@ static double seconds() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
+constexpr double report_interval = 0.1;  // seconds
+
 struct Work {
   const Request* request;
   Report report;
@@ -24,7 +26,8 @@ struct Work {
 
   bool go_on() const { return !interrupted; }
   void progress() {
-    if (request->progress && request->progress(done * request->cluster, u32(order.size()) * request->cluster)) interrupted = true;
+    if (request->progress && request->progress(done * request->cluster, u32(order.size()) * request->cluster))
+      interrupted = true;
   }
 };
 
@@ -36,7 +39,7 @@ static void work_on(Work& work, bool main) {
   m.report = &work.report;
   double last = seconds();
   m.poll = [&] {
-    if (main && seconds() - last > 0.1) {
+    if (main && seconds() - last > report_interval) {
       last = seconds();
       work.progress();
     }
@@ -48,7 +51,7 @@ static void work_on(Work& work, bool main) {
     if (i >= work.order.size() || !work.go_on() || !work.report.empty()) break;
     run_cluster(work.order[i]);
     ++work.done;
-    if (main && (seconds() - last > 0.1 || work.done == work.order.size())) {
+    if (main && (seconds() - last > report_interval || work.done == work.order.size())) {
       last = seconds();
       work.progress();
     }

@@ -51,7 +51,8 @@ struct WholeWarp {
 
 static void check_aligned(u32 address, u32 alignment, const char* what, int line) {
   if (address % alignment == 0) return;
-  fatal("misaligned", line, format("%s at shared address 0x%x, which is not a multiple of %u", what, address, alignment));
+  fatal("misaligned", line,
+        format("%s at shared address 0x%x, which is not a multiple of %u", what, address, alignment));
 }
 
 // The offset of an address in a block's shared memory, all of whose `bytes` must be inside.
@@ -80,14 +81,15 @@ static void read_cell(Cell& cell, const Block* block, u32 offset, const View& vi
       finding("barrier", access.line, format("%s %s, which holds an mbarrier", what, where().c_str()));
       break;
     case Content::in_flight:
-      finding("in flight", access.line,
-              format("%s %s while the copy of line %d is still on its way there", what, where().c_str(), cell.write.line));
+      finding(
+          "in flight", access.line,
+          format("%s %s while the copy of line %d is still on its way there", what, where().c_str(), cell.write.line));
       break;
     case Content::asynchronous:
       if (!view.seen(cell.write.epoch)) {
         finding("race", access.line,
-                format("%s %s, where the copy of line %d has landed, without having waited for it", what, where().c_str(),
-                       cell.write.line));
+                format("%s %s, where the copy of line %d has landed, without having waited for it", what,
+                       where().c_str(), cell.write.line));
       }
       break;
     case Content::ordinary:
@@ -97,8 +99,8 @@ static void read_cell(Cell& cell, const Block* block, u32 offset, const View& vi
                        agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line));
       } else if (proxy == Proxy::asynchronous && !view.fenced(cell.write.epoch)) {
         finding("proxy fence", access.line,
-                format("%s %s, which %s wrote at line %d, with no fence_proxy_async_shared between", what, where().c_str(),
-                       agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line));
+                format("%s %s, which %s wrote at line %d, with no fence_proxy_async_shared between", what,
+                       where().c_str(), agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line));
       }
       break;
     case Content::split: break;
@@ -118,8 +120,9 @@ static void write_cell(Cell& cell, const Block* block, u32 offset, const View& v
     finding("in flight", access.line,
             format("%s %s while the copy of line %d is on its way there", what, where().c_str(), cell.write.line));
   } else if (cell.content != Content::nothing && !view.seen(cell.write.epoch)) {
-    finding("race", access.line,
-            format("%s %s, which line %d wrote, with no synchronisation between", what, where().c_str(), cell.write.line));
+    finding(
+        "race", access.line,
+        format("%s %s, which line %d wrote, with no synchronisation between", what, where().c_str(), cell.write.line));
   } else if (cell.content == Content::ordinary && proxy == Proxy::asynchronous && !view.fenced(cell.write.epoch)) {
     finding("proxy fence", access.line,
             format("%s %s, which line %d wrote, with no fence_proxy_async_shared between", what, where().c_str(),
@@ -147,7 +150,8 @@ static void check_write(Block* block, u32 offset, u32 bytes, const View& view, P
                         Content content, const char* what) {
   if (!machine->request->checks) return;
   u32 at = offset;
-  block->shadow.each(offset, bytes, [&](Cell& cell) { write_cell(cell, block, at++, view, proxy, access, content, what); });
+  block->shadow.each(offset, bytes,
+                     [&](Cell& cell) { write_cell(cell, block, at++, view, proxy, access, content, what); });
 }
 
 // What was on its way has landed: from now on `epoch` tells who may read it.
@@ -165,7 +169,8 @@ static void check_landed(Block* block, u32 offset, u32 bytes, int line, Content 
 // The block of this cluster whose shared memory (or barrier) is meant.
 static Block* peer(u32 rank, const char* what, int line) {
   auto& blocks = current->block->cluster->blocks;
-  if (rank >= blocks.size()) fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
+  if (rank >= blocks.size())
+    fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
   Block* block = blocks[rank].get();
   if (!block->alive) fatal("out of bounds", line, format("%s block %u of the cluster, which has exited", what, rank));
   if (block != current->block) block->visits[current->agent] = {now(current), line};
@@ -192,7 +197,9 @@ static void store(u32 address, const void* from, u32 bytes, int line) {
 
 using namespace convgen_emulator;
 
-struct alignas(16) Vec4 { u32 x, y, z, w; };
+struct alignas(16) Vec4 {
+  u32 x, y, z, w;
+};
 
 u32 shared_address(const void*, int) { return current->block->base; }
 

@@ -84,9 +84,18 @@ struct Decoder {
       u16 word;
       u32 wide;
       switch (t) {
-        case Type::f16: memcpy(&word, bytes + 2 * i, 2); *to = half[word]; break;
-        case Type::bf16: memcpy(&word, bytes + 2 * i, 2); *to = decode_bf16(word); break;
-        case Type::tf32: memcpy(&wide, bytes + 4 * i, 4); *to = __uint_as_float(wide & 0xffffe000); break;
+        case Type::f16:
+          memcpy(&word, bytes + 2 * i, 2);
+          *to = half[word];
+          break;
+        case Type::bf16:
+          memcpy(&word, bytes + 2 * i, 2);
+          *to = decode_bf16(word);
+          break;
+        case Type::tf32:
+          memcpy(&wide, bytes + 4 * i, 4);
+          *to = __uint_as_float(wide & 0xffffe000);
+          break;
         case Type::e4m3: *to = small[0][bytes[i]]; break;
         case Type::e5m2: *to = small[1][bytes[i]]; break;
         case Type::s8: *to = small[2][bytes[i]]; break;

@@ -24,9 +24,9 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
 struct Finding {
   const char* kind;
   std::string message;
-  int line;          // of the generated file; 0 where `address` tells it
-  u64 address;       // of the machine instruction, less the image's base; 0 where `line` tells it
-  u32 block;         // flat index in the grid
+  int line;     // of the generated file; 0 where `address` tells it
+  u64 address;  // of the machine instruction, less the image's base; 0 where `line` tells it
+  u32 block;    // flat index in the grid
   std::vector<u32> threads;
 };
 
@@ -55,8 +55,8 @@ class Report {
     std::string text = "[";
     for (const Finding& f : findings_) {
       text += text.size() > 1 ? ",{" : "{";
-      text += format("\"kind\":\"%s\",\"line\":%d,\"address\":%llu,\"block\":%u,\"threads\":[", f.kind, f.line, f.address,
-                     f.block);
+      text += format("\"kind\":\"%s\",\"line\":%d,\"address\":%llu,\"block\":%u,\"threads\":[", f.kind, f.line,
+                     f.address, f.block);
       for (size_t i = 0; i < f.threads.size(); ++i) text += format(i ? ",%u" : "%u", f.threads[i]);
       text += "],\"message\":\"";
       for (char c : f.message) {

@@ -74,12 +74,17 @@ static void sleep(const Wait& wait) {
   to_scheduler();
 }
 
-// A place where another thread may go first.
-static void preemption_point() {
-  const bool yields = current->slow;  // an operation may be due, too
-  if (!yields && !chance(machine->temper.preempt)) return;
+static void set_aside() {
   enqueue(current);
   to_scheduler();
+}
+
+// A place where another thread may go first.
+static void preemption_point() {
+  constexpr u32 often = 1 << 16;
+  static thread_local u32 calls;
+  // a starved thread lets operations go first, too; a loop without end must not lock the caller out
+  if (current->slow || chance(machine->temper.preempt) || ++calls % often == 0) set_aside();
 }
 
 static Agent new_agent(Block* block) { return block->cluster->agents++; }
@@ -129,8 +134,9 @@ static bool deliver(bool needed_only) {
   for (size_t i = 0; i < pending.size(); ++i) {
     if (!pending[i]->ready() || (needed_only && !pending[i]->needed())) continue;
     ++count;
-    const bool better = machine->temper.order == Order::any ? machine->random.below(count) == 0  // the same chance for each
-                                                            : pending[i]->rank > pending[chosen]->rank;
+    const bool better = machine->temper.order == Order::any
+                            ? machine->random.below(count) == 0  // the same chance for each
+                            : pending[i]->rank > pending[chosen]->rank;
     if (count == 1 || better) chosen = i;
   }
   if (count) perform(chosen);
@@ -148,9 +154,10 @@ static Thread* choose(std::vector<Thread*>& threads) {
 // ---- deadlock --------------------------------------------------------------------------------------------
 
 static std::string describe(const Mbarrier& b, const Block* block, u32 parity) {
-  return format("waits for the phase of parity %u on the mbarrier at %s (initialised at line %d): it is in phase %u, of "
-                "parity %u, which lacks %d of %u arrivals and %lld bytes",
-                parity, shared_name(block, b.offset).c_str(), b.line, b.phase, b.phase & 1, b.pending, b.arrivals, b.bytes);
+  return format(
+      "waits for the phase of parity %u on the mbarrier at %s (initialised at line %d): it is in phase %u, of "
+      "parity %u, which lacks %d of %u arrivals and %lld bytes",
+      parity, shared_name(block, b.offset).c_str(), b.line, b.phase, b.phase & 1, b.pending, b.arrivals, b.bytes);
 }
 
 static std::string describe(const Thread& t) {
@@ -271,16 +278,18 @@ static void check_left_over() {
     for (auto& [agent, visit] : block->visits) {
       if (block->exits.covers(visit.epoch)) continue;
       add_finding("out of bounds", visit.line,
-                  format("block %u of the cluster may have exited by then: nothing orders this access before its end", block->rank),
+                  format("block %u of the cluster may have exited by then: nothing orders this access before its end",
+                         block->rank),
                   block->threads[0].get());
     }
     for (auto& [offset, b] : block->mbarriers) {
       if (b.landed_line) add_finding("in flight at exit", b.landed_line, load_not_waited, block->threads[0].get());
       if (b.bytes == 0) continue;
-      add_finding("transaction count", b.line,
-                  format("the mbarrier at %s is left %lld bytes short of what was expected: loads and expected bytes differ",
-                         shared_name(block.get(), offset).c_str(), b.bytes),
-                  block->threads[0].get());
+      add_finding(
+          "transaction count", b.line,
+          format("the mbarrier at %s is left %lld bytes short of what was expected: loads and expected bytes differ",
+                 shared_name(block.get(), offset).c_str(), b.bytes),
+          block->threads[0].get());
     }
   }
 }
@@ -302,7 +311,7 @@ static void run_cluster(u32 index) {
   m.pending.clear();
   build_cluster(index);
   for (u32 steps = 1; m.cluster->alive && !m.stop; ++steps) {
-    if (steps % 4096 == 0 && !m.poll()) m.stop = true;
+    if (steps % 256 == 0 && !m.poll()) m.stop = true;
     if (chance(m.temper.deliver)) deliver(false);
     if (!m.runnable.empty()) {
       resume(choose(m.runnable));

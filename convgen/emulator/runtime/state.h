@@ -27,7 +27,18 @@ struct Accumulators;
 
 // ---- waiting ---------------------------------------------------------------------------------------------
 
-enum class WaitFor { nothing, warp, named_barrier, cluster_barrier, mbarrier, cp_async, bulk, bulk_read, wgmma, registers };
+enum class WaitFor {
+  nothing,
+  warp,
+  named_barrier,
+  cluster_barrier,
+  mbarrier,
+  cp_async,
+  bulk,
+  bulk_read,
+  wgmma,
+  registers
+};
 
 // What a thread that sleeps waits for; equal waits are reported together.
 struct Wait {
@@ -83,10 +94,10 @@ struct Operation {
   Thread* issuer;
   Operation(int line, Block* block, Thread* issuer) : line(line), block(block), issuer(issuer) {}
   virtual ~Operation() = default;
-  virtual bool ready() const { return true; }   // may happen now
-  virtual bool needed() const = 0;              // somebody waits for it
-  virtual bool perform() = 0;                   // happens; false: it is not over yet
-  virtual const char* left_over() const = 0;    // what is wrong when the block ends before; null: nothing
+  virtual bool ready() const { return true; }  // may happen now
+  virtual bool needed() const = 0;             // somebody waits for it
+  virtual bool perform() = 0;                  // happens; false: it is not over yet
+  virtual const char* left_over() const = 0;   // what is wrong when the block ends before; null: nothing
 };
 
 // Copies of one thread in groups: cp.async, or TMA stores.
@@ -200,8 +211,8 @@ enum class Order : u8 { newest_first, by_rank, any };
 // How a seed disturbs time.
 struct Temper {
   Order order = Order::newest_first;
-  u32 deliver = 0;  // in 1024: an operation happens before anybody needs it
-  u32 preempt = 0;  // in 1024: a thread is set aside at a call
+  u32 deliver = 0;      // in 1024: an operation happens before anybody needs it
+  u32 preempt = 0;      // in 1024: a thread is set aside at a call
   bool starve = false;  // one warpgroup of a block runs only when nothing else can go on
 };
 

@@ -81,7 +81,8 @@ static void ldmatrix_lanes(Rendezvous& r) {
   u32 offsets[32];
   matrix_rows(r, access, offsets);
   for (int i = 0; i < 8 * access.count; ++i) {
-    check_read(block, offsets[i], row_bytes, WholeWarp{r.warp}, Proxy::ordinary, {now(r.warp->threads[i]), r.line}, "reads");
+    check_read(block, offsets[i], row_bytes, WholeWarp{r.warp}, Proxy::ordinary, {now(r.warp->threads[i]), r.line},
+               "reads");
   }
   each_element(access.count, access.transposed, [&](int matrix, int row, int column, int lane, int half) {
     u16* to = reinterpret_cast<u16*>(&static_cast<MatrixAccess*>(r.arguments[lane])->r[matrix]) + half;
@@ -96,7 +97,8 @@ static void stmatrix_lanes(Rendezvous& r) {
   matrix_rows(r, access, offsets);
   for (int i = 0; i < 8 * access.count; ++i) {
     const Thread* t = r.warp->threads[i];
-    check_write(block, offsets[i], row_bytes, OneThread{t}, Proxy::ordinary, {now(t), r.line}, Content::ordinary, "writes");
+    check_write(block, offsets[i], row_bytes, OneThread{t}, Proxy::ordinary, {now(t), r.line}, Content::ordinary,
+                "writes");
   }
   each_element(access.count, access.transposed, [&](int matrix, int row, int column, int lane, int half) {
     const u16* from = reinterpret_cast<const u16*>(&static_cast<MatrixAccess*>(r.arguments[lane])->r[matrix]) + half;
@@ -127,7 +129,9 @@ struct WarpMma {
 struct FragmentPlace {
   int row, k;
 };
-inline FragmentPlace fragment_place(int lane, int j, int per) { return {lane / 4 + 8 * (j % 2), lane % 4 * per + j / 2 * 4 * per}; }
+inline FragmentPlace fragment_place(int lane, int j, int per) {
+  return {lane / 4 + 8 * (j % 2), lane % 4 * per + j / 2 * 4 * per};
+}
 
 static void mma_lanes(Rendezvous& r) {
   const auto& shape = *static_cast<WarpMma*>(r.arguments[0]);
@@ -172,7 +176,9 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 
 void setmaxnreg(int registers, bool increase, int line) {
   Warp* warp = current->warp;
-  const auto wrong = [&](const char* why) { fatal("registers", line, format("setmaxnreg to %d registers: %s", registers, why)); };
+  const auto wrong = [&](const char* why) {
+    fatal("registers", line, format("setmaxnreg to %d registers: %s", registers, why));
+  };
   if (registers < 24 || registers > 256 || registers % 8) wrong("a multiple of 8 from 24 to 256 is allowed");
   meet("setmaxnreg", Lanes::all, 0, line, nullptr, [](Rendezvous&) {});
   if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp

@@ -12,12 +12,12 @@ constexpr u32 poison = 0x7fffbad0;  // a NaN; a large number where accumulators 
 // The accumulators of one warpgroup while MMAs on them are under way.
 struct Accumulators {
   int n;
-  int line;                      // of the last MMA on them
-  u32 last_group;                // that uses them
-  std::vector<u32> bits;         // 64 x n, row by row
-  void* d[128] = {};             // each thread's part
-  u32 holders = 0;               // threads that have not taken theirs back
-  std::deque<Multiply*> queue;   // MMAs on them that have not happened
+  int line;                     // of the last MMA on them
+  u32 last_group;               // that uses them
+  std::vector<u32> bits;        // 64 x n, row by row
+  void* d[128] = {};            // each thread's part
+  u32 holders = 0;              // threads that have not taken theirs back
+  std::deque<Multiply*> queue;  // MMAs on them that have not happened
 };
 
 // Element i of a thread's accumulators.
@@ -93,7 +93,9 @@ struct Multiply : Operation {
     return false;
   }
   bool perform() override;
-  const char* left_over() const override { return "the block ends while this MMA is under way: nobody has waited for it"; }
+  const char* left_over() const override {
+    return "the block ends while this MMA is under way: nobody has waited for it";
+  }
 
   u32 a_bytes() const { return u32(element_bytes(shape.a_type)); }
 };
@@ -177,7 +179,8 @@ struct WarpMultiply {
 };
 
 static bool same_shape(const Wgmma& a, const Wgmma& b) {
-  return a.n == b.n && a.k == b.k && a.a_type == b.a_type && a.b_type == b.b_type && a.a_major == b.a_major && a.b_major == b.b_major;
+  return a.n == b.n && a.k == b.k && a.a_type == b.a_type && a.b_type == b.b_type && a.a_major == b.a_major &&
+         a.b_major == b.b_major;
 }
 
 static Accumulators* find_in_flight(const Thread* t, const void* d) {
@@ -210,8 +213,10 @@ static void check_register_fence(Thread* t, const WarpMultiply& mine, int line) 
   finding("wgmma fence", line, "accumulators go into an MMA with no wgmma_fence since the thread had them", t);
 }
 
-static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_row, u32 rows, Type type, bool major, const char* what) {
-  if (bits >> 49 & 7) fatal("descriptor", op->line, format("the descriptor of %s has a base offset, which is not emulated", what));
+static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_row, u32 rows, Type type, bool major,
+                          const char* what) {
+  if (bits >> 49 & 7)
+    fatal("descriptor", op->line, format("the descriptor of %s has a base offset, which is not emulated", what));
   const Descriptor d(bits);
   Block* block = warp->block;
   const Access access{{warp->group->agent, op->group + 1}, op->line};
@@ -220,8 +225,8 @@ static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_ro
     const u32 offset = address - block->base;
     if (address < block->base || offset + unit > block->shared.size()) {
       fatal("descriptor", op->line,
-            format("%s reaches 0x%x, outside of shared memory: start 0x%x, leading offset %u, stride %u, swizzle %u", what, address,
-                   d.start, d.leading, d.stride, d.span));
+            format("%s reaches 0x%x, outside of shared memory: start 0x%x, leading offset %u, stride %u, swizzle %u",
+                   what, address, d.start, d.leading, d.stride, d.span));
     }
     check_read(block, offset, unit, view, Proxy::asynchronous, access, what);
   });
@@ -233,7 +238,8 @@ static void issue(Rendezvous& r) {
   Block* block = warp->block;
   const u32 rank = warp->index % 4;
   const auto& first = *static_cast<WarpMultiply*>(r.arguments[0]);
-  if (group->warps.size() != 4 || warp->lanes != 0xffffffff) fatal("divergence", r.line, "wgmma in a warpgroup of fewer than 128 threads");
+  if (group->warps.size() != 4 || warp->lanes != 0xffffffff)
+    fatal("divergence", r.line, "wgmma in a warpgroup of fewer than 128 threads");
   for (Thread* t : warp->threads) {
     const auto& mine = *static_cast<WarpMultiply*>(r.arguments[t->lane]);
     if (mine.a != first.a || mine.b != first.b || !mine.accumulate != !first.accumulate) {
@@ -264,9 +270,12 @@ static void issue(Rendezvous& r) {
   Multiply* op = group->issued[index];
   if (op->line != r.line || !same_shape(op->shape, first.shape) || op->a != first.a || op->b != first.b ||
       op->accumulate != (first.accumulate != 0)) {
-    fatal("divergence", r.line, format("the warpgroup's warps issue different MMAs: warp %u this one, another that of line %d", warp->index, op->line));
+    fatal("divergence", r.line,
+          format("the warpgroup's warps issue different MMAs: warp %u this one, another that of line %d", warp->index,
+                 op->line));
   }
-  if (op->group != warp->committed) fatal("divergence", r.line, "the warpgroup's warps put this MMA into different groups");
+  if (op->group != warp->committed)
+    fatal("divergence", r.line, "the warpgroup's warps put this MMA into different groups");
 
   for (Thread* t : warp->threads) {
     const auto& mine = *static_cast<WarpMultiply*>(r.arguments[t->lane]);
@@ -282,7 +291,8 @@ static void issue(Rendezvous& r) {
         group->accumulators.push_back(std::move(fresh));
       }
       if (op->accumulators->n != op->shape.n) {
-        fatal("divergence", r.line, format("n=%d on accumulators that an MMA of n=%d still uses", op->shape.n, op->accumulators->n));
+        fatal("divergence", r.line,
+              format("n=%d on accumulators that an MMA of n=%d still uses", op->shape.n, op->accumulators->n));
       }
       op->accumulators->queue.push_back(op);
       op->accumulators->last_group = op->group;
@@ -299,7 +309,9 @@ static void issue(Rendezvous& r) {
       memcpy(op->register_values[t->index % 128], mine.registers, 16);
     }
   }
-  if (!op->from_registers) check_operand(op, warp, op->a, rank * rows_of_warp, rows_of_warp, op->shape.a_type, op->shape.a_major, "a is read from");
+  if (!op->from_registers)
+    check_operand(op, warp, op->a, rank * rows_of_warp, rows_of_warp, op->shape.a_type, op->shape.a_major,
+                  "a is read from");
   check_operand(op, warp, op->b, 0, u32(op->shape.n), op->shape.b_type, op->shape.b_major, "b is read from");
   if (++op->arrived == 4) {
     group->issued.pop_front();
