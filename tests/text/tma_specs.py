@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -165,6 +168,24 @@ def some_options(draw, strategy: str, most: int = 3) -> Options:
         row.name: draw(st.sampled_from(row.choices) if row.choices else st.integers(row.low, min(row.high, 64)))
         for row in chosen
     }
+
+
+# ---- layers of networks ----------------------------------------------------------------------------
+
+SPECS = Path(__file__).parents[2] / "specs"
+
+
+@cache
+def first_choices(strategy: str, count: int = 25) -> dict[str, ConvProblem]:
+    """Layers of the specs that ship, at 8 and 64 images, that a strategy serves with different configurations."""
+    found: dict[str, ConvProblem] = {}
+    for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)):
+        for one in driver.load(driver.Spec(*driver.read(path), defines={"n": n})):
+            if serves(one.request.problem, strategy, {}):
+                plan = strategies.load(strategy).plan(one.request.problem, TARGET, {})
+                found.setdefault(str(plan.config), one.request.problem)
+    layers = list(found.values())[:: max(1, len(found) // count)]
+    return {f"{layer.name}, n={layer.n}": layer for layer in layers}
 
 
 # ---- the emulator ----------------------------------------------------------------------------------

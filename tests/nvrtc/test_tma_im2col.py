@@ -1,0 +1,120 @@
+"""tma_im2col compiles for sm_90a over its option space: wgmma not serialised, registers within the launch's.
+
+`compile_source` raises where ptxas says that it makes a kernel slow (C75xx).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from problems import make
+from tma_specs import (  # fmt: skip
+    EPILOGUES,
+    TARGET,
+    compilation,
+    first_choices,
+    im2col_problems,
+    laid_out,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
+
+from convgen.ir.problem import ConvProblem
+from convgen.runtime.nvrtc import Resources, compile_source
+from convgen.strategies.base import Options
+
+
+def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Resources:
+    """What ptxas says of the kernel."""
+    made = compilation(spec(problem, "tma_im2col", options, epilogue))
+    (launch,) = made.plan.launches
+    resources = compile_source(made.source, TARGET).resources
+    assert list(resources) == [launch.entry]
+    found = resources[launch.entry]
+    threads = launch.block * launch.blocks_per_sm
+    allocated = -(-found.registers // 8) * 8
+    assert allocated * threads <= TARGET.registers_per_sm and found.shared == 0
+    return found
+
+
+WIDE = make("fprop", 8, 128, 512, (28, 28), (3, 3), pad=1)
+PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1}
+
+ROWS: tuple[Options, ...] = (
+    {"tile.m": 64, "consumers": 1},
+    {"tile.m": 128, "consumers": 2},
+    {"tile.m": 64, "consumers": 2, "schedule": "pingpong"},
+)
+#: Tiles of odd multiples of eight channels, by rows and swizzle in turn.
+TILES: list[Options] = [
+    {**PLAIN, **ROWS[i % 3], "tile.n": n, "tile.k": (16, 32, 64)[i // 3 % 3]} for i, n in enumerate(range(8, 257, 16))
+]
+SCHEDULES: dict[str, Options] = {
+    "three consumers": {"tile.m": 192, "tile.n": 184, "consumers": 3},
+    "one consumer of 192 rows": {"tile.m": 192, "tile.n": 96, "consumers": 1},
+    "one consumer of 256 rows": {"tile.m": 256, "tile.n": 64, "consumers": 1},
+    "ping-pong of three": {"tile.m": 64, "tile.n": 200, "consumers": 3, "schedule": "pingpong"},
+    "ping-pong of 192 rows": {"tile.m": 192, "tile.n": 120, "consumers": 2, "schedule": "pingpong"},
+    "two blocks": {"tile.m": 64, "tile.n": 128, "consumers": 1, "blocks": 2},
+    "two blocks of two": {"tile.m": 128, "tile.n": 96, "consumers": 2, "blocks": 2},
+    "three blocks": {"tile.m": 64, "tile.n": 72, "consumers": 1, "blocks": 3},
+    "four blocks": {"tile.m": 64, "tile.n": 40, "consumers": 1, "blocks": 4, "stages": 3},
+    "merged": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "merge": 8},
+    "merged by taps": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "merge": 9, "order": "taps_inner"},
+    "split in two": {"tile.m": 128, "tile.n": 144, "consumers": 2, "split": 2},
+    "split in four": {"tile.m": 64, "tile.n": 224, "consumers": 1, "split": 4, "order": "taps_inner"},
+    "split in eight": {"tile.m": 128, "tile.n": 192, "consumers": 2, "split": 8, "tile.k": 32, "merge": 2},
+}
+GEOMETRIES: dict[str, ConvProblem] = {
+    "bf16": make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1, dtype="bf16"),
+    "f32 out": typed(make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1, dtype="bf16"), y="f32"),
+    "odd k": make("fprop", 8, 64, 63, (28, 28), (3, 3), pad=1),
+    "NKPQ out": laid_out(make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1), y="nkpq"),
+    "RSKC": laid_out(make("fprop", 8, 64, 64, (28, 28), (5, 5), pad=2), w="rskc"),
+    "1x1": make("fprop", 8, 256, 64, (28, 28), (1, 1)),
+    "1x1, stride 2": make("fprop", 8, 256, 64, (28, 28), (1, 1), stride=2),
+    "one axis": make("fprop", 8, 64, 64, (999,), (5,), stride=2, dilation=3),
+    "three axes": make("fprop", 2, 64, 64, (8, 14, 14), (3, 3, 3), stride=(1, 2, 2), pad=1, dilation=(2, 1, 1)),
+    "more than 2^31 of y": make("fprop", 2048, 8, 2049, (32, 32), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("options", TILES, ids=lambda o: f"n{o['tile.n']}")
+def test_tile(options: Options) -> None:
+    found = compiled(WIDE, options)
+    assert not found.spill_stores and not found.stack
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str) -> None:
+    found = compiled(WIDE, {**PLAIN, **SCHEDULES[name]}, "bias f32")
+    assert not found.spill_stores and not found.stack
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name: str) -> None:
+    found = compiled(GEOMETRIES[name], {}, "no operand")
+    assert not found.spill_stores and not found.stack
+
+
+@pytest.mark.parametrize("k", [128, 127])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_epilogue(epilogue: str, k: int) -> None:
+    problem = make("fprop", 8, 64, k, (28, 28), (3, 3), pad=1)
+    found = compiled(problem, {"tile.m": 128, "tile.n": 64, "consumers": 2}, epilogue)
+    assert not found.spill_stores and not found.stack
+
+
+@settings(max_examples=12, deadline=None)
+@given(problem=im2col_problems(), options=some_options("tma_im2col"))
+def test_any_problem(problem: ConvProblem, options: Options) -> None:
+    assume(serves(problem, "tma_im2col", options))
+    compiled(problem, options)
+
+
+@pytest.mark.parametrize("name", first_choices("tma_im2col"))
+def test_the_first_choice_for_a_layer_spills_nothing(name: str) -> None:
+    found = compiled(first_choices("tma_im2col")[name], {})
+    assert not found.spill_stores and not found.spill_loads and not found.stack

@@ -1,0 +1,81 @@
+"""tma_patch compiles for sm_90a over its option space: wgmma not serialised, registers within the launch's.
+
+`compile_source` raises where ptxas says that it makes a kernel slow (C75xx).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from problems import make
+from tma_specs import EPILOGUES, TARGET, compilation, first_choices, patch_problems, serves, some_options, spec, typed
+
+from convgen.ir.problem import ConvProblem
+from convgen.runtime.nvrtc import Resources, compile_source
+from convgen.strategies.base import Options
+
+
+def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Resources:
+    """What ptxas says of the kernel."""
+    made = compilation(spec(problem, "tma_patch", options, epilogue))
+    (launch,) = made.plan.launches
+    resources = compile_source(made.source, TARGET).resources
+    assert list(resources) == [launch.entry]
+    found = resources[launch.entry]
+    threads = launch.block * launch.blocks_per_sm
+    allocated = -(-found.registers // 8) * 8
+    assert allocated * threads <= TARGET.registers_per_sm and found.shared == 0
+    return found
+
+
+LAYER = make("fprop", 8, 64, 192, (56, 56), (3, 3), pad=1)
+TWO_BLOCKS = make("fprop", 8, 128, 192, (28, 28), (3, 3), pad=1, dtype="bf16")
+
+CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
+    **{
+        f"{pixels} pixels": (LAYER, {"rows": "channels", "pixels": pixels, "consumers": consumers})
+        for pixels, consumers in ((32, 3), (80, 2), (112, 2), (144, 2), (176, 3), (240, 2))
+    },
+    "one consumer": (LAYER, {"rows": "channels", "pixels": 256, "consumers": 1}),
+    "channels shared": (TWO_BLOCKS, {"rows": "channels", "schedule": "cooperative", "consumers": 2}),
+    "channels shared by three": (TWO_BLOCKS, {"rows": "channels", "schedule": "cooperative", "consumers": 3}),
+    "pixels in rows": (LAYER, {"rows": "pixels", "pixels": 128, "channels": 64, "consumers": 2}),
+    "pixels, 48 channels": (LAYER, {"rows": "pixels", "pixels": 256, "channels": 48, "consumers": 2}),
+    "pixels shared": (TWO_BLOCKS, {"rows": "pixels", "schedule": "cooperative", "channels": 16, "consumers": 2}),
+    "resident": (TWO_BLOCKS, {"weight_stages": 0, "pixels": 32}),
+    "streamed": (TWO_BLOCKS, {"weight_stages": 4, "schedule": "pingpong"}),
+    "streamed, shared": (TWO_BLOCKS, {"weight_stages": 3, "schedule": "cooperative"}),
+    "whole images": (make("fprop", 8, 64, 64, (7, 7), (3, 3), pad=1), {"images": 3}),
+    "16 channels": (make("fprop", 8, 16, 64, (56, 56), (7, 7), pad=3), {}),
+    "stride 2": (make("fprop", 8, 64, 64, (57, 56), (3, 3), stride=2, pad=1), {}),
+    "stride 3, dilated": (make("fprop", 8, 32, 64, (57, 56), (5, 3), stride=3, dilation=2), {}),
+    "one axis": (make("fprop", 8, 64, 64, (999,), (5,), dilation=3), {}),
+    "to f16": (typed(make("fprop", 8, 32, 64, (28, 28), (3, 3), dtype="bf16"), y="f16"), {}),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configuration(name: str) -> None:
+    problem, options = CONFIGURATIONS[name]
+    found = compiled(problem, options)
+    assert not found.spill_stores and not found.stack
+
+
+@pytest.mark.parametrize("rows", ["channels", "pixels"])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_epilogue(epilogue: str, rows: str) -> None:
+    found = compiled(LAYER, {"rows": rows, "pixels": 64, "consumers": 2, "schedule": "pingpong"}, epilogue)
+    assert not found.spill_stores and not found.stack
+
+
+@settings(max_examples=12, deadline=None)
+@given(problem=patch_problems(), options=some_options("tma_patch"))
+def test_any_problem(problem: ConvProblem, options: Options) -> None:
+    assume(serves(problem, "tma_patch", options))
+    compiled(problem, options)
+
+
+@pytest.mark.parametrize("name", first_choices("tma_patch"))
+def test_the_first_choice_for_a_layer_spills_nothing(name: str) -> None:
+    found = compiled(first_choices("tma_patch")[name], {})
+    assert not found.spill_stores and not found.spill_loads and not found.stack
