@@ -75,7 +75,7 @@ def test_any_problem(problem: ConvProblem, options: Options) -> None:
     compiled(problem, options)
 
 
-@pytest.mark.parametrize("name", first_choices("tma_patch"))
-def test_the_first_choice_for_a_layer_spills_nothing(name: str) -> None:
-    found = compiled(first_choices("tma_patch")[name], {})
-    assert not found.spill_stores and not found.spill_loads and not found.stack
+def test_the_first_choices_for_layers_of_networks_spill_nothing() -> None:
+    found = {name: compiled(layer, {}) for name, layer in first_choices("tma_patch").items()}
+    assert len(found) > 20
+    assert not {name: r for name, r in found.items() if r.spill_stores or r.spill_loads or r.stack}

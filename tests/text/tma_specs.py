@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -175,7 +174,6 @@ def some_options(draw, strategy: str, most: int = 3) -> Options:
 SPECS = Path(__file__).parents[2] / "specs"
 
 
-@cache
 def first_choices(strategy: str, count: int = 25) -> dict[str, ConvProblem]:
     """Layers of the specs that ship, at 8 and 64 images, that a strategy serves with different configurations."""
     found: dict[str, ConvProblem] = {}
