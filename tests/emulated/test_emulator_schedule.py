@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handwritten import kernel_source, run, tiled, whole_source
+from handwritten import kernel_source, launch, run, tiled, whole_source
 
 from convgen import emulator
 from convgen.emulator import EmulationError, Finding, NoHostCompiler, compiler
@@ -74,6 +74,13 @@ def order(seed: int, **options) -> np.ndarray:
 def test_threads_and_blocks_run_in_an_order_of_the_seed():
     assert (order(5) == order(5)).all()
     assert len({tuple(order(seed)) for seed in range(6)}) == 6
+
+
+def test_without_checks_the_result_is_the_same():
+    launches = [launch("order", ("next", "place"), grid=4, block=64)]
+    buffers = {"next": np.zeros(1, np.int32), "place": np.full(256, -1, np.int32)}
+    emulator.emulate(whole_source(ORDER), launches, buffers, seed=5, checks=False)
+    assert (buffers["place"] == order(5)).all()
 
 
 def test_blocks_may_run_on_several_cores():
