@@ -174,16 +174,18 @@ def some_options(draw, strategy: str, most: int = 3) -> Options:
 SPECS = Path(__file__).parents[2] / "specs"
 
 
-def first_choices(strategy: str, count: int = 25) -> dict[str, ConvProblem]:
-    """Layers of the specs that ship, at 8 and 64 images, that a strategy serves with different configurations."""
-    found: dict[str, ConvProblem] = {}
+def first_choices(strategy: str, count: int = 25) -> dict[str, tuple[ConvProblem, Options]]:
+    """What the cost model chooses for some layers of the specs that ship, at 8 and 64 images, all different."""
+    serving = strategies.load(strategy)
+    found: dict[str, tuple[ConvProblem, Options]] = {}
     for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)):
         for one in driver.load(driver.Spec(*driver.read(path), defines={"n": n})):
-            if serves(one.request.problem, strategy, {}):
-                plan = strategies.load(strategy).plan(one.request.problem, TARGET, {})
-                found.setdefault(str(plan.config), one.request.problem)
-    layers = list(found.values())[:: max(1, len(found) // count)]
-    return {f"{layer.name}, n={layer.n}": layer for layer in layers}
+            problem = one.request.problem
+            if serves(problem, strategy, {}):
+                best = serving.candidates(problem, TARGET)[0]  # type: ignore[attr-defined]
+                found.setdefault(str(best), (problem, best))
+    chosen = list(found.values())[:: max(1, len(found) // count)]
+    return {f"{problem.name}, n={problem.n}": (problem, options) for problem, options in chosen}
 
 
 # ---- the emulator ----------------------------------------------------------------------------------
