@@ -109,6 +109,12 @@ def _row(r: Random, size: int) -> tuple[int, int]:
     return swizzle, (swizzle if r.random() < 0.85 else r.choice(range(16, swizzle + 1, 16))) // size
 
 
+def _whole_units(coords: Sequence[int], size: int) -> tuple[int, ...]:
+    """The innermost coordinate at a multiple of 16 bytes: an H200 traps at any other (illegal instruction)."""
+    unit = 16 // size
+    return (coords[0] // unit * unit, *coords[1:])
+
+
 def random_tiled(r: Random, rank: int) -> TmaCase:
     dtype = r.choice(("f16", "bf16", "f32", "e4m3", "s8"))
     size = DTYPES[dtype].bytes
@@ -122,7 +128,7 @@ def random_tiled(r: Random, rank: int) -> TmaCase:
                 "tensor", "tiled", dtype, dims, _strides(r, dims, size), tuple(strides), box=tuple(box),
                 swizzle=swizzle, fill=r.choice(("zero", "zero", "nan")) if dtype in ("f16", "bf16", "f32") else "zero",
             ),
-            tuple(r.choice((0, r.randrange(-b - 1, d + 2))) for b, d in zip(box, dims, strict=True)),
+            _whole_units([r.choice((0, r.randrange(-b - 1, d + 2))) for b, d in zip(box, dims, strict=True)], size),
             (), r.randrange(1 << 30),
         )  # fmt: skip
         if width <= 256 and case.box_bytes <= WINDOW:
@@ -150,7 +156,7 @@ def random_im2col(r: Random, rank: int) -> TmaCase:
                 upper=tuple(upper), channels=channels, pixels=r.choice((1, 5, 16, 32, 64, 100, 128, 256)),
                 swizzle=swizzle, fill=r.choice(("zero", "zero", "nan")) if dtype in ("f16", "bf16", "f32") else "zero",
             ),
-            (r.choice((0, 0, channels, r.randrange(c))), *start, r.randrange(dims[-1])),
+            _whole_units([r.choice((0, 0, channels, r.randrange(c))), *start, r.randrange(dims[-1])], size),
             tuple(r.randrange(5) for _ in spatial), r.randrange(1 << 30),
         )  # fmt: skip
         if channels <= 256 and case.box_bytes <= WINDOW:

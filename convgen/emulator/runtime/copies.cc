@@ -244,6 +244,11 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   preemption_point();
   Block* block = current->block;
   const Map& m = find_map(map, rank, offsets != nullptr, line);
+  // seen on an H200, tiled and im2col alike: any other innermost coordinate is an illegal instruction
+  if ((long long)coords[0] * m.element_bytes % 16) {
+    fatal("misaligned", line, format("a TMA load from innermost coordinate %d, %lld bytes along a row: not a multiple of 16",
+                                     coords[0], (long long)coords[0] * m.element_bytes));
+  }
   Coords c{};
   for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
   for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
