@@ -21,11 +21,6 @@ Buffers = Mapping[str, native.Buffer]
 
 _REGISTERS_PER_SM = 65536
 _MAX_REGISTERS = 255
-_MAP_ALIGNMENT = 64
-
-
-class Interrupted(Exception):
-    """progress() raised; the exception is the cause."""
 
 
 @dataclass(frozen=True)

@@ -105,19 +105,31 @@ static void on_fault(int signal, siginfo_t* info, void*) {
   fatal("out of bounds", 0, format("touches %s", describe_global(address).c_str()));
 }
 
-// Installed while kernels run.
+// Installed while kernels run, in whichever thread.
 struct FaultHandlers {
   FaultHandlers() {
-    struct sigaction action = {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &action, &previous[i]);
+    pthread_mutex_lock(&mutex);
+    if (users++ == 0) {
+      struct sigaction action = {};
+      action.sa_sigaction = on_fault;
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+      sigemptyset(&action.sa_mask);
+      for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &action, &previous[i]);
+    }
+    pthread_mutex_unlock(&mutex);
   }
   ~FaultHandlers() {
-    for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
+    pthread_mutex_lock(&mutex);
+    if (--users == 0) {
+      for (int i = 0; i < 3; ++i) sigaction(fault_signals[i], &previous[i], nullptr);
+    }
+    pthread_mutex_unlock(&mutex);
   }
+  static int users;
+  static pthread_mutex_t mutex;
 };
+int FaultHandlers::users = 0;
+pthread_mutex_t FaultHandlers::mutex = PTHREAD_MUTEX_INITIALIZER;
 
 // A stack for the handler, since a fiber's may be what has run out.
 struct SignalStack {

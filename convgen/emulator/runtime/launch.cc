@@ -21,46 +21,45 @@ struct Work {
   const Request* request;
   Report report;
   std::vector<u32> order;  // of the clusters
+  pthread_t caller = pthread_self();
+  double reported = seconds();
   std::atomic<u32> next{0}, done{0};
   std::atomic<bool> interrupted{false};
-
-  bool go_on() const { return !interrupted; }
-  void progress() {
-    if (request->progress && request->progress(done * request->cluster, u32(order.size()) * request->cluster))
-      interrupted = true;
-  }
 };
 
-// `main`: on the caller's thread, which alone may call back.
-static void work_on(Work& work, bool main) {
+// Tells the caller how far the work is, and hears whether to give up.
+static void tell(Work& work) {
+  const u32 blocks = work.request->cluster;
+  work.reported = seconds();
+  if (work.request->progress && work.request->progress(work.done * blocks, u32(work.order.size()) * blocks)) {
+    work.interrupted = true;
+  }
+}
+
+// Whether to go on; tells the caller now and then, on the caller's own thread.
+static bool go_on(Work& work) {
+  if (pthread_equal(pthread_self(), work.caller) && seconds() - work.reported > report_interval) tell(work);
+  return !work.interrupted;
+}
+
+static void work_on(Work& work) {
   Machine m;
   SignalStack signals;
   m.request = work.request;
   m.report = &work.report;
-  double last = seconds();
-  m.poll = [&] {
-    if (main && seconds() - last > report_interval) {
-      last = seconds();
-      work.progress();
-    }
-    return work.go_on();
-  };
+  m.work = &work;
   machine = &m;
   for (;;) {
     const u32 i = work.next++;
-    if (i >= work.order.size() || !work.go_on() || !work.report.empty()) break;
+    if (i >= work.order.size() || !go_on(work) || !work.report.empty()) break;
     run_cluster(work.order[i]);
     ++work.done;
-    if (main && (seconds() - last > report_interval || work.done == work.order.size())) {
-      last = seconds();
-      work.progress();
-    }
   }
   machine = nullptr;
 }
 
 static void* work_beside(void* work) {
-  work_on(*static_cast<Work*>(work), false);
+  work_on(*static_cast<Work*>(work));
   return nullptr;
 }
 
@@ -86,13 +85,14 @@ CONVGEN_EXPORT int convgen_emulator_run(const Request* request, char** findings)
       pthread_t other;
       if (pthread_create(&other, nullptr, work_beside, &work) == 0) others.push_back(other);
     }
-    work_on(work, true);
+    work_on(work);
     for (pthread_t other : others) pthread_join(other, nullptr);
   }
   if (!work.report.empty()) {
     *findings = strdup(work.report.json().c_str());
     return 1;
   }
+  if (!work.interrupted) tell(work);
   return work.interrupted ? 2 : 0;
 }
 

@@ -1,10 +1,10 @@
 // Findings: what a kernel did wrong, where, and which threads.
 #pragma once
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,7 +36,7 @@ class Report {
 
   // Whether no more are wanted.  A finding of the same kind at the same place adds its threads.
   bool add(Finding found) {
-    std::lock_guard<std::mutex> guard(mutex_);
+    const Lock lock(mutex_);
     for (Finding& f : findings_) {
       if (f.kind != found.kind || f.line != found.line || f.address != found.address) continue;
       if (f.block == found.block && f.threads.size() < 1024) {
@@ -48,7 +48,7 @@ class Report {
     return findings_.size() >= enough;
   }
   bool empty() {
-    std::lock_guard<std::mutex> guard(mutex_);
+    const Lock lock(mutex_);
     return findings_.empty();
   }
   std::string json() const {
@@ -69,7 +69,13 @@ class Report {
   }
 
  private:
-  std::mutex mutex_;
+  struct Lock {
+    explicit Lock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+    ~Lock() { pthread_mutex_unlock(&mutex_); }
+    pthread_mutex_t& mutex_;
+  };
+
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::vector<Finding> findings_;
 };
 

@@ -294,6 +294,8 @@ static void check_left_over() {
   }
 }
 
+static bool go_on(Work& work);  // launch.cc
+
 static void run_cluster(u32 index) {
   Machine& m = *machine;
   const u64 seed = m.request->seed;
@@ -311,7 +313,7 @@ static void run_cluster(u32 index) {
   m.pending.clear();
   build_cluster(index);
   for (u32 steps = 1; m.cluster->alive && !m.stop; ++steps) {
-    if (steps % 256 == 0 && !m.poll()) m.stop = true;
+    if (steps % 256 == 0 && !go_on(*m.work)) m.stop = true;
     if (chance(m.temper.deliver)) deliver(false);
     if (!m.runnable.empty()) {
       resume(choose(m.runnable));

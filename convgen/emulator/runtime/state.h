@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -216,6 +215,8 @@ struct Temper {
   bool starve = false;  // one warpgroup of a block runs only when nothing else can go on
 };
 
+struct Work;  // launch.cc
+
 struct Machine {
   const Request* request;
   Report* report;
@@ -227,7 +228,7 @@ struct Machine {
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;
   volatile bool stop = false;
-  std::function<bool()> poll;  // false: give up
+  Work* work;
 };
 
 extern thread_local Machine* machine;
