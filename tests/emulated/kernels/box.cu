@@ -1,7 +1,7 @@
 // Loads one box by TMA and copies all of shared memory's window out, byte by byte as it lies there.  What the
 // box does not cover keeps the pattern.  `out` ends with one word: whether the barrier saw the bytes expected.
 extern "C" __global__ __launch_bounds__(128)
-void ENTRY(const __grid_constant__ TensorMap map, u32* __restrict__ out, int bytes, COORDINATES) {
+void ENTRY(const __grid_constant__ TensorMap map, u32* __restrict__ out, int bytes, int destination, COORDINATES) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const u32 barrier = base + WINDOW;
