@@ -168,6 +168,14 @@ static u32 check_box(const Block* block, u32 address, const Box& box, const char
   return shared_offset(block, address, box.bytes(), what, line);
 }
 
+// Seen on an H200 for loads, tiled and im2col: any other innermost coordinate is an illegal instruction.
+static void check_column(const Map& m, int c0, const char* what, int line) {
+  const long long bytes = (long long)c0 * m.element_bytes;
+  if (bytes % unit == 0) return;
+  fatal("misaligned", line,
+        format("%s at innermost coordinate %d, %lld bytes along a row: not a multiple of %u", what, c0, bytes, unit));
+}
+
 // Visits the bytes of a packed box, visit(offset, bytes): as a whole, or where it ends within a swizzled line of
 // 128 bytes unit by unit.
 template <class Visit>
@@ -244,11 +252,7 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   preemption_point();
   Block* block = current->block;
   const Map& m = find_map(map, rank, offsets != nullptr, line);
-  // seen on an H200, tiled and im2col alike: any other innermost coordinate is an illegal instruction
-  if ((long long)coords[0] * m.element_bytes % 16) {
-    fatal("misaligned", line, format("a TMA load from innermost coordinate %d, %lld bytes along a row: not a multiple of 16",
-                                     coords[0], (long long)coords[0] * m.element_bytes));
-  }
+  check_column(m, coords[0], "a TMA load", line);
   Coords c{};
   for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
   for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
@@ -310,6 +314,7 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
   const Map& m = find_map(map, rank, false, line);
   const Box box = box_of(m);
   check_box(block, source, box, "a TMA store", line);
+  check_column(m, coords[0], "a TMA store", line);
   use(t->stores, block);
   auto operation = std::make_unique<TmaStore>(line, block, t);
   operation->map = &m;
