@@ -236,7 +236,7 @@ constexpr u32 weight_empty_barriers = weight_full_barriers + 8 * rings * weight_
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
     float v,
-int n, int p, int q, int k,
+    int n, int p, int q, int k,
     const f16* __restrict__ operand_z
 ) {
   const float value_z = cvt_f32_f16(operand_z[n * 25088 + p * 3584 + q * 512 + k]);
