@@ -100,7 +100,7 @@ struct Multiply : Operation {
   u32 a_bytes() const { return u32(element_bytes(shape.a_type)); }
 };
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 #define CONVGEN_VECTORISED __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
 #else
 #define CONVGEN_VECTORISED
