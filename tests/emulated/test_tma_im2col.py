@@ -11,7 +11,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, check_emulated, im2col_problems, laid_out, serves, some_options, spec, typed
+from tma_specs import (
+    PLAIN,
+    SCHEDULES,
+    SEEDS,
+    WIDE_SPLITS,
+    check_emulated,
+    im2col_problems,
+    laid_out,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
 
 from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Options
@@ -20,39 +32,6 @@ from convgen.strategies.base import Options
 STORED_BY_TMA = make("fprop", 4, 72, 40, (13, 9), (3, 3), pad=1)
 STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
 
-#: What a row below does not say, so that no cost model does.
-PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1}
-SCHEDULES: dict[str, Options] = {
-    "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "stages": 2},
-    "two consumers": {"tile.m": 128, "tile.k": 32, "consumers": 2, "stages": 3},
-    "three consumers": {"tile.m": 192, "tile.k": 64, "consumers": 3, "stages": 4},
-    "two of 128 rows": {"tile.m": 256, "tile.k": 16, "consumers": 2, "stages": 5},
-    "one of 192 rows": {"tile.m": 192, "tile.k": 64, "consumers": 1, "stages": 3},
-    "taps inside": {"tile.m": 128, "tile.k": 64, "consumers": 2, "order": "taps_inner", "stages": 4},
-    "ping-pong": {"tile.m": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong", "stages": 4},
-    "ping-pong of three": {"tile.m": 64, "tile.k": 32, "consumers": 3, "schedule": "pingpong", "stages": 5},
-    "ping-pong of 128 rows": {"tile.m": 128, "tile.k": 16, "consumers": 2, "schedule": "pingpong", "stages": 3},
-    "ping-pong, merged, taps inside": {
-        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "merge": 3, "order": "taps_inner",
-        "stages": 2,
-    },
-    "merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "merge": 5, "stages": 3},
-    "two blocks": {"tile.m": 64, "tile.k": 64, "consumers": 1, "blocks": 2, "stages": 3},
-    "three blocks, ping-pong": {
-        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "blocks": 3, "stages": 3,
-    },
-    "split in two": {"tile.m": 64, "tile.k": 64, "consumers": 1, "split": 2, "stages": 3},
-    "split in two, taps inside": {
-        "tile.m": 128, "tile.k": 32, "consumers": 2, "split": 2, "order": "taps_inner", "stages": 3,
-    },
-    "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split": 2, "merge": 3, "stages": 2},
-}  # fmt: skip
-#: Splits want a wider tile, since a tile's channels are shared out in eights.
-WIDE_SPLITS: dict[str, Options] = {
-    "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split": 4, "stages": 2},
-    "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split": 4, "stages": 3},
-    "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split": 8, "stages": 2},
-}
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}
 PINGPONG: Options = {**SMALL, "tile.n": 24, "consumers": 2, "schedule": "pingpong"}
 

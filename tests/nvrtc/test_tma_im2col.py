@@ -99,6 +99,16 @@ def test_geometry(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
+@pytest.mark.parametrize("layout", ["nkpq", "kpqn"])
+@pytest.mark.parametrize("filter", [1, 3])
+@pytest.mark.parametrize("c", [8, 64, 128, 256])
+def test_conversions_stay_behind_the_products(c: int, filter: int, layout: str) -> None:
+    """Without tails nothing but a store depends on the sums: ptxas would convert them between two wgmmas."""
+    problem = laid_out(make("fprop", 64, c, 1024, (32, 32), (filter, filter), pad=filter // 2), y=layout)
+    for schedule in ("cooperative", "pingpong"):
+        compiled(problem, {**PLAIN, "tile.m": 128, "tile.n": 128, "consumers": 2, "schedule": schedule})
+
+
 @pytest.mark.parametrize("k", [128, 127])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_epilogue(epilogue: str, k: int) -> None:

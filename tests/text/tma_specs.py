@@ -45,6 +45,41 @@ EPILOGUES: dict[str, str] = {
     ),
 }
 
+#: tma_im2col's schedules, for a tile of 16 channels over three taps or more; PLAIN is what a row does not say, so
+#: that no cost model does.
+PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1}
+SCHEDULES: dict[str, Options] = {
+    "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "stages": 2},
+    "two consumers": {"tile.m": 128, "tile.k": 32, "consumers": 2, "stages": 3},
+    "three consumers": {"tile.m": 192, "tile.k": 64, "consumers": 3, "stages": 4},
+    "two of 128 rows": {"tile.m": 256, "tile.k": 16, "consumers": 2, "stages": 5},
+    "one of 192 rows": {"tile.m": 192, "tile.k": 64, "consumers": 1, "stages": 3},
+    "taps inside": {"tile.m": 128, "tile.k": 64, "consumers": 2, "order": "taps_inner", "stages": 4},
+    "ping-pong": {"tile.m": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong", "stages": 4},
+    "ping-pong of three": {"tile.m": 64, "tile.k": 32, "consumers": 3, "schedule": "pingpong", "stages": 5},
+    "ping-pong of 128 rows": {"tile.m": 128, "tile.k": 16, "consumers": 2, "schedule": "pingpong", "stages": 3},
+    "ping-pong, merged, taps inside": {
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "merge": 3, "order": "taps_inner",
+        "stages": 2,
+    },
+    "merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "merge": 5, "stages": 3},
+    "two blocks": {"tile.m": 64, "tile.k": 64, "consumers": 1, "blocks": 2, "stages": 3},
+    "three blocks, ping-pong": {
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "blocks": 3, "stages": 3,
+    },
+    "split in two": {"tile.m": 64, "tile.k": 64, "consumers": 1, "split": 2, "stages": 3},
+    "split in two, taps inside": {
+        "tile.m": 128, "tile.k": 32, "consumers": 2, "split": 2, "order": "taps_inner", "stages": 3,
+    },
+    "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split": 2, "merge": 3, "stages": 2},
+}  # fmt: skip
+#: Splits want a wider tile, since a tile's channels are shared out in eights.
+WIDE_SPLITS: dict[str, Options] = {
+    "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split": 4, "stages": 2},
+    "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split": 4, "stages": 3},
+    "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split": 8, "stages": 2},
+}
+
 
 def spec(problem: ConvProblem, strategy: str, options: Options, epilogue: str = "", target: str = TARGET.name) -> str:
     """A spec of the problem; `epilogue` names a row of EPILOGUES, or is the text of one."""

@@ -1,0 +1,220 @@
+"""tma_im2col and tma_patch on a GPU: schedules over many tiles, random problems, layers; order, graphs, chains."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import gpu_runs
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+from tma_specs import (
+    EPILOGUES,
+    PLAIN,
+    PROBLEMS,
+    SCHEDULES,
+    SEEDS,
+    TARGET,
+    WIDE_SPLITS,
+    kernel,
+    laid_out,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
+
+from convgen import strategies
+from convgen.ir import verify
+from convgen.ir.problem import ConvProblem
+from convgen.runtime.kernel import Kernel
+from convgen.strategies.base import Options
+from convgen.targets import Target
+
+cupy = pytest.importorskip("cupy")
+FRESH = random.SystemRandom()
+BOTH = ("tma_im2col", "tma_patch")
+
+
+@pytest.fixture(autouse=True)
+def _needs_wgmma(target: Target) -> None:
+    if target != TARGET:
+        pytest.skip(f"these kernels are for {TARGET}, this GPU is for {target}")
+
+
+def check(text: str, seed: int) -> Kernel:
+    """Fails unless every element of the result of a spec's kernel is within rounding of the float64 reference."""
+    made = kernel(text)
+    problem = made.plan.problem  # type: ignore[union-attr]
+    arrays = gpu_runs.inputs(problem, seed)
+    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.y))
+    report = verify.check(problem, arrays, out, xp=cupy)
+    assert report, f"{report}\nseed {seed}, {made}\n{text}"
+    return made
+
+
+# ---- right results -----------------------------------------------------------------------------------
+
+#: Thousands of tiles of 64 pixels by 16 channels, with tails in all three directions.
+LARGE = make("fprop", 33, 72, 200, (29, 27), (3, 3), pad=1)
+LARGE_ODD = make("fprop", 33, 72, 199, (29, 27), (3, 3), pad=1)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str) -> None:
+    problem = LARGE_ODD if list(SCHEDULES).index(name) % 3 == 2 else LARGE
+    check(spec(problem, "tma_im2col", {**PLAIN, "tile.n": 16, **SCHEDULES[name]}, "residual"), FRESH.getrandbits(32))
+
+
+@pytest.mark.parametrize("name", WIDE_SPLITS)
+def test_wide_split(name: str) -> None:
+    check(spec(LARGE, "tma_im2col", {**PLAIN, **WIDE_SPLITS[name]}, "residual"), FRESH.getrandbits(32))
+
+
+@st.composite
+def many_images(draw, strategy: str) -> ConvProblem:
+    """A random problem over so many images that each multiprocessor has several tiles."""
+    problem = draw(PROBLEMS[strategy])
+    n = problem.n * draw(st.sampled_from((1, 40, 90)))
+    tensors = {
+        t.role: replace(t, extents=tuple(n if d == "n" else e for d, e in zip(t.dims, t.extents, strict=True)))
+        for t in (problem.x, problem.y)
+    }
+    return replace(problem, n=n, epilogue=None, **tensors)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), seed=SEEDS, epilogue=st.sampled_from(sorted(EPILOGUES)))
+def test_any_problem(strategy: str, data: st.DataObject, seed: int, epilogue: str) -> None:
+    problem, options = data.draw(many_images(strategy)), data.draw(some_options(strategy))
+    assume(serves(problem, strategy, options))
+    check(spec(problem, strategy, options, epilogue), seed)
+
+
+#: Layers at their sizes; of each, the first candidates and some others.
+LAYERS: dict[str, tuple[str, ConvProblem]] = {
+    "resnet50/res3_3x3": ("tma_im2col", make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1)),
+    "resnet50/res4_1x1_in": ("tma_im2col", make("fprop", 8, 512, 256, (28, 28), (1, 1))),
+    "resnet50/res5_3x3": ("tma_im2col", make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1, dtype="bf16")),
+    "vgg16/conv1_2": ("tma_patch", make("fprop", 4, 64, 64, (224, 224), (3, 3), pad=1)),
+    "googlenet/3a_5x5": ("tma_patch", make("fprop", 32, 16, 32, (28, 28), (5, 5), pad=2)),
+    "resnet50/res3_3x3_s2": ("tma_patch", make("fprop", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1)),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_candidates(layer: str) -> None:
+    strategy, problem = LAYERS[layer]
+    offered = strategies.load(strategy).candidates(problem, TARGET)  # type: ignore[attr-defined]
+    for options in [offered[0], *FRESH.sample(offered, min(3, len(offered)))]:
+        check(spec(problem, strategy, options, "bias f32"), FRESH.getrandbits(32))
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("f16", "npqk"), ("f16", "kpqn"), ("f32", "npqk")])
+def test_more_than_2_to_the_31_outputs(dtype: str, layout: str) -> None:
+    """Stored by TMA, and element by element; some of the images are compared."""
+    if cupy.cuda.runtime.memGetInfo()[0] < 24 << 30:
+        pytest.skip("needs 24 GiB of free memory")
+
+    def of_images(n: int) -> ConvProblem:
+        return laid_out(typed(make("fprop", n, 8, 1024, (32, 32), (1, 1)), y=dtype), y=layout)
+
+    problem = of_images(2049)
+    arrays = gpu_runs.inputs(problem, seed := FRESH.getrandbits(32))
+    out = verify.poison(cupy.empty(problem.y.shape, "f2" if dtype == "f16" else "f4"))
+    kernel(spec(problem, "tma_im2col", {}))(*arrays.values(), out=out)
+    for n in (0, 1023, 1024, 2048):
+        image = {"x": arrays["x"][n : n + 1], "w": arrays["w"]}
+        report = verify.check(of_images(1), image, out.take(cupy.arange(n, n + 1), axis=layout.index("n")), xp=cupy)
+        assert report, f"{report}\nseed {seed}, image {n}\n{problem}"
+    del arrays, out, image
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+# ---- order: the same bits whenever, graphs, chains ---------------------------------------------------
+
+
+@pytest.mark.parametrize("split", [2, 4, 8])
+def test_a_split_sums_in_one_order(split: int) -> None:
+    problem = make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1)
+    options: Options = {"tile.m": 64, "tile.n": 64, "split": split}
+    made = check(spec(problem, "tma_im2col", options), seed := FRESH.getrandbits(32))
+    arrays = gpu_runs.inputs(problem, seed)
+    runs = [made(*arrays.values(), out=gpu_runs.poisoned(problem.y)) for _ in range(5)]
+    for other in runs[1:]:
+        assert (other == runs[0]).all()
+
+
+#: A layer whose output another can read, by several kernels; tanh keeps a long chain in range.
+LINK = "operand b: f32[k]  y = tanh(acc * 0.05 + b)"
+IMAGES = make("fprop", 4, 64, 64, (14, 14), (3, 3), pad=1)
+POINTWISE = make("fprop", 4, 64, 64, (14, 14), (1, 1))
+LINKS: tuple[tuple[ConvProblem, str, Options], ...] = (
+    (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 64, "consumers": 1}),
+    (IMAGES, "tma_patch", {}),
+    (POINTWISE, "tma_im2col", {}),
+    (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 32, "consumers": 1, "split": 4}),
+    (IMAGES, "tma_im2col", {"schedule": "pingpong", "tile.m": 64, "tile.n": 32}),
+    (IMAGES, "tma_patch", {"weight_stages": 4}),
+    (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "blocks": 2}),
+)
+LENGTH = 20
+
+
+@pytest.fixture
+def chain() -> tuple[Sequence[Kernel], Sequence[dict[str, object]]]:
+    """Kernels that read each other's results, and what else each of them reads."""
+    kernels = [kernel(spec(*LINKS[i % len(LINKS)], LINK)) for i in range(len(LINKS))]
+    chosen = [kernels[i % len(kernels)] for i in range(LENGTH)]
+    seed = FRESH.getrandbits(32)
+    print(f"seed {seed}")
+    return chosen, [gpu_runs.inputs(k.plan.problem, seed + i) for i, k in enumerate(chosen)]  # type: ignore[union-attr]
+
+
+def run_chain(chain, buffers: Sequence[object], between: Callable[[], None] = lambda: None) -> object:
+    """The last result; buffers are used in turn, so that one is written while its last reader may still run."""
+    x = chain[1][0]["x"]
+    for i, (made, arrays) in enumerate(zip(*chain, strict=True)):
+        x = made(x, arrays["w"], b=arrays["b"], out=buffers[i % len(buffers)])
+        between()
+    return x
+
+
+def fresh_buffers(count: int) -> list[object]:
+    return [gpu_runs.poisoned(IMAGES.y) for _ in range(count)]
+
+
+def test_a_chain_of_dependent_launches_is_in_order(chain) -> None:
+    """Each kernel starts before the one before it has ended, and waits for what it reads."""
+    assert all(launch.dependent for made in chain[0] for launch in made.plan.launches)
+    expected = run_chain(chain, fresh_buffers(LENGTH), cupy.cuda.Device().synchronize).copy()  # type: ignore[attr-defined]
+    assert cupy.isfinite(expected).all() and float(abs(expected).max()) > 0
+    for count in (LENGTH, 3, 2):
+        for _ in range(5):
+            assert (run_chain(chain, fresh_buffers(count)) == expected).all(), f"{count} buffers"
+
+
+def test_a_chain_is_captured_in_a_graph(chain) -> None:
+    buffers = fresh_buffers(2)
+    expected = run_chain(chain, buffers).copy()  # type: ignore[attr-defined]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        last = run_chain(chain, buffers)
+        graph = stream.end_capture()
+        for _ in range(3):
+            for buffer in buffers:
+                verify.poison(buffer)
+            graph.launch(stream)
+        stream.synchronize()
+        assert (last == expected).all()
+        x = chain[1][0]["x"]
+        x *= -1
+        graph.launch(stream)
+        stream.synchronize()
+        assert not (last == expected).all(), "a graph reads its inputs when it is launched"
