@@ -277,7 +277,9 @@ void convgen_tma_im2col_3d_dilated(
         for (int j = 0; j < tile_n / 2; ++j) {
           const int gemm_m = m0 + i * 64 + warp * 16 + lane / 4 + j / 2 % 2 * 8;
           const int gemm_n = n0 + j / 4 * 8 + lane % 4 * 2 + j % 2;
-          y[gemm_m * 40 + gemm_n] = acc[i][j];
+          if (gemm_m < ::gemm_m) {
+            y[gemm_m * 40 + gemm_n] = acc[i][j];
+          }
         }
       }
     }
