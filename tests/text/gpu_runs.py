@@ -13,9 +13,23 @@ from convgen.ir.tensor import Tensor
 from convgen.runtime.kernel import Kernel
 
 
+def _joined(settings: list[str]) -> list[str]:
+    """Settings of one name as one: tile m=128, tile n=64 -> tile m=128 n=64."""
+    found: dict[str, list[str]] = {}
+    for setting in settings:
+        name, value = setting.split(" ", 1)
+        found.setdefault(name, []).append(value)
+    return [f"{name} {' '.join(values)}" for name, values in found.items()]
+
+
 def spec_text(problem: ConvProblem, strategy: str, options: Mapping[str, int | str]) -> str:
     """The problem's canonical spec with a strategy block."""
-    block = f"strategy {strategy} {{ {' '.join(f'{name} {value}' for name, value in options.items())} }}"
+    # a dotted option, tile.m, is the key m of the setting tile
+    settings = [
+        f"{name.split('.')[0]} {name.split('.')[1]}={value}" if "." in name else f"{name} {value}"
+        for name, value in options.items()
+    ]
+    block = f"strategy {strategy} {{ {'  '.join(_joined(settings))} }}"
     return str(problem).replace("\n  op ", f"\n  {block}\n  op ", 1)
 
 
