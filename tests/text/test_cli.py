@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -291,7 +292,9 @@ def test_a_defect_asks_for_a_report_and_shows_a_traceback_on_demand(monkeypatch,
 
 
 def test_an_interrupt_is_quiet():
-    made = process("check", "-", stdin=subprocess.PIPE)
+    # a shell starts what runs in the background with interrupts ignored, and children inherit that
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    made = process("check", "-", stdin=subprocess.PIPE, preexec_fn=listening)
     time.sleep(1)  # it waits for standard input
     made.send_signal(signal.SIGINT)
     out, err = made.communicate(timeout=30)
