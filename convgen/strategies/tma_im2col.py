@@ -71,6 +71,13 @@ def block_threads(consumers: int, blocks: int = 1) -> int:
     return 128 * consumers + (128 if register_split(consumers, blocks) else 32)
 
 
+def launch_registers(target: Target, threads: int, blocks: int) -> int:
+    """Registers a thread that ptxas has for a launch: the warps of a multiprocessor's blocks share them, in fours,
+    one for each of its quarters."""
+    fours = -(-(threads // 32 * blocks) // 4)
+    return min(target.registers_per_sm // (128 * fours) // 8 * 8, 255)
+
+
 # --- configuration -----------------------------------------------------------------------------------
 
 
@@ -304,8 +311,8 @@ def _accumulators(config: TmaIm2colConfig) -> int:
 def _registers(config: TmaIm2colConfig, target: Target) -> int:
     """Registers that a consumer's thread may use."""
     split = register_split(config.consumers, config.blocks)
-    threads = block_threads(config.consumers, config.blocks) * config.blocks
-    return split.consumer if split else min(target.registers_per_sm // threads // 8 * 8, 255)
+    threads = block_threads(config.consumers, config.blocks)
+    return split.consumer if split else launch_registers(target, threads, config.blocks)
 
 
 def _loads_early(problem: ConvProblem, config: TmaIm2colConfig, target: Target) -> bool:
@@ -398,8 +405,7 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> l
         )
     accumulators, budget = _accumulators(config), _registers(config, target) - 40
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    threads = block_threads(config.consumers, config.blocks) * config.blocks
-    at_launch = target.registers_per_sm // threads // 8 * 8 - 28
+    at_launch = launch_registers(target, block_threads(config.consumers, config.blocks), config.blocks) - 28
     if config.n // 2 > at_launch:
         no(f"tile n={config.n} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for it",
            f"n={at_launch * 2 // 8 * 8} or less", "tile.n")  # fmt: skip

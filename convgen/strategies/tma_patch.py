@@ -29,6 +29,7 @@ from convgen.strategies.tma_im2col import (
     SWIZZLE_FIELD,
     _memory_order,
     block_threads,
+    launch_registers,
 )
 from convgen.targets import Target
 
@@ -286,7 +287,7 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> li
     accumulators = config.consumer_pixels * config.consumer_channels // 128
     registers = REGISTERS[config.consumers]
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = target.registers_per_sm // _threads(config) // 8 * 8 - 28
+    at_launch = launch_registers(target, _threads(config), 1) - 28
     budget = min((registers.consumer if registers else 255) - 56, at_launch)
     if accumulators > budget:
         no(f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",

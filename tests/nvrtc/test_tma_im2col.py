@@ -87,6 +87,18 @@ def test_tile(options: Options) -> None:
     assert not found.spill_stores and not found.stack
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", ROWS, ids=["one consumer", "two consumers", "ping-pong"])
+def test_the_widest_tile_has_the_registers_that_it_needs(rows: Options, blocks: int) -> None:
+    for m in (64, 128, 256):
+        options: Options = {**PLAIN, **rows, "tile.m": m, "tile.k": 16, "stages": 2, "blocks": blocks}
+        widest = next((n for n in range(256, 7, -8) if serves(WIDE, "tma_im2col", {**options, "tile.n": n})), None)
+        if widest is None:  # fewer rows than consumers
+            continue
+        found = compiled(WIDE, {**options, "tile.n": widest})
+        assert found.spill_stores <= 16, "no more than an address or two"
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule(name: str) -> None:
     found = compiled(WIDE, {**PLAIN, **SCHEDULES[name]}, "bias f32")
