@@ -44,6 +44,7 @@ LIMITS: dict[int, Im2colLimits] = {
 }
 MAX_ELEMENT_STRIDE = 8
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
+LARGEST_TILE = 256  # pixels
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
 
@@ -204,8 +205,9 @@ class TmaIm2col:
                 f"a pixel of {x.name} is {row} bytes (c={problem.c}); TMA wants a multiple of {ROW_ALIGNMENT}",
                 f"c must be a multiple of {ROW_ALIGNMENT // x.element.bytes}",
             )
-        if problem.output_pixels >= 2**31:
-            no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+        if problem.output_pixels + LARGEST_TILE >= 2**31:
+            no(f"{problem.output_pixels} output pixels do not fit 32 bits, counted by whole tiles",
+               "strategy direct counts in 64")  # fmt: skip
         if problem.op is Op.FPROP:
             found += _map_obstacles(problem)
         if not found:

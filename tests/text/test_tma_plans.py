@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "corner of one axis": (
         "tma_im2col", make("fprop", 1, 8, 8, (70000,), (2,), dilation=40000), "upper corner on w is -40000", "",
     ),
+    "pixels": ("tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels do not fit 32 bits", "direct"),
     "patch: dgrad": ("tma_patch", like("dgrad"), "op dgrad", ""),
     "patch: three axes": ("tma_patch", OF_THREE_AXES, "3 spatial dims", "tma_im2col"),
     "patch: groups": ("tma_patch", GROUPED, "groups 2", ""),
@@ -196,6 +197,7 @@ EXTREMES: dict[str, ConvProblem] = {
     "corners of three axes": make("fprop", 1, 8, 8, (40, 4, 4), (2, 1, 1), dilation=(16, 1, 1), pad=((16, 0), 0, 0)),
     "offset of three axes": make("fprop", 1, 8, 8, (40, 4, 4), (2, 1, 1), dilation=(31, 1, 1), pad=((16, 15), 0, 0)),
     "corners of one axis": make("fprop", 1, 8, 8, (70000,), (2,), dilation=32768, pad=((32768, 0),)),
+    "most pixels": make("fprop", 1, 8, 8, (2**31 - 257,), (1,)),
     "one element": make("fprop", 1, 8, 1, (1, 1), (1, 1)),
     "widest": make("fprop", 1, 8192, 4096, (1, 1), (1, 1)),
 }
