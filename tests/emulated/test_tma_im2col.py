@@ -83,9 +83,10 @@ def test_schedule(name: str, seed: int) -> None:
     problem = STORED_PLAINLY if list(SCHEDULES).index(name) % 3 == 2 else STORED_BY_TMA
     options = {**PLAIN, "tile.n": 16, **SCHEDULES[name]}
     made = check_emulated(spec(problem, "tma_im2col", options, "residual"), seed, sms=(1, 2))
+    assert made.plan
     (launch,) = made.plan.launches
     tiles = launch.grid[0] // launch.cluster
-    takers = options["consumers"] if options["schedule"] == "pingpong" else 1
+    takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
     assert tiles >= 2 * takers * launch.blocks_per_sm, "on one multiprocessor each consumer has a second tile"
 
 

@@ -120,9 +120,10 @@ def seed() -> int:
 def test_configuration(name: str, seed: int) -> None:
     problem, options = CONFIGURATIONS[name]
     made = check_emulated(spec(problem, "tma_patch", options, "residual"), seed, sms=(1, 4))
+    assert made.plan
     (launch,) = made.plan.launches
-    takers = options["consumers"] if options["schedule"] == "pingpong" else 1
-    if options["images"] == 1 and options["pixels"] < 240:
+    takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
+    if options["images"] == 1 and int(options["pixels"]) < 240:
         assert launch.grid[0] >= 2 * takers * launch.multiple_of, "with few blocks each consumer has a second tile"
 
 
