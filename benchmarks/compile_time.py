@@ -98,8 +98,12 @@ def _median(measure: Callable[[int], float]) -> float:
 def _python(*arguments: str, folder: str) -> float:
     """Wall time in seconds of an interpreter of its own, with a cache of its own."""
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "CONVGEN_CACHE_DIR": f"{folder}/cache", "CONVGEN_TUNING_DB": f"{folder}/none.sqlite"
-    }  # fmt: skip
+        "PYTHONPATH": str(ROOT),
+        "CONVGEN_CACHE_DIR": f"{folder}/cache",
+        "CONVGEN_TUNING_DB": f"{folder}/none.sqlite",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began

@@ -64,18 +64,28 @@ SUITES: dict[str, tuple[Layer, ...]] = {
         Layer("lenet/conv2", 20, 50, 12, 5),
     ),
     "depthwise": (
+        Layer("mbv2_dw_32_112", 32, 32, 112, 3, 1, 1, 32),
         Layer("mbv2_dw_96_112_s2", 96, 96, 112, 3, 2, 1, 96),
         Layer("mbv2_dw_144_56", 144, 144, 56, 3, 1, 1, 144),
+        Layer("mbv2_dw_192_28", 192, 192, 28, 3, 1, 1, 192),
+        Layer("mbv2_dw_192_28_s2", 192, 192, 28, 3, 2, 1, 192),
         Layer("mbv2_dw_384_14", 384, 384, 14, 3, 1, 1, 384),
+        Layer("mbv2_dw_960_7", 960, 960, 7, 3, 1, 1, 960),
         Layer("convnext_dw_96_56", 96, 96, 56, 7, 1, 3, 96),
+        Layer("convnext_dw_192_28", 192, 192, 28, 7, 1, 3, 192),
         Layer("convnext_dw_384_14", 384, 384, 14, 7, 1, 3, 384),
+        Layer("convnext_dw_768_7", 768, 768, 7, 7, 1, 3, 768),
         Layer("dw_5x5_240_28", 240, 240, 28, 5, 1, 2, 240),
+        Layer("dw_5x5_672_14", 672, 672, 14, 5, 1, 2, 672),
     ),
     "grouped": (
         Layer("resnext_g32_128_56", 128, 128, 56, 3, 1, 1, 32),
         Layer("resnext_g32_256_28", 256, 256, 28, 3, 1, 1, 32),
         Layer("resnext_g32_512_14", 512, 512, 14, 3, 1, 1, 32),
         Layer("resnext_g32_1024_7", 1024, 1024, 7, 3, 1, 1, 32),
+        Layer("resnext_g32_256_56_s2", 256, 256, 56, 3, 2, 1, 32),
+        Layer("resnext_g32_512_28_s2", 512, 512, 28, 3, 2, 1, 32),
+        Layer("resnext_g32_1024_14_s2", 1024, 1024, 14, 3, 2, 1, 32),
     ),
     "nchw": (
         Layer("resnet50/conv1", 3, 64, 224, 7, 2, 3, 1, "nchw"),
@@ -175,7 +185,7 @@ def chosen(strategy: str, p: ConvProblem, target: str, count: int, kernels: set[
 def jobs(layers: list[Layer], args: argparse.Namespace) -> Iterator[tuple[Layer, int, str, Options]]:
     for layer in layers:
         for n in args.batch:
-            strategy = args.strategy or ("depthwise" if layer.groups == layer.c else "implicit_gemm")
+            strategy = args.strategy or ("depthwise" if layer.groups == layer.c > 1 else "implicit_gemm")
             if strategy not in strategies.MODULES or strategies.load(strategy).obstacles(
                 problem(layer, n), TARGETS[args.target], {}
             ):
@@ -229,7 +239,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             small_key = (layer.name, layer.layout, small[n])
             if small_key not in checkers:
                 checkers[small_key] = Checker(q, backend)
-            report = checkers[small_key](Kernel(check))
+            report = checkers[small_key](Kernel(check), check.manifest.arithmetic)
             wrong = "" if report else str(report)
             row["wrong"] = wrong or agrees(kernel, p, backend)
             row["us"] = time_kernel(kernel, buffer_sets(p, backend), backend, 20 * row["cudnn_us"]).us

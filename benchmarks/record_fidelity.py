@@ -1,4 +1,4 @@
-"""Records what a GPU makes of random TMA boxes and wgmma tiles, for the emulator to agree with.
+"""Records what a GPU makes of random TMA loads, TMA stores and wgmma tiles, for the emulator to agree with.
 
     python benchmarks/record_fidelity.py                      writes tests/emulated/fidelity.json
     python benchmarks/record_fidelity.py --seed 7 --tma 2000 --wgmma 500 --out /tmp/more.json
@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT / "tests" / "emulated"))
 import fidelity  # noqa: E402
 from fidelity import TmaCase, WgmmaCase, digest  # noqa: E402
 
+from convgen.bench.results import commit  # noqa: E402
 from convgen.emulator import EmulationError, NoHostCompiler  # noqa: E402
 from convgen.runtime import cuda, nvrtc, tensor_map  # noqa: E402
 from convgen.runtime.errors import DriverError, NoGpu  # noqa: E402
@@ -68,17 +69,29 @@ def pointer(array: Any) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.data.ptr)
 
 
+def encoded(case: TmaCase, tensor: Any) -> Any:
+    """The case's map over a tensor on the GPU, as a kernel's parameter.  Raises Refused."""
+    try:
+        return ctypes.create_string_buffer(tensor_map.encode(case.map, tensor.data.ptr), tensor_map.BYTES)
+    except DriverError as e:
+        raise Refused(str(e)) from None
+
+
 def run_tma(gpu: Gpu, case: TmaCase) -> np.ndarray:
     """As fidelity.emulate_tma.  Raises Refused."""
     tensor = on_gpu(case.tensor())
     out = on_gpu(np.zeros(fidelity.WINDOW // 4 + 1, np.uint32))
-    try:
-        encoded = ctypes.create_string_buffer(tensor_map.encode(case.map, tensor.data.ptr), tensor_map.BYTES)
-    except DriverError as e:
-        raise Refused(str(e)) from None
-    numbers = [ctypes.c_int(v) for v in case.parameters]
-    gpu.run(case.entry, fidelity.TMA_SHARED, [encoded, pointer(out), *numbers])
+    numbers = [ctypes.c_int(v) for v in case.load_parameters]
+    gpu.run(case.entry, fidelity.TMA_SHARED, [encoded(case, tensor), pointer(out), *numbers])
     return out.get()
+
+
+def run_store(gpu: Gpu, case: TmaCase) -> np.ndarray:
+    """As fidelity.emulate_stores.  Raises Refused."""
+    tensor, window = on_gpu(case.tensor()), on_gpu(case.window())
+    numbers = [ctypes.c_int(v) for v in case.store_parameters]
+    gpu.run(case.entry, fidelity.TMA_SHARED, [encoded(case, tensor), pointer(window), *numbers])
+    return tensor.get()
 
 
 def run_wgmma(gpu: Gpu, case: WgmmaCase) -> np.ndarray:
@@ -100,6 +113,7 @@ class Kind:
 
 KINDS = {
     "tma": Kind(fidelity.random_tma, lambda cases: fidelity.tma_source(), run_tma, fidelity.emulate_tma),
+    "store": Kind(fidelity.random_stores, lambda cases: fidelity.store_source(), run_store, fidelity.emulate_stores),
     "wgmma": Kind(fidelity.random_wgmma, fidelity.wgmma_source, run_wgmma, fidelity.emulate_wgmma),
 }
 
@@ -145,13 +159,12 @@ def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "gpu": properties["name"].decode(),
         "driver": cupy.cuda.runtime.driverGetVersion(),
         "nvrtc": nvrtc.nvrtc_version(),
         "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "seed": arguments.seed,
     }
 
@@ -177,7 +190,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "tests" / "emulated" / "fidelity.json")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--tma", type=int, default=640, help="how many boxes")
+    parser.add_argument("--tma", type=int, default=640, help="how many loads")
+    parser.add_argument("--store", type=int, default=160, help="how many stores")
     parser.add_argument("--wgmma", type=int, default=240, help="how many tiles")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)  # kind, first case, folder: the other process
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 LAYER = """conv layer {{
-  input x: f16[n=2, h=13, w=15, c={c}]
+  input x: f16[n={n}, h=13, w=15, c={c}]
   filter w: f16[k={k}, r=3, s=3, c={c}]
   output y: f16[n, p, q, k]
   pad 1
@@ -29,6 +29,45 @@ LAYER = """conv layer {{
     y = relu(acc + b + z)
   }}
   strategy {strategy}
+}}"""
+GROUPS = """conv layer {{
+  input x: f16[n=2, h=13, w=15, c={c}]
+  filter w: f16[k={c}, r=3, s=3, c={of_group}]
+  output y: f16[n, p, q, k]
+  pad 1
+  groups {groups}
+  epilogue {{
+    operand b: f32[k]
+    operand z: f16[n, p, q, k]
+    y = relu(acc + b + z)
+  }}
+  strategy {strategy}
+}}"""
+PLANES = """conv layer {{
+  input x: f16[n=2, c={c}, h={h}, w={w}]
+  filter w: f16[k={k}, c={c}, r={taps}, s={taps}]
+  output y: f16[n, k, p, q]
+  pad {pad}
+  stride {stride}
+  epilogue {{
+    operand b: f32[k]
+    operand z: f16[n, k, p, q]
+    y = relu(acc + b + z)
+  }}
+  strategy {strategy}
+}}"""
+DEPTHWISE = """conv layer {{
+  input x: f16[n=5, h=21, w=15, c=48]
+  filter w: f16[k=48, r=5, s=5]
+  output y: f16[n, p, q, k]
+  groups 48
+  pad 2
+  epilogue {{
+    operand b: f32[k]
+    operand z: f16[n, p, q, k]
+    y = relu(acc + b + z)
+  }}
+  strategy depthwise {{ {options} }}
 }}"""
 LOWERED = """conv layer {{
   input x: f16[n=2, h=13, w=15, c=24]
@@ -49,23 +88,58 @@ GRADIENT = """conv layer {{
 }}"""
 
 
-def layer(strategy: str, c: int = 72, k: int = 200, stride: int = 1) -> str:
-    return LAYER.format(strategy=strategy, c=c, k=k, stride=stride)
+def groups(strategy: str, c: int, of_group: int) -> str:
+    return GROUPS.format(strategy=strategy, c=c, of_group=of_group, groups=c // of_group)
+
+
+def layer(strategy: str, c: int = 72, k: int = 200, stride: int = 1, n: int = 2) -> str:
+    return LAYER.format(strategy=strategy, c=c, k=k, stride=stride, n=n)
+
+
+def planes(strategy: str, c: int, k: int, size: tuple[int, int], taps: int = 3, stride: int = 1) -> str:
+    h, w = size
+    return PLANES.format(strategy=strategy, c=c, k=k, h=h, w=w, taps=taps, pad=taps // 2, stride=stride)
+
+
+def depthwise(options: str) -> str:
+    return DEPTHWISE.format(options=options)
 
 
 CASES = {
     "direct": layer("direct"),
     "im2col": layer("im2col"),
     "implicit_gemm": layer("implicit_gemm"),
-    "implicit_gemm, few channels": layer("implicit_gemm", c=3, k=40, stride=2),
+    "implicit_gemm, few channels": layer("implicit_gemm { kernel rows }", c=3, k=40, stride=2),
+    "implicit_gemm, few channels by wgmma": layer("implicit_gemm { kernel rows_wgmma }", c=3, k=40, stride=2),
+    "implicit_gemm, classes of columns by wgmma": layer("implicit_gemm { kernel rows_wgmma stages 1 }", c=3, k=40),
+    "implicit_gemm, several tiles a block": layer(
+        "implicit_gemm { kernel rows_wgmma stages 2 blocks 1 }", c=3, k=40, n=300
+    ),
     "tma_im2col": layer("tma_im2col"),
     "tma_im2col, stride 2": layer("tma_im2col", stride=2),
     "tma_im2col, ping-pong": layer("tma_im2col { tile m=64 n=64 schedule pingpong consumers 2 }"),
     "tma_im2col, three consumers": layer("tma_im2col { tile m=192 n=96 consumers 3 }"),
     "tma_im2col, split": layer("tma_im2col { tile m=64 n=64 consumers 1 split 4 }"),
     "tma_im2col, merged": layer("tma_im2col { tile m=64 n=64 k=16 merge 5 consumers 1 }", c=80),
+    "tma_im2col, rows of channels": layer("tma_im2col { rows channels tile m=48 n=64 consumers 1 cluster 1 stream 0 }"),
+    "tma_im2col, clusters sharing x": layer("tma_im2col { tile m=64 n=32 consumers 1 cluster 2 shares x }"),
+    "tma_im2col, clusters sharing w": layer("tma_im2col { tile m=64 n=64 consumers 1 cluster 2 shares w raster 2 }"),
+    "tma_im2col, stream": layer("tma_im2col { tile m=64 n=64 consumers 1 stream 1 }"),
     "tma_patch, channels": layer("tma_patch { rows channels }", c=64, k=64),
     "tma_patch, pixels": layer("tma_patch { rows pixels }", c=64, k=32),
+    "groups, tma_im2col": groups("tma_im2col { bundle 4 }", c=64, of_group=4),
+    "groups, tma_patch": groups("tma_patch { bundle 1  fold 1 }", c=64, of_group=32),
+    "groups, tma_patch, bundles": groups("tma_patch { bundle 8  fold 1 }", c=64, of_group=4),
+    "groups, tma_patch, folded": groups("tma_patch { bundle 4  fold 4 }", c=64, of_group=4),
+    "planes, tma_im2col": planes("tma_im2col", 75, 72, (16, 10)),
+    "planes, tma_im2col, odd": planes("tma_im2col", 136, 71, (13, 15)),
+    "planes, tma_im2col, 1x1": planes("tma_im2col", 136, 72, (16, 10), taps=1),
+    "planes, tma_im2col, 1x1, stride 2": planes("tma_im2col", 72, 72, (16, 10), taps=1, stride=2),
+    "planes, tma_patch": planes("tma_patch", 64, 64, (13, 15)),
+    "planes, few channels by wgmma": planes("implicit_gemm { kernel rows_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
+    "depthwise, patches": depthwise("kernel patches"),
+    "depthwise, stream": depthwise("kernel stream math fma tile p=2 q=4 vector 4 slice 24 strip 8 band 4 stages 3"),
+    "depthwise, bands": depthwise("kernel stream math mma tile p=8 q=16 vector 16 slice 48 strip 15 band 8 stages 3"),
     "direct dgrad": GRADIENT.format(op="dgrad", strategy="direct"),
     "direct wgrad": GRADIENT.format(op="wgrad", strategy="direct"),
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
@@ -102,6 +176,7 @@ def main() -> int:
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     parser.add_argument("--commit", default="", help="what the results are recorded under")
     parser.add_argument("--tools", nargs="*", default=TOOLS)
+    parser.add_argument("--cases", default="", help="those whose names begin so")
     args = parser.parse_args()
     if args.launch:
         for name in json.loads(args.launch):
@@ -109,10 +184,11 @@ def main() -> int:
         return 0
     # a tool ends with an exit code of its own where it finds an error; one run a case says which
     running, rows = [], {}
-    for name in CASES:
+    names = [name for name in CASES if name.startswith(args.cases)]
+    for name in names:
         launch(name)  # compiles, into the cache
     for tool in args.tools:
-        for name in CASES:
+        for name in names:
             command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
             command += [sys.executable, __file__, "--launch", json.dumps([name])]
             running.append((tool, name, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)))

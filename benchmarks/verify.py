@@ -117,7 +117,7 @@ def main() -> int:
             kernel = Kernel(made)
             row |= {"strategy": kernel.manifest.strategy, "config": kernel.manifest.config}
             try:
-                report = checker(kernel)
+                report = checker(kernel, kernel.manifest.arithmetic)
                 row |= {"result": "agrees" if report.ok else "differs", "max_error": float(report.max_error)}
                 row |= {"rel_l2": float(report.rel_l2)}
                 if not report.ok:

@@ -24,6 +24,8 @@ from convgen.resources import cache_directory
 #: Entries beyond this many bytes go, least recently used first.
 LIMIT_BYTES = 2 << 30
 _SUMS = "SHA256SUMS"
+#: What else is kept in the folder: templates and the grammar in prepared form.
+_PREPARED = ("templates", "grammar.pickle")
 _STALE_SECONDS = 24 * 3600
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _warned: set[Path] = set()
@@ -78,12 +80,15 @@ class Cache:
         if key.endswith("0"):  # one put in sixteen looks at the size of the whole
             self._prune()
 
-    def clear(self) -> int:
-        """Removes every entry; how many there were."""
-        entries = self._entries()
-        for entry in entries:
+    def extent(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes."""
+        sizes = [size for _, size, _ in self._rows()]
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> None:
+        """Removes every entry, and whatever else is kept in the folder."""
+        for entry in [*self._entries(), *(self.root / name for name in _PREPARED if (self.root / name).exists())]:
             self._discard(entry)
-        return len(entries)
 
     def _entry(self, key: str) -> Path:
         return self.root / key[-2:] / key
@@ -107,11 +112,16 @@ class Cache:
         except OSError as error:
             _warn(self.root, error)
 
-    def _prune(self) -> None:
+    def _rows(self) -> list[tuple[float, int, Path]]:
+        """When each entry was last used, its bytes, its folder."""
         rows = []
         for entry in self._entries():
             with suppress(OSError):  # another process is removing it
                 rows.append((entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()), entry))
+        return rows
+
+    def _prune(self) -> None:
+        rows = self._rows()
         excess = sum(size for _, size, _ in rows) - LIMIT_BYTES
         for _, size, entry in sorted(rows):
             if excess <= 0:

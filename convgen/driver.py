@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,9 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
+        # whole numbers of any kind, such as NumPy's
+        whole = {str(k): index(v) if hasattr(v, "__index__") else v for k, v in self.defines.items()}
+        object.__setattr__(self, "defines", whole)
         if self.target is not None:
             known_target(self.target)
         if self.strategy is not None:
@@ -114,6 +118,14 @@ class Compilation:
         name = self.spec.target or self.request.target
         return known_target(name) if name else target_at_hand()
 
+    @property
+    def gpu(self) -> str | None:
+        """The name of the GPU at hand, where the kernel can run on it: what was tuned there is taken first."""
+        from convgen.runtime.launch import gpu_at_hand
+
+        found = gpu_at_hand()
+        return found.name if found and self.target.runs_on(found.capability) else None
+
     @cached_property
     def choice(self) -> Choice:
         """Raises SpecError, with every obstacle of every strategy that was asked for."""
@@ -123,7 +135,7 @@ class Compilation:
         name = self.spec.strategy or request.strategy
         options = request.options if name == request.strategy else {}
         try:
-            return planner.choose(request.problem, self.target, name, options)
+            return planner.choose(request.problem, self.target, name, options, self.gpu)
         except planner.CannotServe as e:
             raise SpecError(self._refusals(e), self.spec.path, self.spec.text) from None
 
@@ -260,16 +272,16 @@ def known_strategy(name: str) -> str:
 
 def target_at_hand() -> Target:
     """The target of this machine's GPU, else the default."""
-    from convgen.runtime.launch import device_capability
+    from convgen.runtime.launch import gpu_at_hand
 
-    capability = device_capability()
-    return (target_for(capability) if capability else None) or TARGETS[DEFAULT_TARGET]
+    found = gpu_at_hand()
+    return (target_for(found.capability) if found else None) or TARGETS[DEFAULT_TARGET]
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """What is said of a name that is none of the known ones."""
     known = list(known)
-    hint = did_you_mean(name, known) or f"known are {', '.join(known)}"
+    hint = did_you_mean(str(name), known) or f"known are {', '.join(known)}"
     return f"unknown {kind} {name!r}\nhint: {hint}"
 
 
@@ -293,12 +305,13 @@ def _request_key(spec: Spec) -> str:
     """Of everything that decides what a spec is compiled to, the GPU and what was tuned included."""
     from convgen.planner import database
     from convgen.runtime import artifacts
+    from convgen.runtime.launch import gpu_at_hand
 
     return artifacts.request_key(
         text=spec.text,
         defines=dict(spec.defines),
         target=spec.target or "",
-        at_hand=target_at_hand().name,
+        at_hand=gpu_at_hand(),
         strategy=spec.strategy or "",
         only=spec.only,
         tuned=database.stamp(),

@@ -136,16 +136,16 @@ void convgen_depthwise_nhwc(
         for (int v = 0; v < INPUTS; ++v) row[j][v] = value[v];
       }
       // output row a has this input row under tap r
-#pragma unroll
+      #pragma unroll
       for (int a = 0; a < TILE_P; ++a) {
         const int r = i - a * 2;
         if (r < 0 || r >= R) continue;
-#pragma unroll
+      #pragma unroll
         for (int s = 0; s < S; ++s) {
           const float (&factor)[VECTOR] = filter[r * S + s];
-#pragma unroll
+      #pragma unroll
           for (int b = 0; b < TILE_Q; ++b) {
-#pragma unroll
+      #pragma unroll
             for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s][v];
           }
         }

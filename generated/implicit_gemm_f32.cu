@@ -78,6 +78,7 @@ constexpr int K_STEPS = 18;  // of 16 elements, in one slice of gemm_k
 constexpr int STAGES = 4;
 constexpr int THREADS = 256;
 constexpr u32 ROW_BYTES = 64;
+constexpr int SLICES = ROW_BYTES / 32;  // of a step
 constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
 constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
 
@@ -98,8 +99,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
   int offset[1];
-  int in_h[1];  // at the first tap
-  int in_w[1];  // at the first tap
+  u32 taps[1];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
 
   __device__ __forceinline__ void start(int first, int first_k) {
@@ -113,8 +113,13 @@ struct XReader {
       const int p = (gemm_m / 28) % 28;
       const int n = gemm_m / 784;
       offset[i] = n * 50176 + p * 1792 + q * 64 - 1856;
-      in_h[i] = p - 1;
-      in_w[i] = q - 1;
+      taps[i] = 0;
+      const int in_h = p - 1;
+#pragma unroll
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
+      const int in_w = q - 1;
+#pragma unroll
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     }
     const int first_chunk = first_k + (thread % 4) * 4;
     c = first_chunk % 64;
@@ -126,10 +131,11 @@ struct XReader {
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile) {
     const int thread = threadIdx.x;
     const int k_offset = r * 1792 + s * 64 + c;
+    const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
     #pragma unroll
     for (int i = 0; i < 1; ++i) {
       const int row = thread / 4;
-      const bool inside = u32(in_h[i] + r) < 28 && u32(in_w[i] + s) < 28;
+      const bool inside = (taps[i] & wanted) == wanted;
       cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, inside ? 16 : 0);
     }
     c += 16;
@@ -169,6 +175,19 @@ struct WReader {
   }
 };
 
+// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
+__device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j += 2) {
+    u32 pair[4];
+    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
+    b[j][0] = pair[0], b[j][1] = pair[1];
+    b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+  }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, 2)
 void convgen_implicit_gemm_f32(
     const float* __restrict__ x,
@@ -207,32 +226,35 @@ void convgen_implicit_gemm_f32(
   const u32 column_slot = X_TILE_BYTES + slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 
   float acc[ROWS][COLUMNS][4] = {};
-  int stage = 0;
+  // fragments of a slice are loaded while the slice before is multiplied
+  u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
+  u32 tile = shared;
+  u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
+  cp_async_wait_group<STAGES - 2>();
+  __syncthreads();
+  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
   for (int step = 0; step < K_STEPS; ++step) {
-    cp_async_wait_group<STAGES - 2>();
-    __syncthreads();
-    // the stage that was multiplied last is free
-    const u32 free_tile = shared + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE_BYTES;
+    const u32 next_tile = tile == shared + (STAGES - 1) * STAGE_BYTES ? shared : tile + STAGE_BYTES;
     const bool more = step + STAGES - 1 < K_STEPS;
-    if (more) {
-      x_reader.load(reinterpret_cast<const u32*>(x), free_tile);
-      w_reader.load(reinterpret_cast<const u32*>(w), free_tile + X_TILE_BYTES);
-    }
-    cp_async_commit_group();
-
-    const u32 tile = shared + stage * STAGE_BYTES;
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / 32; ++k) {
-      u32 a[ROWS][4], b[COLUMNS][2];
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], tile + (row_slot ^ k * 32) + i * 16 * ROW_BYTES);
-#pragma unroll
-      for (int j = 0; j < COLUMNS; j += 2) {
-        u32 pair[4];
-        ldmatrix_x4(pair, tile + (column_slot ^ k * 32) + j * 8 * ROW_BYTES);
-        b[j][0] = pair[0], b[j][1] = pair[1];
-        b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+    for (int k = 0; k < SLICES; ++k) {
+      if (k == SLICES - 1) {
+        cp_async_wait_group<STAGES - 2>();
+        __syncthreads();
       }
+      // after the last step the first slice once more, which nobody uses
+      const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
+      const u32 next = (k + 1) % SLICES * 32;
+      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      if (k == 0) {
+        if (more) {
+          x_reader.load(reinterpret_cast<const u32*>(x), free_tile);
+          w_reader.load(reinterpret_cast<const u32*>(w), free_tile + X_TILE_BYTES);
+        }
+        cp_async_commit_group();
+      }
+      u32 (&a)[ROWS][4] = row_fragments[k % 2];
+      u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
       // f32 factors as sums of two tf32 numbers
       u32 a_rest[ROWS][4];
       #pragma unroll
@@ -260,7 +282,8 @@ void convgen_implicit_gemm_f32(
         }
       }
     }
-    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    free_tile = tile;
+    tile = next_tile;
   }
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction

@@ -120,7 +120,6 @@ constexpr int PITCH = 1392;
 constexpr u32 PATCH_BYTES = 23664;
 
 // Shared memory: filters, the table of words, patches.
-constexpr u32 FILTER_BYTES = 20480;
 constexpr u32 TABLE = 20480;
 constexpr u32 PATCHES = 21120;
 
@@ -176,19 +175,21 @@ void convgen_implicit_gemm_first_layer(
   const f16* __restrict__ filters = w;
   {
     constexpr int phase = 0;
-#pragma unroll 4
-    for (int word = thread; word < int(FILTER_BYTES / 4); word += THREADS) {
-      const int k = first_n + column_of(word / 4 % TILE_N);
-      const int place = word / (8 * TILE_N) * 8 + word / (4 * TILE_N) % 2 * 4 + word % 4;
-      const int line = place / RUN_WORDS;
-      const int first = place % RUN_WORDS * 2 - shift_of(phase);
-      u32 bits = 0;
+    for (int column = thread / 4; column < TILE_N; column += THREADS / 4) {
+      const int k = first_n + column_of(column);
+#pragma unroll 16
+      for (int quad = 0; quad < K_STEPS * 2; ++quad) {
+        const int place = quad * 4 + lane % 4;
+        const int line = place / RUN_WORDS;
+        const int first = place % RUN_WORDS * 2 - shift_of(phase);
+        u32 bits = 0;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int at = first + e;
-        if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
+        for (int e = 0; e < 2; ++e) {
+          const int at = first + e;
+          if (k < GEMM_N && line < LINES && u32(at) < RUN_ELEMENTS) bits |= u32(filters[k * 147 + line * 21 + at]) << e * 16;
+        }
+        st_shared_u32(shared + (quad * TILE_N + column) * 16 + lane % 4 * 4, bits);
       }
-      st_shared_u32(shared + word * 4, bits);
     }
     // for each k step and lane of a quad: where its two words stand in the patch, and which of their bits are the window's
     for (int at = thread; at < K_STEPS * 8; at += THREADS) {
@@ -264,12 +265,12 @@ void convgen_implicit_gemm_first_layer(
       const int at = lane_m + i * 8;
       if (at >= P * Q) continue;
       const int gemm_m = image * (P * Q) + at;
-#pragma unroll
-      for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
+      #pragma unroll
+      for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
         const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
         if (gemm_n >= GEMM_N) continue;
         float v[RUN];
-#pragma unroll
+      #pragma unroll
         for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
         *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])};
 

@@ -89,6 +89,7 @@ constexpr int K_STEPS = 18;  // of 64 elements
 constexpr int STAGES = 3;
 constexpr int THREADS = 256;
 constexpr u32 ROW_BYTES = 64;
+constexpr int SLICES = ROW_BYTES / 32;  // of a step
 constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
 constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
 
@@ -109,8 +110,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader {
   int offset[2];
-  int in_h[2];  // at the first tap
-  int in_w[2];  // at the first tap
+  u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
   int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
 
   __device__ __forceinline__ void start(int first) {
@@ -124,8 +124,13 @@ struct XReader {
       const int p = (gemm_m / 28) % 28;
       const int n = gemm_m / 784;
       offset[i] = n * 100352 + p * 3584 + q * 128 - 3712;
-      in_h[i] = p - 1;
-      in_w[i] = q - 1;
+      taps[i] = 0;
+      const int in_h = p - 1;
+#pragma unroll
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
+      const int in_w = q - 1;
+#pragma unroll
+      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     }
     const int first_chunk = (thread % 4) * 16;
     c = first_chunk;
@@ -137,10 +142,11 @@ struct XReader {
   __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile) {
     const int thread = threadIdx.x;
     const int k_offset = r * 3584 + s * 128 + c;
+    const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
     #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 64;
-      const bool inside = u32(in_h[i] + r) < 28 && u32(in_w[i] + s) < 28;
+      const bool inside = (taps[i] & wanted) == wanted;
       cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, inside ? 16 : 0);
     }
     c += 64;
@@ -180,6 +186,19 @@ struct WReader {
   }
 };
 
+// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
+__device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j += 2) {
+    u32 pair[4];
+    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
+    b[j][0] = pair[0], b[j][1] = pair[1];
+    b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+  }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, 1)
 void convgen_implicit_gemm_fp8(
     const e4m3* __restrict__ x,
@@ -217,32 +236,35 @@ void convgen_implicit_gemm_fp8(
   const u32 column_slot = X_TILE_BYTES + slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 
   float acc[ROWS][COLUMNS][4] = {};
-  int stage = 0;
+  // fragments of a slice are loaded while the slice before is multiplied
+  u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
+  u32 tile = shared;
+  u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
+  cp_async_wait_group<STAGES - 2>();
+  __syncthreads();
+  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
   for (int step = 0; step < K_STEPS; ++step) {
-    cp_async_wait_group<STAGES - 2>();
-    __syncthreads();
-    // the stage that was multiplied last is free
-    const u32 free_tile = shared + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE_BYTES;
+    const u32 next_tile = tile == shared + (STAGES - 1) * STAGE_BYTES ? shared : tile + STAGE_BYTES;
     const bool more = step + STAGES - 1 < K_STEPS;
-    if (more) {
-      x_reader.load(x, free_tile);
-      w_reader.load(w, free_tile + X_TILE_BYTES);
-    }
-    cp_async_commit_group();
-
-    const u32 tile = shared + stage * STAGE_BYTES;
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / 32; ++k) {
-      u32 a[ROWS][4], b[COLUMNS][2];
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], tile + (row_slot ^ k * 32) + i * 16 * ROW_BYTES);
-#pragma unroll
-      for (int j = 0; j < COLUMNS; j += 2) {
-        u32 pair[4];
-        ldmatrix_x4(pair, tile + (column_slot ^ k * 32) + j * 8 * ROW_BYTES);
-        b[j][0] = pair[0], b[j][1] = pair[1];
-        b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+    for (int k = 0; k < SLICES; ++k) {
+      if (k == SLICES - 1) {
+        cp_async_wait_group<STAGES - 2>();
+        __syncthreads();
       }
+      // after the last step the first slice once more, which nobody uses
+      const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
+      const u32 next = (k + 1) % SLICES * 32;
+      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      if (k == 0) {
+        if (more) {
+          x_reader.load(x, free_tile);
+          w_reader.load(w, free_tile + X_TILE_BYTES);
+        }
+        cp_async_commit_group();
+      }
+      u32 (&a)[ROWS][4] = row_fragments[k % 2];
+      u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
       #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
       #pragma unroll
@@ -251,7 +273,8 @@ void convgen_implicit_gemm_fp8(
         }
       }
     }
-    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    free_tile = tile;
+    tile = next_tile;
   }
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction

@@ -79,6 +79,7 @@ constexpr int K_STEPS = 9;  // of 64 elements
 constexpr int STAGES = 3;
 constexpr int THREADS = 256;
 constexpr u32 ROW_BYTES = 128;
+constexpr int SLICES = ROW_BYTES / 32;  // of a step
 constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
 constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
 
@@ -219,6 +220,19 @@ struct WReader {
   }
 };
 
+// The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
+__device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j += 2) {
+    u32 pair[4];
+    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
+    b[j][0] = pair[0], b[j][1] = pair[1];
+    b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+  }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, 1)
 void convgen_implicit_gemm_grouped(
     const bf16* __restrict__ x,
@@ -258,32 +272,37 @@ void convgen_implicit_gemm_grouped(
   const u32 column_slot = slot(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 
   float acc[ROWS][COLUMNS][4] = {};
-  int stage = 0;
+  // fragments of a slice are loaded while the slice before is multiplied
+  u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
+  u32 tile = shared;
+  u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
+  cp_async_wait_group<STAGES - 2>();
+  __syncthreads();
+  load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
   for (int step = 0; step < K_STEPS; ++step) {
-    cp_async_wait_group<STAGES - 2>();
-    __syncthreads();
-    // the stage that was multiplied last is free
-    const u32 free_tile = shared + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE_BYTES;
+    const u32 next_tile = tile == shared + (STAGES - 1) * STAGE_BYTES ? shared : tile + STAGE_BYTES;
     const bool more = step + STAGES - 1 < K_STEPS;
-    if (more) {
-      x_reader.load(x);
-      w_reader.load(w);
-    }
-    cp_async_commit_group();
-
-    const u32 tile = shared + stage * STAGE_BYTES;
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / 32; ++k) {
-      u32 a[ROWS][4], b[COLUMNS][2];
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], tile + (row_slot ^ k * 32) + i * 16 * ROW_BYTES);
-#pragma unroll
-      for (int j = 0; j < COLUMNS; j += 2) {
-        u32 pair[4];
-        ldmatrix_x4(pair, tile + (column_slot ^ k * 32) + j * 8 * ROW_BYTES);
-        b[j][0] = pair[0], b[j][1] = pair[1];
-        b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
+    for (int k = 0; k < SLICES; ++k) {
+      if (k == SLICES - 1) {
+        if (more) x_reader.store(free_tile);
+        if (more) w_reader.store(free_tile + X_TILE_BYTES);
+        cp_async_wait_group<STAGES - 2>();
+        __syncthreads();
       }
+      // after the last step the first slice once more, which nobody uses
+      const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
+      const u32 next = (k + 1) % SLICES * 32;
+      load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      if (k == 0) {
+        if (more) {
+          x_reader.load(x);
+          w_reader.load(w);
+        }
+        cp_async_commit_group();
+      }
+      u32 (&a)[ROWS][4] = row_fragments[k % 2];
+      u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
       #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
       #pragma unroll
@@ -292,9 +311,8 @@ void convgen_implicit_gemm_grouped(
         }
       }
     }
-    if (more) x_reader.store(free_tile);
-    if (more) w_reader.store(free_tile + X_TILE_BYTES);
-    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    free_tile = tile;
+    tile = next_tile;
   }
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction

@@ -28,17 +28,18 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
-__device__ __forceinline__ void st_shared_v4_f32(u32 address, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], { %1, %2, %3, %4 };" :: "r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+__device__ __forceinline__ void ld_shared_v4_f32(float (&v)[4], u32 address) {
+  asm volatile("ld.shared.v4.f32 { %0, %1, %2, %3 }, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address) : "memory");
 }
 
-// Reads the place that `address` has in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank) {
+// Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w) {
   asm volatile("{\n"
                ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %4, %5;\n"
-               "ld.shared::cluster.v4.f32 { %0, %1, %2, %3 }, [remote];\n"
-               "}" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address), "r"(rank) : "memory");
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
+               "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 // 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
@@ -151,6 +152,9 @@ __device__ __forceinline__ u32 cluster_ctarank() {
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
+// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
@@ -214,8 +218,9 @@ constexpr u32 w_tiles = stages * x_tile_bytes;
 constexpr int chunk_n = 16;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = chunks + 2 * consumers * chunk_bytes;
-constexpr u32 full_barriers = partial_sums + tile_m * tile_n * 4;
+constexpr u32 full_barriers = partial_sums + consumers * (split - 1) * slice_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // A barrier for the 128 threads of one consumer.
@@ -243,10 +248,10 @@ void convgen_tma_im2col_split_k(
     }
     fence_mbarrier_init();
   }
-  cluster_arrive();
+  cluster_arrive_relaxed();
   cluster_wait();
-  // this block's share of a tile's steps
   const int rank = cluster_ctarank();
+  // this block's share of a tile's steps
   const int first_step = rank * k_steps / split;
   const int end_step = (rank + 1) * k_steps / split;
   // launched behind another kernel, this one may start before that ends: wait for what it writes
@@ -309,8 +314,8 @@ void convgen_tma_im2col_split_k(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      const int n0 = tile % n_tiles * tile_n;
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n + rank * store_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
@@ -340,34 +345,45 @@ void convgen_tma_im2col_split_k(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // The blocks' partial sums meet in shared memory, in the order of ranks, whichever block is first:
-      // block `rank` finishes channels [rank * store_n, (rank + 1) * store_n) of the tile.
-      const u32 mine = base + partial_sums + consumer * (rows * tile_n * 4) + thread * 16;
+      // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
+      // finishes channels [rank * store_n, (rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
+      const u32 mine = base + partial_sums + consumer * ((split - 1) * slice_bytes) + thread * 16;
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int peer = 0; peer < split; ++peer) {
+        if (peer == rank) continue;
 #pragma unroll
-        for (int j = 0; j < tile_n / 8; ++j) {
-          const float* v = &acc[i][4 * j];
-          st_shared_v4_f32(mine + (i * (tile_n / 8) + j) * 2048, v[0], v[1], v[2], v[3]);
+        for (int i = 0; i < rows / 64; ++i) {
+#pragma unroll
+          for (int j = 0; j < store_n / 8; ++j) {
+            const float* v = &acc[i][peer * (store_n / 2) + 4 * j];
+            st_shared_cluster_v4_f32(
+                mine + (rank - (rank > peer)) * slice_bytes + (i * (store_n / 8) + j) * 2048, peer,
+                v[0], v[1], v[2], v[3]);
+          }
         }
       }
       cluster_arrive();
       cluster_wait();
       float sum[rows / 64][store_n / 2];
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int peer = 0; peer < split; ++peer) {
 #pragma unroll
-        for (int j = 0; j < store_n / 8; ++j) {
+        for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-          for (int peer = 0; peer < split; ++peer) {
-            float v[4];
-            ld_shared_cluster_v4_f32(v, mine + (i * (tile_n / 8) + rank * (store_n / 8) + j) * 2048, peer);
+          for (int j = 0; j < store_n / 8; ++j) {
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (peer == rank) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_n / 2) + 4 * j + e];
+            } else {
+              ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_n / 8) + j) * 2048);
+            }
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
           }
         }
       }
-      // and stay there until all have been read
+      // the next tile's sums come when all of these have been read
       cluster_arrive();
       cluster_wait();
 
@@ -392,7 +408,7 @@ void convgen_tma_im2col_split_k(
           fence_proxy_async_shared();
           sync_consumer();
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + rank * store_n + n, m0 + i * 64);
+            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and os.environ.get("CI"):
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
+    # what was tuned on this machine decides nothing here, in this process or those that it starts
+    folder = tempfile.TemporaryDirectory(prefix="convgen-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["CONVGEN_TUNING_DB"] = str(Path(folder.name) / "tuning.sqlite")
 
 
 class Golden:

@@ -254,10 +254,13 @@ class TorchBackend:
 
 
 def _environment(cupy: Any) -> dict[str, str]:
+    from convgen.runtime.launch import gpu_at_hand
+
     runtime = cupy.cuda.runtime
     cuda = runtime.driverGetVersion()
+    gpu = gpu_at_hand()  # who looks for a tuned configuration goes by this name
     return {
-        "gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
+        "gpu": gpu.name if gpu else "unknown",
         "driver": _kernel_driver(),
         "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
         "nvrtc": nvrtc_version(),

@@ -1,7 +1,7 @@
 """What convgen is measured against, through PyTorch: cuDNN on channels_last tensors, and cuBLAS's GEMM.
 
 PyTorch keeps cuDNN's tuned choices for each thread, so that a new thread tunes anew.  A convolution is
-timed in several threads and the best counts, as cuDNN's choice moves small layers by up to 40%.
+captured in several threads, and the best counts, as cuDNN's choice moves small layers by up to 40%.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from convgen.bench.backend import Array, TorchBackend
-from convgen.bench.measure import Timing, set_count, time_graph
+from convgen.bench.measure import ROUNDS, Captured, Timing, capture, set_count, time_graph, time_in_turn
 from convgen.ir import dtypes as element_types
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 
-RETUNES = 3
+RETUNES = ROUNDS
 #: Element types that PyTorch's convolutions and products take.
 DTYPES = ("f16", "bf16", "f32")
 
@@ -28,14 +28,25 @@ class NoBaseline(Exception):
 # ---- cuDNN -------------------------------------------------------------------------------------
 
 
-def cudnn(problem: ConvProblem, backend: TorchBackend, retunes: int = RETUNES) -> Timing:
-    """The bare convolution, whatever the epilogue.  Raises NoBaseline."""
-    return _best_of(lambda: _convolution(problem, backend), backend, retunes)
+def cudnn(problem: ConvProblem, backend: TorchBackend) -> Timing:
+    """The bare convolution, whatever the epilogue, by itself.  Raises NoBaseline."""
+    return time_in_turn([convolution(problem, backend)], backend)[0]
 
 
-def cudnn_bias_relu(problem: ConvProblem, backend: TorchBackend, retunes: int = RETUNES) -> Timing:
-    """relu(conv + bias[k]) in cuDNN's fused call.  Raises NoBaseline."""
-    return _best_of(lambda: _convolution_bias_relu(problem, backend), backend, retunes)
+def convolution(problem: ConvProblem, backend: TorchBackend) -> list[Captured]:
+    """The bare convolution, whatever the epilogue, a graph for each re-tune.  Raises NoBaseline."""
+    return _tuned_anew(lambda: _convolution(problem, backend), backend)
+
+
+def convolution_in_planes(problem: ConvProblem, backend: TorchBackend) -> list[Captured]:
+    """The bare convolution on contiguous NCHW tensors, cuDNN's own transposes included, a graph for each re-tune.
+    Raises NoBaseline."""
+    return _tuned_anew(lambda: _convolution(problem, backend, planes=True), backend)
+
+
+def convolution_bias_relu(problem: ConvProblem, backend: TorchBackend) -> list[Captured]:
+    """relu(conv + bias[k]) in cuDNN's fused call, a graph for each re-tune.  Raises NoBaseline."""
+    return _tuned_anew(lambda: _convolution_bias_relu(problem, backend), backend)
 
 
 @dataclass(frozen=True)
@@ -53,19 +64,18 @@ class Launches:
         return len(self.results)
 
 
-def _best_of(make: Callable[[], Launches], backend: TorchBackend, retunes: int) -> Timing:
-    """The best time of several threads, each of which makes cuDNN choose anew."""
+def _tuned_anew(make: Callable[[], Launches], backend: TorchBackend) -> list[Captured]:
+    """Graphs of several threads, each of which makes cuDNN choose anew."""
     try:
         launches = make()
         flags = backend.torch.backends.cudnn.flags
         with flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
-            timings = [_in_a_thread(lambda: time_graph(launches.run, launches.sets, backend)) for _ in range(retunes)]
+            return [_in_a_thread(lambda: capture(launches.run, launches.sets, backend)) for _ in range(RETUNES)]
     except RuntimeError as e:  # PyTorch's: cuDNN has no engine for it, or memory is short
         raise NoBaseline(str(e).splitlines()[0]) from None
-    return min(timings, key=lambda t: t.us)
 
 
-def _in_a_thread(act: Callable[[], Timing]) -> Timing:
+def _in_a_thread(act: Callable[[], Captured]) -> Captured:
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(act).result()
 
@@ -110,17 +120,18 @@ def _geometry(problem: ConvProblem) -> _Geometry:
     )
 
 
-def _channels_last(tensor: Tensor, backend: TorchBackend, sets: int) -> list[Array]:
-    """N(0, 1) data as PyTorch sees it, channels in dim 1, with channels innermost in memory."""
+def _arrays(tensor: Tensor, backend: TorchBackend, sets: int, planes: bool = False) -> list[Array]:
+    """N(0, 1) data as PyTorch sees it, channels in dim 1, with channels innermost in memory, or in planes."""
     with backend.stream():
-        return [backend.normal(tensor).movedim(-1, 1) for _ in range(sets)]
+        made = [backend.normal(tensor).movedim(-1, 1) for _ in range(sets)]
+        return [a.contiguous() for a in made] if planes else made
 
 
-def _convolution(problem: ConvProblem, backend: TorchBackend) -> Launches:
+def _convolution(problem: ConvProblem, backend: TorchBackend, planes: bool = False) -> Launches:
     g, torch = _geometry(problem), backend.torch
     sets = set_count(problem.min_bytes)
     # a gradient does not read the tensor that it is for, but PyTorch asks for its shape and layout
-    x, w, y = (_channels_last(t, backend, 1 if t.role == problem.result.role else sets) for t in (g.x, g.w, g.y))
+    x, w, y = (_arrays(t, backend, 1 if t.role == problem.result.role else sets, planes) for t in (g.x, g.w, g.y))
     rank = len(g.stride)
 
     def forward(i: int) -> Array:
@@ -142,7 +153,7 @@ def _convolution_bias_relu(problem: ConvProblem, backend: TorchBackend) -> Launc
     if problem.op is not Op.FPROP:
         raise NoBaseline(f"cuDNN fuses bias and relu with fprop, not with {problem.op}")
     sets = set_count(problem.min_bytes)
-    x, w = (_channels_last(t, backend, sets) for t in (g.x, g.w))
+    x, w = (_arrays(t, backend, sets) for t in (g.x, g.w))
     with backend.stream():
         bias = backend.normal(Tensor("bias", "operand", g.x.dtype, ("k",), (problem.k,)))
 
@@ -189,12 +200,12 @@ def gemm_shape(problem: ConvProblem) -> GemmShape:
     raise NoBaseline(f"{problem.op} multiplies nothing")
 
 
-def gemm(problem: ConvProblem, backend: TorchBackend) -> Timing:
-    """cuBLAS's GEMM of the problem's size.  Raises NoBaseline."""
-    return time_gemm(gemm_shape(problem), problem.reads[0].dtype, backend)
+def gemm(problem: ConvProblem, backend: TorchBackend) -> list[Captured]:
+    """cuBLAS's GEMM of the problem's size, a graph of it.  Raises NoBaseline."""
+    return [capture_gemm(gemm_shape(problem), problem.reads[0].dtype, backend)]
 
 
-def time_gemm(shape: GemmShape, dtype: str, backend: TorchBackend) -> Timing:
+def capture_gemm(shape: GemmShape, dtype: str, backend: TorchBackend) -> Captured:
     """Raises NoBaseline."""
     if dtype not in DTYPES:
         raise NoBaseline(f"PyTorch's products take {', '.join(DTYPES)}")
@@ -213,7 +224,7 @@ def time_gemm(shape: GemmShape, dtype: str, backend: TorchBackend) -> Timing:
             a = matrices(shape.m, shape.k, shape.transpose_a)
             b = matrices(shape.k, shape.n, shape.transpose_b)
             c = matrices(shape.m, shape.n, False)
-        return time_graph(lambda i: torch.matmul(a[i], b[i], out=c[i]), sets, backend)
+        return capture(lambda i: torch.matmul(a[i], b[i], out=c[i]), sets, backend)
     except torch.cuda.OutOfMemoryError as e:
         raise NoBaseline(str(e).splitlines()[0]) from None
 
@@ -233,10 +244,11 @@ class Peaks:
 def peaks(dtype: str, backend: TorchBackend, side: int = 8192, copied: int = 1 << 30) -> Peaks:
     """Measure the rate of a GEMM of `side` cubed and of a copy of `copied` bytes.  Raises NoBaseline."""
     large = GemmShape(1, side, side, side, False, True)
-    rate = 2 * large.macs / time_gemm(large, dtype, backend).us / 1e6
+    gemm = time_in_turn([[capture_gemm(large, dtype, backend)]], backend)[0]
+    rate = 2 * large.macs / gemm.us / 1e6
     buffer = Tensor("buffer", "x", "f32", ("n",), (copied // 4,))
     with backend.stream():
         source, target = backend.normal(buffer), backend.poisoned(buffer)
     # by a kernel: in a graph, a plain copy may go to a copy engine, which is slower
-    copy = time_graph(lambda i: backend.torch.neg(source, out=target), 1, backend)
+    copy = time_graph(lambda _: backend.torch.neg(source, out=target), 1, backend)
     return Peaks(rate, 2 * copied / copy.us / 1e3)

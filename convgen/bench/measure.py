@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from convgen.bench.backend import Array, Backend
 from convgen.ir import verify
@@ -27,6 +29,14 @@ LONGEST_MS = 15.0
 #: Replays that count: fewer of a kernel so slow that they would take longer than MOST_MS together.
 REPLAYS = 8
 MOST_MS = 100.0
+#: A replay this long tells whether a kernel is hopeless; a shorter one is mostly the launch of its graph.
+ROUGH_MS = 0.3
+#: What is compared is replayed in so many rounds that count.
+ROUNDS = 3
+#: A GPU at its power limit lowers its clocks, by a quarter where it works without a pause; before replays that
+#: count it rests, and what is compared rests this many times as long as it works.
+REST_SECONDS = 0.01
+REST = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,26 +55,77 @@ class Timing:
         return f"{self.us:.2f} us"
 
 
-def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopeless_us: float = math.inf) -> Timing:
-    """Time a launch.  `run(i)` launches on buffer set i on the current stream, and must be capturable
-    after its first call.  A launch slower than `hopeless_us` is timed roughly."""
+@dataclass(frozen=True)
+class Captured:
+    """A CUDA graph of `launches` launches, ready to be replayed; one replay takes about `ms`.
+
+    `run` is what it launched: the graph holds addresses, and `run` keeps the buffers behind them alive.
+    """
+
+    graph: Any
+    launches: int
+    ms: float
+    run: Callable[[int], object]
+
+    @property
+    def us(self) -> float:
+        """Microseconds a launch, roughly."""
+        return self.ms * 1000 / self.launches
+
+    def replays(self, backend: Backend) -> list[float]:
+        """Microseconds a launch of each replay that counts, in order; one before them does not."""
+        count = max(3, min(REPLAYS, round(MOST_MS / max(self.ms, 1e-3))))
+        return [ms * 1000 / self.launches for ms in backend.replay(self.graph, count + 1)[1:]]
+
+
+def capture(run: Callable[[int], object], sets: int, backend: Backend, hopeless_us: float = math.inf) -> Captured:
+    """Capture launches.  `run(i)` launches on buffer set i on the current stream, and must be capturable after
+    its first call.  The graph of a launch slower than `hopeless_us` is shorter than a fair one."""
     with backend.stream():
         for i in range(sets):  # modules load, workspaces are made, libraries choose their algorithms
             run(i)
         launches = 1
         while True:
             graph = backend.capture(lambda n=launches: _cycle(run, n, sets))  # type: ignore[misc]
-            lasted = backend.replay(graph, 2)[-1]
-            if lasted * 1000 > hopeless_us * launches:
-                return Timing(lasted * 1000 / launches, 0.0, 1, launches)
-            wanted = _launches(lasted / launches, sets)
-            if wanted <= 1.3 * launches:
-                break
+            made = Captured(graph, launches, backend.replay(graph, 2)[-1], run)
+            wanted = _launches(made.ms / launches, sets)
+            if wanted <= 1.3 * launches or (made.us > hopeless_us and made.ms > ROUGH_MS):
+                return made
             launches = min(wanted, 32 * launches)  # the first, short graphs are mostly overhead
-        count = max(3, min(REPLAYS, round(MOST_MS / max(lasted, 1e-3))))
-        times = sorted(t * 1000 / launches for t in backend.replay(graph, count + 1)[1:])
-    median = statistics.median(times)
-    return Timing(median, (times[-1] - times[0]) / median, count, launches)
+
+
+def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopeless_us: float = math.inf) -> Timing:
+    """Time a launch, as `capture` takes it.  One slower than `hopeless_us` is timed roughly."""
+    made = capture(run, sets, backend, hopeless_us)
+    if made.us > hopeless_us:
+        return Timing(made.us, 0.0, 1, made.launches)
+    time.sleep(REST_SECONDS)
+    with backend.stream():
+        return _timing(made, made.replays(backend))
+
+
+def time_in_turn(entrants: Sequence[Sequence[Captured]], backend: Backend) -> list[Timing]:
+    """Time entrants side by side: the GPU's clocks depend on what ran before, and must not favour one.
+
+    In each of `ROUNDS` rounds every entrant replays one of its graphs (they take turns where it has several)
+    behind a rest in proportion to its work.  The order is reversed from round to round, so that each meets the
+    clocks that the others leave, and a round before them does not count: it meets a GPU that has rested for
+    long.  Each entrant's best round does.
+    """
+    found: list[list[Timing]] = [[] for _ in entrants]
+    order = list(range(len(entrants)))
+    for number in range(1 + ROUNDS):
+        for i in order if number % 2 == 0 else reversed(order):
+            graph = entrants[i][number % len(entrants[i])]
+            time.sleep(max(REST_SECONDS, REST * graph.ms / 1000 * REPLAYS))
+            with backend.stream():
+                found[i].append(_timing(graph, graph.replays(backend)))
+    return [min(timings[1:], key=lambda t: t.us) for timings in found]
+
+
+def _timing(captured: Captured, us: Sequence[float]) -> Timing:
+    median = statistics.median(us)
+    return Timing(median, (max(us) - min(us)) / median, len(us), captured.launches)
 
 
 def _cycle(run: Callable[[int], object], launches: int, sets: int) -> None:
@@ -107,7 +168,12 @@ def time_kernel(
     kernel: Callable[..., object], sets: Sequence[Buffers], backend: Backend, hopeless_us: float = math.inf
 ) -> Timing:
     """Time a compiled kernel, called as `kernel(*inputs, out=...)`, over buffer sets."""
-    return time_graph(lambda i: kernel(*sets[i].inputs, out=sets[i].out), len(sets), backend, hopeless_us)
+    return time_graph(launcher(kernel, sets), len(sets), backend, hopeless_us)
+
+
+def launcher(kernel: Callable[..., object], sets: Sequence[Buffers]) -> Callable[[int], object]:
+    """Launches a kernel on the buffer set of a number."""
+    return lambda i: kernel(*sets[i].inputs, out=sets[i].out)
 
 
 # ---- verifying ---------------------------------------------------------------------------------
@@ -130,20 +196,26 @@ class Checker:
         with backend.stream():
             self._inputs = _check_inputs(problem, backend, self._seed)
             tensors = (*problem.reads, *problem.operands)
-            arrays = [(t, backend.as_xp(a)) for t, a in zip(tensors, self._inputs, strict=True)]
-            self._parts = []
-            for part, first in image_parts(problem):
-                cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in arrays}
-                self._parts.append((part, first, verify.expect(part, cut, backend.xp)))
+            self._arrays = [(t, backend.as_xp(a)) for t, a in zip(tensors, self._inputs, strict=True)]
+        self._expected: dict[str, list[tuple[ConvProblem, int, verify.Expectation]]] = {}  # by arithmetic
 
-    def __call__(self, kernel: Callable[..., object]) -> verify.Report:
-        """Whether a kernel's result is right, in every element."""
+    def _parts(self, arithmetic: str) -> list[tuple[ConvProblem, int, verify.Expectation]]:
+        """Runs of images, the first image of each, and what is right there."""
+        if arithmetic not in self._expected:
+            found = self._expected[arithmetic] = []
+            for part, first in image_parts(self._problem):
+                cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in self._arrays}
+                found.append((part, first, verify.expect(part, cut, self._backend.xp, arithmetic)))
+        return self._expected[arithmetic]
+
+    def __call__(self, kernel: Callable[..., object], arithmetic: str = "") -> verify.Report:
+        """Whether a kernel's result is right, in every element.  `arithmetic` is its plan's."""
         problem, backend = self._problem, self._backend
         with backend.stream():
             out = backend.poisoned(problem.result)
             kernel(*self._inputs, out=out)
             actual = backend.as_xp(out)
-            for part, first, expected in self._parts:
+            for part, first, expected in self._parts(arithmetic):
                 cut = cut_images(problem.result, part.n, first, actual)
                 report = verify.compare(part, cut, expected, backend.xp)
                 if not report:

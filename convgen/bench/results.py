@@ -17,15 +17,19 @@ from convgen import __version__
 #: How everything in a file was measured.
 METHOD = (
     "CUDA-graph replay in one process, median of replays of 1.5 ms or more; N(0,1) data; inputs and outputs rotated "
-    "over 150 MB (32 sets at most). cuDNN through PyTorch: channels_last, benchmark=True, best of three re-tunes. "
-    "GEMM: torch.matmul of the lowered problem's size. FLOPs count the halo; roofline: the larger of FLOPs over a "
-    "large GEMM's rate and least bytes over a large copy's rate, both measured in the same run."
+    "over 150 MB (32 sets at most). All columns and baselines of a layer side by side: three rounds, in turn, each "
+    "behind a rest of twice its work, the order reversed from round to round; the best round counts. cuDNN through "
+    "PyTorch: channels_last, benchmark=True, tuned anew for each round. Kernels are launched alone, but for the column "
+    "`chain`, where each starts behind the one before it (dependent launch). GEMM: torch.matmul of the lowered "
+    "problem's size. FLOPs count the halo; roofline: the larger of FLOPs over a large GEMM's rate and least bytes over "
+    "a large copy's rate, both measured in the same run."
 )
 
 
 @dataclass(frozen=True)
 class Result:
-    """One strategy on one convolution.  `us` is None where there is no right kernel; `note` says why."""
+    """One kernel on one convolution, and what cuDNN takes for the same.  `us` is None where there is no right
+    kernel, `note` says why; `cudnn_us` is None where cuDNN was not measured."""
 
     strategy: str
     config: str = ""
@@ -34,13 +38,23 @@ class Result:
     spread: float | None = None
     verified: bool | None = None  # None: not checked
     note: str = ""
+    cudnn_us: float | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """cuDNN's time over ours."""
+        return ratio(self.cudnn_us, self.us)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"speedup": self.speedup}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One convolution.  `results` by what was asked for (`auto`, a strategy's name), the first is the row's own.
+    """One convolution.  `results` by column (`auto`, a strategy's name, `chain`, `fused`), the first is the row's own.
 
-    `cudnn` says what cuDNN's time is of; a baseline that was not measured is None, `notes` say why.
+    `cudnn` says what cuDNN's time, beside the row's own, is of; a baseline that was not measured is None, `notes`
+    say why.
     """
 
     name: str
@@ -51,7 +65,6 @@ class Row:
     min_bytes: int
     results: Mapping[str, Result]
     cudnn: str = ""
-    cudnn_us: float | None = None
     gemm_us: float | None = None
     roofline_us: float | None = None
     notes: tuple[str, ...] = ()
@@ -65,13 +78,17 @@ class Row:
         return self.own.us
 
     @property
+    def cudnn_us(self) -> float | None:
+        return self.own.cudnn_us
+
+    @property
     def tflops(self) -> float | None:
         return self.flops / self.us / 1e6 if self.us and self.flops else None
 
     @property
     def speedup(self) -> float | None:
         """cuDNN's time over ours."""
-        return ratio(self.cudnn_us, self.us)
+        return self.own.speedup
 
     @property
     def speedup_over_gemm(self) -> float | None:
@@ -83,8 +100,9 @@ class Row:
         return ratio(self.roofline_us, self.us)
 
     def as_dict(self) -> dict[str, Any]:
-        derived = ("us", "tflops", "speedup", "speedup_over_gemm", "roofline_share")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        derived = ("us", "cudnn_us", "tflops", "speedup", "speedup_over_gemm", "roofline_share")
+        results = {column: result.as_dict() for column, result in self.results.items()}
+        return asdict(self) | {"results": results} | {name: getattr(self, name) for name in derived}
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
@@ -99,7 +117,7 @@ def geomean(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """Over the rows that have both times: geometric means, layers faster than cuDNN, the slowest beside it."""
+    """A column over the rows that have both times: geometric means, layers faster than cuDNN, the slowest beside it."""
 
     layers: int
     speedup: float | None
@@ -111,20 +129,26 @@ class Summary:
     missing: tuple[str, ...]  # rows without a right kernel
 
 
-def summarise(rows: Iterable[Row]) -> Summary:
-    rows = list(rows)
-    compared = [(row.speedup, row.name) for row in rows if row.speedup]
+def summarise(rows: Iterable[Row], column: str | None = None) -> Summary:
+    """Of the column named, or of each row's own."""
+    found = [(row, row.results[column] if column else row.own) for row in rows if not column or column in row.results]
+    compared = [(result.speedup, row.name) for row, result in found if result.speedup]
     worst = min(compared, default=(None, None))
     return Summary(
-        len(rows),
-        geomean(row.speedup for row in rows),
-        geomean(row.speedup_over_gemm for row in rows),
+        len(found),
+        geomean(result.speedup for _, result in found),
+        geomean(ratio(row.gemm_us, result.us) for row, result in found),
         len(compared),
         sum(speedup > 1 for speedup, _ in compared),
         worst[1],
         worst[0],
-        tuple(row.name for row in rows if row.us is None),
+        tuple(row.name for row, result in found if result.us is None),
     )
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """Every column but the rows' own."""
+    return list(dict.fromkeys(column for row in rows for column in list(row.results)[1:]))
 
 
 @dataclass
@@ -148,6 +172,7 @@ class Run:
                 "method": METHOD,
                 "peaks": self.peaks,
                 "summary": asdict(summarise(self.rows)),
+                "columns": {column: asdict(summarise(self.rows, column)) for column in columns(self.rows)},
                 "rows": [row.as_dict() for row in self.rows],
             },
             indent=1,

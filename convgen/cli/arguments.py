@@ -38,6 +38,13 @@ def define(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
+def jobs(text: str) -> int:
+    """How many processes."""
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number of processes, such as 4")
+    return int(text)
+
+
 def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     """Reads a list of known names, separated by commas."""
 

@@ -2,14 +2,15 @@
 a table, a JSON file, a picture.  Needs a GPU.
 
 Everything runs in one process, as CUDA graphs over inputs that rotate through more memory than the L2
-holds, and every kernel's result is verified against a float64 reference.  The exit code is 1 where a
-kernel is missing or wrong.
+holds; what is compared on a convolution is timed in turn, so that the GPU's clocks favour none.  Every
+kernel's result is verified against a float64 reference.  The exit code is 1 where a kernel is missing or
+wrong.
 
 examples:
   convgen bench layer.conv
   convgen bench --suite resnet50,vgg16 -D n=64 --out r.json --plot r.png
   convgen bench layer.conv --strategies im2col,direct   other strategies beside
-  convgen bench --suite resnet50 --fused                relu(conv + bias), beside cuDNN's fused call
+  convgen bench --suite resnet50 --chain --fused        also back to back, and as relu(conv + bias)
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen import driver, strategies
 from convgen.cli import console
-from convgen.cli.arguments import one_of
-from convgen.cli.files import write_all
+from convgen.cli.arguments import jobs, one_of
+from convgen.cli.files import check_place, write_all
 from convgen.cli.sources import add_sources, read_sources
+from convgen.ir.problem import Op
 
 if TYPE_CHECKING:
     from convgen.bench.results import Row, Run
@@ -40,13 +42,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--strategies", type=one_of("auto", *strategies.MODULES), default=(), metavar="NAMES",
         help="also measure these strategies, separated by commas",
     )  # fmt: skip
-    parser.add_argument("--fused", action="store_true", help="give every fprop the epilogue relu(acc + bias)")
     parser.add_argument(
-        "--alone", action="store_true", help="no kernel starts before the one before it ends (no dependent launch)"
-    )
+        "--chain", action="store_true",
+        help="also launch the kernel so that each starts behind the one before it (dependent launch)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fused", action="store_true",
+        help="also give every fprop the epilogue relu(acc + bias), beside cuDNN's fused call",
+    )  # fmt: skip
     parser.add_argument("--no-baselines", action="store_true", help="leave out cuDNN and cuBLAS")
     parser.add_argument("--no-verify", action="store_true", help="do not compare results with the reference")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core, less two)")
+    parser.add_argument("--jobs", type=jobs, metavar="N", help="processes that compile (default: one a core, less two)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.bench.results import Run
     from convgen.bench.runner import Bench
 
+    for path in (arguments.out, arguments.plot):
+        check_place(path)
     if arguments.plot:
         plot.check(arguments.plot)
     sources = read_sources(arguments)
@@ -67,9 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     record = Run(environment, shlex.join(["convgen", *sys.argv[1:]]))
     interrupted = False
     builder = Builder(arguments.jobs)
-    bench = Bench(
-        backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines, alone=arguments.alone
-    )
+    bench = Bench(backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines)
     try:
         with builder, console.progress_bar("measuring") as advance:
             for row in bench.rows(entries):
@@ -92,18 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(name: str, compilation: driver.Compilation, arguments: argparse.Namespace, gpu: str) -> Entry:
-    """What to measure of a convolution: as its spec says, then by the strategies that were asked for."""
+    """What to measure of a convolution: as its spec says, by other strategies, in a chain, and fused."""
     from convgen.bench.build import Job
-    from convgen.bench.runner import Entry, with_bias_relu
+    from convgen.bench.runner import Column, Entry, with_bias_relu
 
     request = compilation.request
-    problem = with_bias_relu(request.problem) if arguments.fused else request.problem
+    problem, target = request.problem, compilation.target
     own = arguments.strategy or request.strategy
     options = request.options if own == request.strategy else {}
-    jobs = {own: Job(problem, compilation.target, own, options, True, gpu)}
+    job = Job(problem, target, own, options, True, gpu)
+    columns = {own: Column(job)}
     for strategy in arguments.strategies:
-        jobs.setdefault(strategy, Job(problem, compilation.target, strategy, {}, True, gpu))
-    return Entry(name, problem, jobs)
+        columns.setdefault(strategy, Column(Job(problem, target, strategy, {}, True, gpu)))
+    if arguments.chain:
+        columns["chain"] = Column(job, chained=True)
+    if arguments.fused and problem.op is Op.FPROP:
+        columns["fused"] = Column(replace(job, problem=with_bias_relu(problem)))
+    return Entry(name, columns)
 
 
 def _log(rows: list[Row], of: int) -> None:
@@ -123,12 +134,12 @@ def _figures(row: Row) -> str:
 
 
 def _show(record: Run, arguments: argparse.Namespace) -> None:
-    from convgen.bench.results import summarise
+    from convgen.bench.results import columns, summarise
 
-    others = [name for name in arguments.strategies if any(name in list(row.results)[1:] for row in record.rows)]
+    others = columns(record.rows)
     headers = (
         "layer", "n", "strategy", "us", "cuDNN us", "GEMM us", "TFLOP/s", "over cuDNN", "over GEMM", "roofline",
-        *(f"{name} us" for name in others), "configuration",
+        *(f"{name} us" for name in others), *(["cuDNN fused us"] if "fused" in others else []), "configuration",
     )  # fmt: skip
     console.table(headers, [_cells(row, others) for row in record.rows])
     for row in record.rows:
@@ -137,19 +148,23 @@ def _show(record: Run, arguments: argparse.Namespace) -> None:
                 console.complain(f"{row.name}, {column}: {result.note}")
         for note in row.notes:
             console.warn(f"{row.name}: {note}")
-    summary = summarise(record.rows)
-    if summary.compared:
-        console.write(
-            f"geometric mean over cuDNN {_times(summary.speedup)}, over GEMM {_times(summary.speedup_over_gemm)}; "
-            f"faster than cuDNN in {summary.faster} of {summary.compared}; "
-            f"worst {summary.worst} at {_times(summary.worst_speedup)}"
-        )
+    for asked in (None, *others):
+        summary = summarise(record.rows, asked)
+        if summary.compared:
+            console.write(
+                f"{f'{asked}: ' if asked else ''}geometric mean over cuDNN {_times(summary.speedup)}, "
+                f"over GEMM {_times(summary.speedup_over_gemm)}; "
+                f"faster than cuDNN in {summary.faster} of {summary.compared}; "
+                f"worst {summary.worst} at {_times(summary.worst_speedup)}"
+            )
     for path in filter(None, (arguments.out, arguments.plot)):
         console.write(f"wrote {path}")
 
 
 def _cells(row: Row, others: list[str]) -> list[str]:
     share = row.roofline_share
+    beside = [row.results.get(name) for name in others]
+    fused = row.results.get("fused")
     return [
         row.name,
         str(row.n),
@@ -161,7 +176,8 @@ def _cells(row: Row, others: list[str]) -> list[str]:
         _times(row.speedup),
         _times(row.speedup_over_gemm),
         f"{share:.0%}" if share else "-",
-        *(_number(row.results[name].us if name in row.results else None, 2) for name in others),
+        *(_number(result.us if result else None, 2) for result in beside),
+        *([_number(fused.cudnn_us if fused else None, 2)] if "fused" in others else []),
         row.own.config,
     ]
 

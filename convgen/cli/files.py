@@ -11,6 +11,19 @@ from pathlib import Path
 from convgen.driver import UsageError
 
 
+def check_place(path: Path | None) -> None:
+    """Asks before long work whether a file can be written after it.  Raises UsageError."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path}: cannot be written: it is a directory")
+    folder = next(p for p in path.absolute().parents if p.exists())
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: {folder} takes no files")
+
+
 def write_all(files: Mapping[Path, bytes]) -> None:
     """Writes files under temporary names beside their own, then renames all of them.
 
@@ -18,12 +31,16 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     """
     mark = f".{secrets.token_hex(4)}.tmp"
     staged: list[tuple[Path, Path]] = []
+    made: list[Path] = []  # folders, outermost first
     at = Path()
     try:
         for at, data in files.items():
             if at.parent.exists() and not at.parent.is_dir():
                 raise UsageError(f"{at.parent}: is not a folder\nhint: -o names the folder to write to")
-            at.parent.mkdir(parents=True, exist_ok=True)
+            for folder in reversed([at.parent, *at.parent.parents]):
+                if not folder.exists():
+                    folder.mkdir(exist_ok=True)
+                    made.append(folder)
             if at.is_dir():
                 raise UsageError(f"{at}: cannot be written: it is a directory")
             staging = at.with_name(at.name + mark)
@@ -38,3 +55,6 @@ def write_all(files: Mapping[Path, bytes]) -> None:
         for staging, _ in staged:
             with suppress(OSError, ValueError):
                 staging.unlink(missing_ok=True)
+        for folder in reversed(made):  # where nothing was written
+            with suppress(OSError):
+                folder.rmdir()

@@ -61,10 +61,7 @@ def _seed(text: str) -> int:
 
 
 def _device(compilation: driver.Compilation) -> str:
-    from convgen.runtime.launch import device_capability
-
-    capability = device_capability()
-    return "gpu" if capability and compilation.target.runs_on(capability) else "emulate"
+    return "gpu" if compilation.gpu else "emulate"
 
 
 def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
@@ -77,7 +74,7 @@ def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
         cuda.driver()
     except NoGpu as e:
         raise NoGpu(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
-    return Checker(problem, CupyBackend(), seed)(kernel)
+    return Checker(problem, CupyBackend(), seed)(kernel, kernel.manifest.arithmetic)
 
 
 def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
@@ -87,7 +84,7 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     names = [t.role for t in problem.reads] + [t.name for t in problem.operands]
     with console.progress_bar(f"emulating {kernel.name}") as advance:
         result = kernel.emulate(*(arrays[name] for name in names), seed=seed, progress=advance)
-    return verify.check(problem, arrays, result)
+    return verify.check(problem, arrays, result, arithmetic=kernel.manifest.arithmetic)
 
 
 def _require_memory(problem: ConvProblem) -> None:

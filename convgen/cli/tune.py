@@ -17,16 +17,20 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen import strategies
 from convgen.cli import console
-from convgen.cli.arguments import one_of
+from convgen.cli.arguments import jobs, one_of
+from convgen.cli.files import check_place
 from convgen.cli.sources import add_sources, read_sources
 from convgen.driver import Compilation, UsageError
 
 if TYPE_CHECKING:
+    from convgen.planner import Choice
     from convgen.planner.database import Database, Measurement
     from convgen.tune.candidates import Candidate
     from convgen.tune.search import Task
@@ -48,12 +52,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core, less two)")
+    parser.add_argument("--jobs", type=jobs, metavar="N", help="processes that compile (default: one a core, less two)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from convgen.planner import database
 
+    check_place(arguments.export)
+    for path in (arguments.db, arguments.export):
+        if path and path.exists():
+            _check_database(path)
     with database.Database(arguments.db or database.user_path(), warn=console.warn) as db:
         code = 0
         if arguments.specs or arguments.suite or not arguments.export:
@@ -92,26 +100,26 @@ def _tasks(
     """A task for each distinct convolution, by the name of the first that has it."""
     from convgen.planner import database
     from convgen.planner.database import Status
-    from convgen.runtime.launch import device_capability
+    from convgen.runtime.launch import gpu_at_hand
     from convgen.tune.candidates import candidates
     from convgen.tune.search import prepare
 
     forget = tuple(Status) if arguments.again else (Status.FAILED, Status.WRONG) if arguments.retry else ()
-    capability = device_capability()
+    at_hand = gpu_at_hand()
     tasks: dict[str, Task] = {}
     seen = set()
     for name, compilation in sources:
         problem, target = compilation.request.problem, compilation.target
-        if capability and not target.runs_on(capability):
+        if at_hand and not target.runs_on(at_hand.capability):
             raise UsageError(f"{name} is for {target}, which does not run on this {gpu}\nhint: leave its target out")
         if (key := database.key(problem)) in seen:
             continue
         seen.add(key)
         names, fixed = _wanted(compilation, arguments)
         found = candidates(problem, target, names, fixed)
-        default = _untuned(compilation)
-        first = [c for c in found if c == default]
-        tasks[name] = prepare(problem, target, first + [c for c in found if c not in first], db, gpu, forget)
+        first = [c for c in (_untuned(compilation), _chosen(compilation, gpu)) if c and c[0] in names]
+        once = {(c[0], database.canonical(c[1])): c for c in (*first, *found)}
+        tasks[name] = prepare(problem, target, list(once.values()), db, gpu, forget)
     return tasks
 
 
@@ -119,14 +127,29 @@ def _untuned(compilation: Compilation) -> Candidate | None:
     """What is taken where nothing is tuned: it is measured first, and what is won is seen beside it."""
     from convgen import planner
 
+    return _candidate(compilation, planner.untuned)
+
+
+def _chosen(compilation: Compilation, gpu: str) -> Candidate | None:
+    """What is taken now: the best of earlier tuning is measured beside what is new."""
+    from convgen import planner
+
+    return _candidate(compilation, partial(planner.choose, gpu=gpu))
+
+
+def _candidate(compilation: Compilation, plan: Callable[..., Choice]) -> Candidate | None:
+    from convgen import planner
+    from convgen.tune.candidates import stated
+
     request = compilation.request
+    problem, target = request.problem, compilation.target
     strategy = compilation.spec.strategy or request.strategy
     options = request.options if strategy == request.strategy else {}
     try:
-        choice = planner.untuned(request.problem, compilation.target, strategy, options)
+        choice = plan(problem, target, strategy, options)
     except planner.CannotServe:
         return None
-    return choice.strategy.name, dict(choice.options)
+    return stated(problem, target, (choice.strategy.name, choice.options))
 
 
 def _wanted(compilation: Compilation, arguments: argparse.Namespace):
@@ -141,15 +164,22 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace):
 
 
 def _export(db: Database, path: Path) -> int:
-    """Add to what the file has; the database's measurements take the place of the file's.  How many there are."""
+    """Add to what the file has.  How many there are.  The database's measurements take the place of the file's;
+    where another strategy was measured before and said to be faster, it was not found to be now, and goes too."""
     from convgen.planner import database
 
-    kept = {(m.key, m.gpu, m.strategy): m for m in (database.read_all(path) if path.is_file() else [])}
     own = [m for m in db.measurements() if m.status is database.Status.RIGHT]
+    strategies_known = {(m.key, m.gpu, m.strategy) for m in own}
+    fastest: dict[tuple[str, str], float] = {}
     for m in own:
-        kept.pop((m.key, m.gpu, m.strategy), None)
+        fastest[m.key, m.gpu] = min(m.us or math.inf, fastest.get((m.key, m.gpu), math.inf))
+    kept = [
+        m
+        for m in (database.read_all(path) if path.is_file() else [])
+        if (m.key, m.gpu, m.strategy) not in strategies_known and (m.us or math.inf) > fastest.get((m.key, m.gpu), 0.0)
+    ]
     try:
-        return database.export([*own, *kept.values()], path)
+        return database.export([*own, *kept], path)
     except OSError as e:
         raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
 
@@ -197,6 +227,19 @@ def _show(tasks: dict[str, Task]) -> None:
         )
     headers = ("layer", "known", "failed", "wrong", "default us", "best us", "gain", "strategy", "configuration")
     console.table(headers, rows)
+
+
+def _check_database(path: Path) -> None:
+    """A file of something else is neither written to nor set aside where it was named.  Raises UsageError."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder\nhint: name a file")
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
+    if start and start != b"SQLite format 3\0":
+        raise UsageError(f"{path}: not a tuning database\nhint: name another file, or move this one away")
 
 
 def _seconds(text: str) -> float:

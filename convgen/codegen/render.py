@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -10,10 +11,33 @@ import jinja2
 
 from convgen.codegen import ptx
 from convgen.ir.plan import Plan
-from convgen.resources import directory
+from convgen.resources import cache_directory, directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
+_SYNTAX: dict[str, Any] = {
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+    "autoescape": False,
+}
+
+
+class _Kept(jinja2.FileSystemBytecodeCache):
+    """Templates as Python byte code, in a folder that need not be writable."""
+
+    def get_source_checksum(self, source: str) -> str:
+        return super().get_source_checksum(f"{_SYNTAX} {source}")
+
+    def load_bytecode(self, bucket: Any) -> None:
+        try:
+            super().load_bytecode(bucket)
+        except Exception:  # the file is broken
+            bucket.reset()
+
+    def dump_bytecode(self, bucket: Any) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
 
 
 @cache
@@ -22,13 +46,22 @@ def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory("templates")),
         undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
+        bytecode_cache=_bytecode_cache(),
+        **_SYNTAX,
     )
     env.filters["format_c"] = str.format
     return env
+
+
+def _bytecode_cache() -> _Kept | None:
+    """Compiling the templates of a kernel takes longer than everything else that rendering it does."""
+    if (kept := cache_directory()) is None:
+        return None
+    try:
+        (kept / "templates").mkdir(parents=True, exist_ok=True)
+    except OSError:  # a cache is a convenience
+        return None
+    return _Kept(str(kept / "templates"))
 
 
 def render(template: str, plan: Plan, **values: Any) -> str:

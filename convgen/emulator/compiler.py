@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from convgen.cache import Cache
+from convgen.diagnostics import ConvgenError
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 
 _HERE = Path(__file__).resolve().parent
@@ -52,10 +53,12 @@ class HostCompiler:
     family: str  # "gcc" | "clang"
     version: str
 
-    def run(self, arguments: Sequence[str], folder: Path) -> str:
-        """Runs it in a folder; the text of its errors, empty where there are none."""
+    def run(self, arguments: Sequence[str], folder: Path, made: str) -> str:
+        """Runs it in a folder, to make a file there; the text of its errors, empty where there are none."""
         done = subprocess.run([self.path, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-        return "" if done.returncode == 0 else done.stderr or f"{self.path} failed without a message"
+        if done.returncode:
+            return done.stderr or f"{self.path} failed without a message"
+        return "" if (folder / made).exists() else f"{self.path} wrote no library: is it a compiler?"
 
 
 @cache
@@ -74,7 +77,7 @@ def host_compiler() -> HostCompiler:
     wanted = f"the compiler {asked[0]!r} cannot be run" if asked else "no C++17 compiler was found"
     raise NoHostCompiler(
         f"{wanted}: the emulator needs one; install g++ or clang++ (Debian, Ubuntu: apt install g++; "
-        "Fedora: dnf install gcc-c++; macOS: xcode-select --install), or name one in CXX"
+        "Fedora: dnf install gcc-c++; macOS: xcode-select --install), or name one in CONVGEN_CXX"
     )
 
 
@@ -97,6 +100,17 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def _build(key: str, files: dict[str, str | bytes], arguments: Sequence[str], name: str) -> tuple[Path | None, str]:
+    """As `_built`.  Raises ConvgenError where there is no room for temporary files."""
+    try:
+        return _built(key, files, arguments, name)
+    except OSError as e:
+        where = tempfile.tempdir or "the temporary folder"
+        raise ConvgenError(
+            f"{where}: cannot be written: {e.strerror or e}\nhint: TMPDIR names another folder"
+        ) from None
+
+
+def _built(key: str, files: dict[str, str | bytes], arguments: Sequence[str], name: str) -> tuple[Path | None, str]:
     """The path of a shared library, from the cache or made of `files`; or the compiler's errors."""
     cache_, library = Cache(), _folder() / f"{key}.so"
     if library.exists():
@@ -107,7 +121,7 @@ def _build(key: str, files: dict[str, str | bytes], arguments: Sequence[str], na
             folder = Path(temporary)
             for file, text in files.items():
                 (folder / file).write_bytes(text.encode() if isinstance(text, str) else text)
-            errors = host_compiler().run([*arguments, "-o", name], folder)
+            errors = host_compiler().run([*arguments, "-o", name], folder, name)
             if errors:
                 return None, errors
             hit = {name: (folder / name).read_bytes()}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +46,15 @@ class Emulation:
         regions = [buffers[name].region() for name in sorted(named)] + [parameters.buffer.region(writable=False)]
         failure: list[BaseException] = []
 
+        interrupts: list[int] = []
+
         def report(done: int, total: int) -> int:
-            try:  # also where Python handles Ctrl-C
+            try:
                 if self.progress:
                     self.progress(done, total)
             except BaseException as e:
                 failure.append(e)
-            return len(failure)
+            return len(failure) + len(interrupts)
 
         found = ctypes.c_void_p()
         entry = getattr(native.kernel(str(self.library)), f"convgen_call_{step.entry}")
@@ -69,7 +74,8 @@ class Emulation:
             progress=native.Progress(report),
         )
         try:
-            status = native.runtime().convgen_emulator_run(ctypes.byref(request), ctypes.byref(found))
+            with _interrupts_held(interrupts):
+                status = native.runtime().convgen_emulator_run(ctypes.byref(request), ctypes.byref(found))
             if failure:
                 raise failure[0]
             if status == 1:
@@ -87,6 +93,22 @@ class Emulation:
             shown = lines[line - 1].strip() if 0 < line <= len(lines) else ""
             findings.append(Finding(row["kind"], row["message"], line, shown, row["block"], tuple(row["threads"])))
         return findings
+
+
+@contextmanager
+def _interrupts_held(came: list[int]) -> Iterator[None]:
+    """Ctrl-C is noted, and raised afterwards: from a callback of native code it would be lost."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _registers_at_launch(step: Launch) -> int:

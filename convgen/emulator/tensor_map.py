@@ -12,8 +12,8 @@ from convgen.emulator.native import Map
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import TensorMap
 
-#: Bits of an element outside of the tensor where the map fills with NaN, by element type.
-NAN_FILL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
+#: Bits of an element outside of the tensor where the map fills with NaN, by element type: as seen on an H200.
+NAN_FILL = {"f16": 0x7FF7, "bf16": 0x7FF7, "f32": 0x7FF77FF7}
 
 MAX_EXTENT = 1 << 32
 MAX_STRIDE = 1 << 40

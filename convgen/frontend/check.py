@@ -14,7 +14,7 @@ from convgen.frontend import ast
 from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operands
 from convgen.frontend.geometry import SETTING_OF, Geometry, Solver
 from convgen.frontend.lowered import check_lowered
-from convgen.frontend.names import Names
+from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.request import Request
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.strategy import OptionRow, check_strategy, check_target
@@ -159,9 +159,12 @@ class _Block:
 
     def _declare(self) -> None:
         """The names of the tensors, in the order of the text."""
-        named = [t.name for t in self._tensors.values()] + ([self._lowered.name] if self._lowered else [])
-        for name in sorted(named, key=lambda n: (n.span.line, n.span.column)):
-            self._names.declare(name)
+        named = {role: t.name for role, t in self._tensors.items()}
+        if self._lowered:
+            named["lowered"] = self._lowered.name
+        passed = {role for op in self.ops for role in OPS[op].reads}
+        for role, name in sorted(named.items(), key=lambda item: (item[1].span.line, item[1].span.column)):
+            self._names.declare(name, taken=ARGUMENTS if role in passed else None)
 
     # --- tensors ---
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.geometry import Geometry
-from convgen.frontend.names import Names
+from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.types import check_dtype
 from convgen.ir import epilogue as ir
@@ -18,8 +18,8 @@ from convgen.ir.tensor import Tensor
 #: Largest number that a float of the epilogue holds.
 MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 ACC = "acc"
-#: What an operand cannot be called, beyond the reserved names: the kernel's tensors by role, and its other arguments.
-_TAKEN = ("x", "w", "y", "lowered", "out", "stream")
+#: What an operand cannot be called: the kernel's other arguments, and its tensors' roles.
+_TAKEN = ARGUMENTS | dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def check_epilogue(
     before = len(report)
     for operand in setting.operands:
         check_dtype(operand.dtype, report)
-        if names.declare(operand.name) and operand.name.text in _TAKEN:
-            message = f"an operand cannot be called `{operand.name.text}`"
-            report.error("E006", message, operand.name.span, "a kernel's own arguments have that name")
+        names.declare(operand.name, taken=_TAKEN)
     op = _served(setting, ops, tensors, report) if ops else None
     body = _Body(setting, tensors, names, sizes, report).check()
     return Checked(op, setting.operands, body) if op and len(report) == before else None

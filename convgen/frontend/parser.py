@@ -150,6 +150,8 @@ class _Parse:
             return f"settings are written without `=`: `{before} ...`"
         if kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
             return "a name is of ASCII letters, digits and _, and does not start with a digit"
+        if (kinds == {"LSQB"} or (before and before.type == "LSQB")) and self._keyword_before(at) == "operand":
+            return "an operand is written with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
         if word.type in ("INT", "COMMA") and self._keyword_before(at) in ("stride", "pad", "dilation"):
             return "one value for all axes, or a value by axis: `stride h=2 w=1`, `pad h=(0,1)`"
         return None

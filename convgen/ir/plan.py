@@ -125,7 +125,8 @@ class Plan:
     """A strategy's decisions for one problem on one target.
 
     `config` is the strategy's own frozen record (tile, stages, ...), readable through str().
-    `steps` run in order on one stream.  `reason` says in one line why this plan was chosen.
+    `steps` run in order on one stream.  `reason` says in one line why this plan was chosen.  `arithmetic`
+    names the row of `ir.verify.ARITHMETIC` that bounds the result's rounding; empty, that of its types.
     """
 
     problem: ConvProblem
@@ -136,6 +137,7 @@ class Plan:
     workspaces: tuple[Workspace, ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = field(default=())
+    arithmetic: str = ""
 
     @property
     def launches(self) -> tuple[Launch, ...]:

@@ -15,7 +15,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -366,7 +366,18 @@ def export(measurements: Iterable[Measurement], path: Path) -> int:
         if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
             best[m.key, m.gpu, m.strategy] = m
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
+    try:
+        fresh.unlink(missing_ok=True)
+        return _write(best, fresh, path)
+    except sqlite3.Error as e:
+        raise OSError(None, str(e)) from None
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def _write(best: Mapping[tuple[str, str, str], Measurement], fresh: Path, path: Path) -> int:
+    """Writes measurements to a fresh file and puts it in the place of another; how many."""
     with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
         connection.executescript(f"{_CREATE}; PRAGMA user_version = {_LAYOUT}")
         rows = [

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from convgen.runtime import cuda
 from convgen.runtime.arguments import Seen, Slot, packed_strides
 from convgen.runtime.errors import Misaligned, WrongDevice, WrongShape, WrongType
+from convgen.runtime.warm import Reading
 
 Array = Any
 
@@ -57,8 +58,23 @@ class CupyLibrary:
             )
         return data.ptr
 
+    @cached_property
+    def reading(self) -> Reading:
+        """How a warm call reads arrays."""
+        return Reading(
+            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {a}._c_contiguous"
+            " and {a}.data.device_id == _device",
+            "{a}.data.ptr",
+            "_current(_device).ptr",
+            self._current_stream,
+        )
+
     def stream(self, device: int) -> int:
-        return _cupy().cuda.get_current_stream(device).ptr
+        return self._current_stream(device).ptr
+
+    @cached_property
+    def _current_stream(self) -> Callable[[int], Any]:
+        return _cupy().cuda.get_current_stream
 
     def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
         if stream is None and _cupy().cuda.runtime.getDevice() == device:
@@ -90,6 +106,17 @@ class TorchLibrary:
             seen = Seen(tuple(array.shape), array.dtype, array.stride(), str(array.device), "permute")
             slot.refuse(seen, f"cuda:{device}")
         return array.data_ptr()
+
+    @cached_property
+    def reading(self) -> Reading:
+        """How a warm call reads tensors."""
+        return Reading(
+            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {a}.is_contiguous()"
+            " and {a}.get_device() == _device",
+            "{a}.data_ptr()",
+            "_current(_device)",
+            self._raw_stream,
+        )
 
     def stream(self, device: int) -> int:
         return self._raw_stream(device)
@@ -197,6 +224,8 @@ def check_numpy(array: object, slot: Slot) -> None:
 
     if not isinstance(array, numpy.ndarray):
         raise WrongType(f"{slot.name} is a {type(array).__name__}: the emulator takes NumPy arrays")
+    if slot.written and not array.flags.writeable:
+        raise WrongType(f"{slot.name} is read-only")
     if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not array.flags.c_contiguous:
         strides = [s // array.dtype.itemsize for s in array.strides]
         slot.refuse(Seen(array.shape, array.dtype, strides, "cpu", "transpose"), "cpu")

@@ -14,13 +14,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from convgen.cache import Cache
 from convgen.ir.plan import Plan
 from convgen.resources import directory
-from convgen.runtime import nvrtc
+from convgen.runtime import nvrtc, nvrtc_library
 from convgen.runtime.manifest import Manifest
 
 #: Changes whenever the files of an entry change their names or meaning.
@@ -86,7 +85,7 @@ def request_key(**request: object) -> str:
 def schema_digest() -> str:
     """Digest of convgen's files and the NVRTC library by path, size and time: cheap, and any change shows."""
     roots = [Path(__file__).resolve().parent.parent, directory("templates"), directory("grammar")]
-    return _digest([list(_stats(root)) for root in roots], list(_nvrtc_libraries()), os.environ.get("CUDA_PATH"))
+    return _digest([list(_stats(root)) for root in roots], list(_nvrtc_files()), os.environ.get("CUDA_PATH"))
 
 
 def _stats(root: Path) -> Iterator[tuple[str, int, int]]:
@@ -99,12 +98,10 @@ def _stats(root: Path) -> Iterator[tuple[str, int, int]]:
             yield os.path.relpath(path, root), stat.st_size, stat.st_mtime_ns
 
 
-def _nvrtc_libraries() -> Iterator[tuple[str, int, int]]:
+def _nvrtc_files() -> Iterator[tuple[str, int, int]]:
     """NVRTC as its wheel installs it; loading it to ask its version would take longer than a whole hit."""
-    spec = find_spec("nvidia")
-    for base in (spec and spec.submodule_search_locations) or ():
-        for path in sorted(Path(base).glob("*/*/*nvrtc*")):
-            yield str(path), path.stat().st_size, path.stat().st_mtime_ns
+    for path in nvrtc_library.wheel_files():
+        yield str(path), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _digest(*parts: object) -> str:

@@ -42,7 +42,7 @@ def _library() -> ctypes.CDLL:
     try:
         from cupy_backends.cuda.libs import cublas
     except ImportError:
-        raise DriverError("this kernel's plan has a cuBLAS step\nhint: pip install nvidia-cublas") from None
+        raise DriverError("this kernel's plan has a cuBLAS step\nhint: pip install 'convgen[cublas]'") from None
     # handles, scalars and matrices are addresses: without these ctypes would cut them to 32 bits
     library = ctypes.CDLL(f"libcublas.so.{cublas.getVersion(_any_handle()) // 10000}")
     matrix, strided = (c_void_p, c_int, c_int), (c_void_p, c_int, c_int, c_longlong)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_void_p
 from functools import cache
+from typing import NamedTuple
 
 from convgen.runtime.errors import DriverError, NoGpu
 
@@ -35,6 +36,14 @@ POINTER_DEVICE_ORDINAL = 9
 CAPTURE_RELAXED = 2
 # CUevent_flags
 EVENT_DISABLE_TIMING = 2
+_NAME_BYTES = 256
+
+
+class Gpu(NamedTuple):
+    """A kind of GPU: its name as the driver tells it, and its compute capability."""
+
+    name: str
+    capability: tuple[int, int]
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -71,6 +80,7 @@ class Driver:
         self._call("cuDeviceGetCount", ctypes.byref(count))
         self.device_count = count.value
         self._contexts: dict[int, c_void_p] = {}
+        self._current_context = library.cuCtxGetCurrent
         #: (byref(LaunchConfig), function, parameter addresses, None) -> status
         self.launch = library.cuLaunchKernelEx
         #: (address, byte value, bytes, stream) -> status
@@ -80,6 +90,11 @@ class Driver:
     def check(self, status: int, what: str) -> None:
         if status != SUCCESS:
             raise DriverError(f"{what}: the CUDA driver says {self._text(status)}")
+
+    def gpu(self, device: int) -> Gpu:
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self._call("cuDeviceGetName", name, c_int(_NAME_BYTES), c_int(device))
+        return Gpu(name.value.decode(), self.capability(device))
 
     def capability(self, device: int) -> tuple[int, int]:
         return self.attribute(device, CAPABILITY_MAJOR), self.attribute(device, CAPABILITY_MINOR)
@@ -127,8 +142,8 @@ class Driver:
     def is_current(self, device: int) -> bool:
         """Whether the device's primary context is this thread's current one."""
         context = c_void_p()
-        self._call("cuCtxGetCurrent", ctypes.byref(context))
-        return context.value == self._primary(device).value
+        status = self._current_context(ctypes.byref(context))
+        return status == SUCCESS and context.value == self._primary(device).value
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:
@@ -182,24 +197,32 @@ def driver() -> Driver:
     return Driver(library)
 
 
-def nvml_capabilities() -> set[tuple[int, int]]:
-    """Compute capabilities of the machine's GPUs, by NVML; empty where it does not say."""
+def nvml_gpus() -> set[Gpu]:
+    """The kinds of GPU that the machine has, by NVML; empty where it does not say, or where a GPU is shared
+    out in instances, which have names and sizes of their own."""
     try:
         monitor = ctypes.CDLL(MONITOR)
     except OSError:
         return set()
-    count, found = c_uint(), set()
     if monitor.nvmlInit_v2():
         return set()
     try:
+        count, found = c_uint(), set()
         monitor.nvmlDeviceGetCount_v2(ctypes.byref(count))
         for index in range(count.value):
             device, major, minor = c_void_p(), c_int(), c_int()
-            if monitor.nvmlDeviceGetHandleByIndex_v2(c_uint(index), ctypes.byref(device)):
+            instances, pending = c_uint(), c_uint()
+            name = ctypes.create_string_buffer(_NAME_BYTES)
+            if (
+                monitor.nvmlDeviceGetHandleByIndex_v2(c_uint(index), ctypes.byref(device))
+                or monitor.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+                or monitor.nvmlDeviceGetName(device, name, c_uint(_NAME_BYTES))
+            ):
                 return set()
-            if monitor.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)):
+            monitor.nvmlDeviceGetMigMode(device, ctypes.byref(instances), ctypes.byref(pending))  # or has no such mode
+            if instances.value:
                 return set()
-            found.add((major.value, minor.value))
+            found.add(Gpu(name.value.decode(), (major.value, minor.value)))
     finally:
         monitor.nvmlShutdown()
     return found

@@ -11,6 +11,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap, launch_grid
@@ -58,25 +59,25 @@ class Program:
             base += workspace_bytes(workspace.bytes)
         with self._lock:
             calls = tuple(self._call(step, buffers, stream) for step in self._manifest.steps)
-            _keep(self.prepared, key, calls)
+            keep(self.prepared, key, calls)
         return calls
 
     def run(self, calls: tuple[Call, ...]) -> None:
         """Enqueues prepared calls.  Raises DriverError."""
-        if not self._one_gpu and not self._driver.is_current(self.device):
-            with self._driver.context(self.device):
-                self._enqueue(calls)
+        if self._one_gpu or self._driver.is_current(self.device):
+            for function, arguments in calls:
+                if status := function(*arguments):
+                    self._recover(status, function, arguments)
         else:
-            self._enqueue(calls)
+            with self._driver.context(self.device):
+                for function, arguments in calls:
+                    self._recover(function(*arguments), function, arguments)
 
-    def _enqueue(self, calls: tuple[Call, ...]) -> None:
-        for function, arguments in calls:
+    def _recover(self, status: int | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        if status == cuda.INVALID_CONTEXT:  # this thread has not used the GPU yet
+            self._driver.enter(self.device)
             status = function(*arguments)
-            if status:
-                if status == cuda.INVALID_CONTEXT:  # this thread has not used the GPU yet
-                    self._driver.enter(self.device)
-                    status = function(*arguments)
-                self._driver.check(status, f"launching {self._manifest.name}")
+        self._driver.check(status or cuda.SUCCESS, f"launching {self._manifest.name}")
 
     def _call(self, step: Step, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         if isinstance(step, Launch):
@@ -117,7 +118,7 @@ class Program:
     def _tensor_map(self, map: TensorMap, address: int) -> Any:
         key = map, address
         if key not in self._maps:
-            _keep(self._maps, key, ctypes.create_string_buffer(tensor_map.encode(map, address), tensor_map.BYTES))
+            keep(self._maps, key, ctypes.create_string_buffer(tensor_map.encode(map, address), tensor_map.BYTES))
         return self._maps[key]
 
 
@@ -126,18 +127,19 @@ def workspace_bytes(*sizes: int) -> int:
     return sum(-(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for size in sizes)
 
 
-def device_capability() -> tuple[int, int] | None:
-    """Compute capability of the GPU at hand; None where there is none.
+@cache
+def gpu_at_hand() -> cuda.Gpu | None:
+    """The GPU that this process would use; None where there is none.
 
     Asks NVML first where all GPUs are alike, since initialising CUDA takes a tenth of a second or more.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return None
-    found = cuda.nvml_capabilities()
+    found = cuda.nvml_gpus()
     if len(found) == 1:
         return found.pop()
     try:
-        return cuda.driver().capability(0)
+        return cuda.driver().gpu(0)
     except NoGpu:
         return None
 
@@ -152,7 +154,8 @@ def _check_capability(manifest: Manifest, capability: tuple[int, int], device: i
     raise WrongGpu(f"{manifest.name} was compiled for {manifest.target}; {where}\nhint: {hint}")
 
 
-def _keep(kept: dict, key: Any, value: Any) -> None:
+def keep(kept: dict, key: Any, value: Any) -> None:
+    """Puts a value among at most `KEPT`."""
     if len(kept) >= KEPT:
         del kept[next(iter(kept))]
     kept[key] = value

@@ -22,7 +22,7 @@ from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import Resources
 
 #: Changes whenever a field changes its name or its meaning.
-SCHEMA = 1
+SCHEMA = 2
 _STEPS: dict[str, type] = {"launch": Launch, "gemm": Gemm, "fill": Fill}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 
@@ -47,6 +47,7 @@ class Manifest:
     config: str
     reason: str
     notes: tuple[str, ...]
+    arithmetic: str
     target: str
     digest: str
     spec: str
@@ -75,6 +76,7 @@ class Manifest:
             config=str(plan.config),
             reason=plan.reason,
             notes=plan.notes,
+            arithmetic=plan.arithmetic,
             target=plan.target.name,
             digest=problem.digest,
             spec=str(problem),

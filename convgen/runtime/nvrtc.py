@@ -1,19 +1,18 @@
 """CUDA source to cubin through NVRTC, without a GPU or a driver.
 
-CuPy's low-level bindings find and load the library; nothing above them is used, since `RawModule` and
-`compile_using_nvrtc` ask for a device.  ptxas's figures are read from the log.  An error shows the
-source lines it is about, also where ptxas speaks of lines of PTX.
+ptxas's figures are read from the log.  An error shows the source lines it is about, also where ptxas
+speaks of lines of PTX.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from convgen.runtime import nvrtc_library
 from convgen.runtime.errors import CompileError
+from convgen.runtime.nvrtc_library import Library
 from convgen.targets import Target
 
 #: What NVRTC calls the source in its log.
@@ -68,23 +67,18 @@ def flags(target: Target) -> tuple[str, ...]:
 
 def nvrtc_version() -> str:
     """Version of the NVRTC library in use, such as "13.0".  Raises CompileError where there is none."""
-    return ".".join(map(str, _nvrtc().getVersion()))
+    return nvrtc_library.load().version
 
 
 def compile_source(source: str, target: Target) -> Compiled:
     """Compiles a source for one target.  Raises CompileError, with the log and the lines to blame."""
-    library = _nvrtc()
-    program, error = _compile(library, source, flags(target))
-    try:
-        log = _log(library, program)
-        if error is not None:
-            raise CompileError(_explain(library, source, target, error, log), log)
-        if slow := _SLOW.findall(log):
-            raise CompileError("\n".join([f"ptxas made the kernel slow for {target}, which is a defect:", *slow]), log)
-        ptx = library.getPTX(program).decode().rstrip("\0")
-        return Compiled(library.getCUBIN(program), ptx, log, resources(log))
-    finally:
-        library.destroyProgram(program)
+    library = nvrtc_library.load()
+    made = library.compile(source, FILE, flags(target))
+    if made.error:
+        raise CompileError(_explain(library, source, target, made.error, made.log), made.log)
+    if slow := _SLOW.findall(made.log):
+        raise CompileError("\n".join([f"ptxas made the kernel slow for {target}, which is a defect:", *slow]), made.log)
+    return Compiled(made.cubin, made.ptx, made.log, resources(made.log))
 
 
 def resources(log: str) -> dict[str, Resources]:
@@ -96,41 +90,12 @@ def resources(log: str) -> dict[str, Resources]:
     return found
 
 
-def _nvrtc() -> Any:
-    """CuPy's bindings of NVRTC, loaded and working."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # CuPy's remarks on a machine without a CUDA toolkit
-            from cupy_backends.cuda.libs import nvrtc
-
-            nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
-        raise CompileError(
-            f"NVRTC could not be loaded: {error}\nhint: pip install 'nvidia-cuda-nvrtc>=13,<14'"
-        ) from None
-    return nvrtc
-
-
-def _compile(library: Any, source: str, options: tuple[str, ...]) -> tuple[Any, Exception | None]:
-    program = library.createProgram(source, FILE, (), ())
-    try:
-        library.compileProgram(program, options)
-    except library.NVRTCError as error:
-        return program, error
-    return program, None
-
-
-def _log(library: Any, program: Any) -> str:
-    return library.getProgramLog(program).rstrip("\0").strip()
-
-
-def _explain(library: Any, source: str, target: Target, error: Exception, log: str) -> str:
+def _explain(library: Library, source: str, target: Target, error: str, log: str) -> str:
     """The message of a failed compilation: each error with its place in the source."""
     if "--gpu-architecture" in log:
-        version = ".".join(map(str, library.getVersion()))
-        return f"NVRTC {version} does not know the target {target}\nhint: a newer nvidia-cuda-nvrtc may"
+        return f"NVRTC {library.version} does not know the target {target}\nhint: a newer nvidia-cuda-nvrtc may"
     places = [*_source_errors(source, log), *_ptx_errors(library, source, target, log)]
-    shown = [text for text in places[:_MOST_SHOWN]] or [log or str(error)]
+    shown = [text for text in places[:_MOST_SHOWN]] or [log or error]
     more = len(places) - len(shown)
     return "\n".join([f"NVRTC failed for {target}:", *shown, *([f"... and {more} more errors"] if more > 0 else [])])
 
@@ -142,16 +107,12 @@ def _source_errors(source: str, log: str) -> Iterator[str]:
         yield _excerpt(source, where.get((file, line)), f"{file}:{line}: {found['message']}")
 
 
-def _ptx_errors(library: Any, source: str, target: Target, log: str) -> Iterator[str]:
+def _ptx_errors(library: Library, source: str, target: Target, log: str) -> Iterator[str]:
     """ptxas names lines of PTX.  Compiled again with -lineinfo, PTX says which source line each is from."""
     if not _PTX_ERROR.search(log):
         return
-    program, _ = _compile(library, source, (*flags(target), "-lineinfo"))
-    try:
-        lines = library.getPTX(program).decode().splitlines()
-        log = _log(library, program)
-    finally:
-        library.destroyProgram(program)
+    made = library.compile(source, FILE, (*flags(target), "-lineinfo"))
+    lines, log = made.ptx.splitlines(), made.log
     where = _physical_lines(source)
     files = {number: path for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', "\n".join(lines))}
     for found in _PTX_ERROR.finditer(log):

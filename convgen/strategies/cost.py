@@ -10,49 +10,79 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
+
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+
+#: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
+CYCLES = 1755.0
+LINE, SECTOR = 128, 32  # bytes that L2 holds and moves together
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Fitted figures of one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
+    """Fitted figures of tma_im2col on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    cycles: float = 1755.0  # a microsecond
-    start: float = 2.16  # from launch to the first wgmma, and out again
-    shared_wait: float = 23.4  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
-    mma: float = 1.13  # of the tensor cores' peak time
-    l2: float = 62.2  # bytes a cycle for each multiprocessor when all load
-    l2_alone: float = 78.2  # bytes a cycle that one multiprocessor can take
-    row: float = 1.54  # cycles a row of a box
-    weight_row: float = 1.43
-    latency: float = 851.0  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.55  # stages that are being read and so not in flight
-    stage: float = 8.4  # cycles of waiting and signalling, a stage
-    epilogue: float = 0.112  # a tile
-    store: float = 4e-5  # a tile's element
-    turn: float = 0.25  # a tile of a ping-pong pair
-    split: float = 0.75  # joining a cluster
-    split_store: float = 2.4e-4  # a partial sum's element
-    memory: float = 4.387e6  # bytes a microsecond
+    start: float = 1.45  # from launch to the first wgmma, and out again
+    shared_wait: float = 36.63  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    mma: float = 1.053  # of the tensor cores' peak time
+    l2: float = 62.63  # bytes a cycle for a multiprocessor
+    row: float = 2.446  # cycles a row of a box
+    weight_row: float = 1.632
+    straddle: float = 0.7542  # more, for each line that a row touches beyond its first
+    ragged: float = 0.7259  # more, where rows begin inside a sector
+    latency: float = 748.1  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.192  # stages that are being read and so not in flight
+    store: float = 8.609e-5  # a tile's element
+    ragged_store: float = 0.2835  # more, where pixels of y begin inside a sector
+    turn: float = 0.6977  # between the MMAs of two tiles
+    multicast: float = 0.2468  # how much of the x that a cluster need not fetch twice counts; of w, nothing
+    joint: float = 43.61  # cycles a stage that the blocks of a cluster wait for one another
+    split: float = 0.4704  # joining a cluster, a tile
+    split_store: float = 0.0002586  # a partial sum's element
+    finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
+    part: float = 2.4e-4  # an element of a tile's part, written and read again
+    memory: float = 4.75e6  # bytes a microsecond
 
 
 @dataclass(frozen=True)
 class PatchRates:
     """The same for tma_patch, whose loads and epilogues overlap differently."""
 
-    start: float = 1.394
-    shared_wait: float = 17.5
-    mma: float = 1.163
-    bytes: float = 62.0  # a cycle
-    row: float = 2.06
-    latency: float = 1669.0
-    weights: float = 130.5  # bytes a cycle
-    store: float = 1.2e-4
-    serial_store: float = 2.7e-5  # of the store, what the other consumer's MMAs do not hide
-    memory: float = 4.434e6
+    start: float = 0.7998
+    shared_wait: float = 22.36
+    mma: float = 1.01
+    row: float = 3.499  # cycles a row of a box, of x or w
+    ragged: float = 0.942
+    latency: float = 754.2
+    stages_held: float = 1.315
+    tap: float = 100.1  # cycles of waiting and signalling, a tap of streamed weights
+    weights: float = 48.46  # bytes a cycle of resident weights, loaded once
+    serial_store: float = 4.63e-5  # a tile's element: what the other consumers' MMAs do not hide
+    memory: float = 4.75e6
+    apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
+
+
+@dataclass(frozen=True)
+class StreamRates:
+    """Those of depthwise's stream, which ordinary loads and stores share with the arithmetic."""
+
+    start: float = 1.2
+    latency: float = 1020.0  # cycles from asking for a chunk to its arrival
+    issue: float = 1.19  # cycles of a scheduler an instruction
+    alone: float = 1.95  # cycles of a warp an instruction, where it waits for its own results
+    mma_alone: float = 6.3  # the same around mmas
+    band: float = 149.0  # cycles of waiting and signalling, a band
+    filter: float = 2.1  # cycles an element that a thread brings
+    sm_bytes: float = 46.5  # a cycle, that one multiprocessor can take
+    part: float = 1.26  # of the memory's time, where sectors are written in parts
+    memory: float = 3.91e6
 
 
 H200 = Rates()
 H200_PATCH = PatchRates()
+H200_STREAM = StreamRates()
 
 
 def _over(time: float, memory: float) -> float:
@@ -60,69 +90,123 @@ def _over(time: float, memory: float) -> float:
     return (time**4 + memory**4) ** 0.25
 
 
+@cache
+def lines(row: int, pitch: int) -> float:
+    """Lines of L2 that a row of so many bytes touches on average, rows beginning `pitch` bytes apart."""
+    step = math.gcd(pitch, LINE)
+    starts = range(0, LINE, step)
+    return sum(-(-(start + row) // LINE) for start in starts) / len(starts)
+
+
+def traffic(problem: ConvProblem) -> dict[str, int]:
+    """What the models ask of a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
+    pixel, or a channel's plane."""
+    written = problem.y.bytes
+
+    def pitch(tensor: Tensor, channel: str) -> int:
+        plane = tensor.stride(channel)
+        return (plane if plane > 1 else tensor.extent(channel)) * tensor.element.bytes
+
+    return dict(
+        reads=problem.min_bytes - written, writes=written, x_pitch=pitch(problem.x, "c"), y_pitch=pitch(problem.y, "k")
+    )
+
+
+def loading(rates: Rates, row: int, pitch: int) -> float:
+    """How many times dearer rows are to load than aligned ones."""
+    return 1 + rates.straddle * (lines(min(row, pitch), pitch) - 1) + rates.ragged * (pitch % SECTOR != 0)
+
+
+def _storing(rates: Rates, pitch: int) -> float:
+    return 1 + rates.ragged_store * (pitch % SECTOR != 0)
+
+
 def im2col_time(
-    *, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int, merge: int, split: int,
-    tiles: int, steps: int, bytes: int, sms: int, rates: Rates = H200,
+    *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
+    merge: int, split: int, cluster: int, shared: str, stream: int, tiles: int, steps: int, reads: int, writes: int,
+    x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
 ) -> float:  # fmt: skip
-    """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each."""
+    """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each, `rows` x
+    `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand `shared` once; a `stream` deals the
+    steps out evenly, and a second kernel finishes what blocks share.  `reads` and
+    `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes."""
     r = rates
-    mma = m / 64 * (k / 16) * max(n / 2, n / 4 + r.shared_wait) * r.mma
     units = tiles * split
-    bandwidth = min(r.l2_alone, r.l2 * sms / min(sms, units))
-    load = max((m + n) * k * 2 / bandwidth, m * r.row + n * r.weight_row)
-    load = max(load, r.latency / max(stages - r.stages_held, 0.25) / merge / blocks)
+    mma = rows / 64 * (k / 16) * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
+    x_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "x"))
+    load = max((x_rows + n) * k * 2 / r.l2, x_rows * r.row + n * r.weight_row) * loading(r, 2 * k, x_pitch)
+    ring = (r.latency / merge + load) / max(stages - r.stages_held, 0.25)
     own_steps = math.ceil(steps / split)
-    main = own_steps * (max(mma, load) + r.stage / merge) / r.cycles
-    busy = own_steps * max(mma, load) / r.cycles
-    epilogue = r.epilogue + r.store * m * n
-    waves = math.ceil(units / (sms * blocks))
-    if pingpong:
-        time = max(busy * blocks + r.turn, (main + epilogue) / consumers) * (waves - 1) + main + epilogue
-    elif blocks > 1:
-        time = (max(busy * min(blocks, math.ceil(units / sms)), main) + epilogue) * waves
-    else:
-        time = (main + epilogue) * waves
+    # of a tile: its multiplying and its storing, and the bytes of device memory that go with each
+    share = 1 / max(units / sms, 1) / r.memory
+    main = _over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / merge) / CYCLES, reads * share)
+    epilogue = r.store * m * n * _storing(r, y_pitch) / split
     if split > 1:
-        time += r.split + r.split_store * m * n
-    return _over(time + r.start, bytes / r.memory + r.start)
+        epilogue += r.split + r.split_store * m * n * (split - 1) / split
+    alone = main + _over(epilogue, writes * share)
+    # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
+    busy = alone if split > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + writes) * share)
+    if stream:
+        parts = r.finish + r.part * m * n
+        return _over(units / sms * busy + epilogue + parts + r.start, (reads + writes) / r.memory + r.start)
+    in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
+    time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
+    return _over(time + r.start, (reads + writes) / r.memory + r.start)
 
 
 def patch_time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
-    by_channels: bool, blocks: int, box: int, weight_box: int, tiles: int, channel_tiles: int, taps: int, bytes: int,
-    sms: int, rates: PatchRates = H200_PATCH,
+    by_channels: bool, blocks: int, box: int, weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: PatchRates = H200_PATCH,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_patch kernel of 2-byte elements: `blocks` patches of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
-    `weight_stages` of them in flight; 0: resident."""
-    r, cycles = rates, H200.cycles
+    `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
+    of other groups share.  The rest as for im2col_time."""
+    r = rates
+    memory = r.memory * (r.apart if apart else 1.0)
     if by_channels:
         step = max(pixels / 2, pixels / 4 + r.shared_wait)
     else:
         step = pixels / 64 * max(channels / 2, channels / 4 + r.shared_wait)
-    tap = shares * (k / 16) * step * r.mma / cycles
-    latency = r.latency / cycles
-    patch_load = max(box / r.bytes, box / (2 * k) * r.row) / cycles
-    weights = taps * blocks * weight_box
-    prologue = weights / r.weights / cycles
-    load = patch_load * blocks
-    if weight_stages:  # a consumer holds one stage, and gives back the one before
-        prologue = 0.0
-        load += weights / r.bytes / cycles
-        tap = max(tap, (latency + weight_box / r.bytes / cycles) / max(weight_stages - 1.5, 0.5))
-    main = taps * blocks * tap
-    epilogue = r.store * pixels * channels
-    # a ring that does not hold the next tile's patches waits for them, but for what the epilogue hides
-    wait = max(latency + patch_load - epilogue, 0.0)
-    exposed = 0.0 if stages >= 2 * blocks else 0.5 * wait if stages > blocks else wait
-    exposed += max(blocks - stages, 0) * (latency + patch_load)
-    if weight_stages and stages > 1:  # taps go on while the next patch comes
-        exposed = max(latency + patch_load - taps * tap, 0.0) * blocks
-    busy = max(main, load)
-    if shares > 1:
-        each = busy + epilogue + exposed
+    mma = shares * (k / 16) * step * r.mma / CYCLES
+    latency = r.latency / CYCLES
+    a_byte = r.row / (2 * k) * (1 + r.ragged * (x_pitch % SECTOR != 0)) / CYCLES
+    patch, weights = box * a_byte, weight_box * a_byte
+    if weight_stages:
+        prologue, load = weights, blocks * (patch + taps * weights)
+        tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
     else:
-        each = max(busy + r.serial_store * pixels * channels, (main + epilogue + exposed) / consumers)
+        prologue, load, tap = taps * blocks * weight_box / r.weights / CYCLES, blocks * patch, mma
+    # of a tile: its taps, what its patches keep them waiting, its storing
+    share = 1 / max(tiles * channel_tiles / sms, 1) / memory
+    hidden = (stages - 1) * taps * tap
+    epilogue = writes * share
+    alone = blocks * taps * tap + (blocks - 1) * max(latency + patch - hidden, 0.0) + epilogue
+    between = max(latency + patch - hidden - epilogue, 0.0)
+    # of a multiprocessor that always has another tile to multiply while one is stored
+    busy = max(blocks * taps * mma + r.serial_store * pixels * channels, load, (reads + writes) * share)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
-    time = latency + load / (1 if not weight_stages else taps) + prologue + each * (turns - 1) + main + epilogue
-    return _over(time + r.start, bytes / r.memory + r.start)
+    in_turn = math.ceil(turns * shares / consumers)
+    time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
+    return _over(latency + patch + prologue + time + r.start, (reads + writes) / memory + r.start)
+
+
+def stream_time(
+    *, bands: int, blocks: int, rounds: int, warps: int, instructions: float, mma: bool, chunk_bytes: int,
+    chunks: int, ahead: int, filter_loads: int, bytes: int, part_sectors: bool, rates: StreamRates = H200_STREAM,
+) -> float:  # fmt: skip
+    """Microseconds of a depthwise kernel whose blocks, `blocks` on a multiprocessor, make `bands` each:
+    `rounds` tiles of `instructions` by each of `warps`; `chunks` of `chunk_bytes` at first and one a band, `ahead`
+    of them in flight beyond what a band reads."""
+    r = rates
+    alone = rounds * instructions * (r.mma_alone if mma else r.alone) + r.band
+    busy = rounds * instructions * warps * blocks / 4 * r.issue
+    work = max(alone, busy)
+    load = chunk_bytes * blocks / r.sm_bytes
+    # with none ahead, the next chunk waits for this band
+    each = max(work, load, (r.latency + load) / (ahead + 1)) if ahead else work + load + r.latency
+    fill = r.latency + chunks * load + filter_loads * r.filter
+    cycles = fill + (bands - 1) * each + work
+    memory = bytes / r.memory * (r.part if part_sectors else 1.0)
+    return _over(cycles / CYCLES + r.start, memory + r.start)

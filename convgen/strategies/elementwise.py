@@ -43,6 +43,11 @@ class Pointer:
         return Param(self.name, "pointer", self.buffer, alignment=DTYPES[self.dtype].bytes)
 
     @property
+    def vector_param(self) -> Param:
+        """For a kernel that loads and stores vectors of up to 16 bytes."""
+        return Param(self.name, "pointer", self.buffer)
+
+    @property
     def declaration(self) -> str:
         constant = "" if self.written else "const "
         return f"{constant}{DTYPES[self.dtype].c_type}* __restrict__ {self.name}"

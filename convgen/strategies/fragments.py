@@ -83,7 +83,15 @@ def of_elements(problem: ConvProblem) -> Epilogue | None:
     if not has_epilogue(problem):
         return None
     at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]
-    maps = derive(problem, at, {v.name: v.symbol for v in at})
+    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}))
+
+
+def of_gemm_elements(problem: ConvProblem) -> Epilogue | None:
+    """The same at pixel gemm_m and channel gemm_n."""
+    return _of_elements(problem, output_map(problem)) if has_epilogue(problem) else None
+
+
+def _of_elements(problem: ConvProblem, maps: IndexMap) -> Epilogue:
     loads, values = [], {}
     for t in _loaded_at_coordinates(problem):
         element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name, t)}]")

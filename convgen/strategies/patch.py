@@ -8,8 +8,9 @@ tap is the same shift for every output.
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import tma_axes
@@ -31,6 +32,12 @@ class Window:
     stride: int
     lower: int
     offsets: tuple[int, ...]
+
+    @property
+    def step(self) -> int:
+        """From an offset to the next; 0 where they are not evenly spaced."""
+        steps = {b - a for a, b in itertools.pairwise(self.offsets)}
+        return steps.pop() if len(steps) == 1 else int(not steps)
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -61,14 +68,22 @@ class Window:
 
 
 @lru_cache(maxsize=64)
-def windows(problem: ConvProblem) -> tuple[Window, Window]:
-    """The windows along h and w.  A convolution over w alone has images one row high."""
+def windows(problem: ConvProblem, fold: int = 1) -> tuple[Window, Window]:
+    """The windows along h and w, `fold` output rows as one.  A convolution over w alone has images one row high."""
     found = [
         Window(problem.extent(axis.dim), output, axis.element_stride, axis.lower, axis.offsets(taps))
         for axis, output, taps in zip(tma_axes(problem), problem.output, problem.filter, strict=True)
     ]
     h, w = found if problem.rank == 2 else (Window(1, 1, 1, 0, (0,)), *found)
-    return h, w
+    return folded(h, fold), w
+
+
+def folded(window: Window, fold: int) -> Window:
+    """Output p stands for outputs p * fold to p * fold + fold - 1, and reads what any of them reads."""
+    if fold == 1:
+        return window
+    offsets = sorted({i * window.stride + offset for i in range(fold) for offset in window.offsets})
+    return replace(window, output=-(-window.output // fold), stride=window.stride * fold, offsets=tuple(offsets))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ promising first; every strategy's defaults are tried in any case.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 
 from convgen import strategies
 from convgen.ir.problem import ConvProblem
@@ -22,23 +22,41 @@ Candidate = tuple[str, Options]
 def candidates(
     problem: ConvProblem, target: Target, names: Sequence[str], fixed: Options | None = None
 ) -> list[Candidate]:
-    """The legal candidates of the strategies named, without repetition.
+    """The legal candidates of the strategies named, without repetition, the most promising first.
 
-    Defaults come first, then the strategies take turns, so that a search which stops early has seen some
-    of each.  `fixed` are options that all must have; candidates that say otherwise drop out.
+    Defaults come before the rest, so that a search which stops early has seen each strategy; both by the
+    time that the cost models give, and after them what has no model.  `fixed` are options that all must
+    have; candidates that say otherwise drop out.
     """
-    turns = zip_longest(*(_offers(problem, target, name, fixed or {}) for name in names))
-    found: dict[tuple[str, str], Candidate] = {}
-    for offer in (offer for turn in turns for offer in turn if offer):
-        found.setdefault((offer[0], canonical(offer[1])), offer)
-    return list(found.values())
+    found: dict[tuple[str, str], tuple[tuple[bool, float], Candidate]] = {}
+    for name in names:
+        for place, options in enumerate(_offers(problem, target, name, fixed or {})):
+            promise = place > 0, _estimate(problem, target, name, options)
+            found.setdefault((name, canonical(options)), (promise, (name, options)))
+    return [candidate for _, candidate in sorted(found.values(), key=lambda row: row[0])]
 
 
-def _offers(problem: ConvProblem, target: Target, name: str, fixed: Options) -> Iterator[Candidate]:
+def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candidate:
+    """The candidate with every option stated, as its strategy settles it: what is kept of a measurement must
+    not change its meaning when defaults do."""
+    name, options = candidate
+    config = strategies.load(name).plan(problem, target, options).config
+    return name, getattr(config, "options", options)
+
+
+def _offers(problem: ConvProblem, target: Target, name: str, fixed: Options) -> Iterator[Options]:
+    """The strategy's default, then what it offers."""
     strategy = strategies.load(name)
+    if not strategy.obstacles(problem, target, fixed):
+        yield stated(problem, target, (name, fixed))[1]
     offered: Iterable[Options] = getattr(strategy, "candidates", lambda *_: ())(problem, target)
-    for options in ({}, *offered):
+    for options in offered:
         merged = {**options, **fixed}
         agrees = all(merged[key] == value for key, value in options.items())
         if agrees and not strategy.obstacles(problem, target, merged):
-            yield name, merged
+            yield merged
+
+
+def _estimate(problem: ConvProblem, target: Target, name: str, options: Options) -> float:
+    strategy = strategies.load(name)
+    return strategy.estimate(problem, target, options) if hasattr(strategy, "estimate") else math.inf

@@ -1,4 +1,6 @@
 """The search: every candidate of every problem is measured, and whichever beats the best so far is verified.
+At the end of a problem its best few are timed again, in turn: times of different moments differ by more than
+good candidates do.
 
 Whatever becomes known goes to the database at once, so that a search may end at any moment (a budget, an
 interrupt, a crash) and the next one goes on where it stopped.
@@ -10,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from convgen.bench.build import Failure, Job
@@ -28,12 +30,15 @@ _HOPELESS = 4.0
 #: are known, and the best of them is so many times slower than the best of all.
 _ENOUGH = 8
 _BEHIND = 1.3
+#: So many candidates, at most so many times slower than the best, are timed again.
+_FINALISTS = 4
+_CLOSE = 1.06
 
 Build = Callable[[Iterable[Job]], Iterator[tuple[Job, Artifact | Failure]]]
 
 
 class Measurer(Protocol):
-    """`tune.worker.Worker`, or a fake of it: calls `time` and `check` of a `tune.worker.Gpu`."""
+    """`tune.worker.Worker`, or a fake of it: calls `time`, `compare` and `check` of a `tune.worker.Gpu`."""
 
     def call(self, method: str, *arguments: Any) -> Any: ...
 
@@ -51,10 +56,22 @@ class Task:
     known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     tried: int = 0
     over: bool = False
+    built: dict[tuple[str, str], Artifact] = field(default_factory=dict)  # of those that may be finalists
 
-    def learn(self, measurement: Measurement) -> None:
+    def learn(self, measurement: Measurement, built: Artifact | Failure) -> None:
         self.known[measurement.candidate] = measurement
         self.tried += 1
+        if not isinstance(built, Failure) and measurement.us is not None:
+            self.built[measurement.candidate] = built
+            close = {m.candidate for m in self.finalists}
+            self.built = {candidate: artifact for candidate, artifact in self.built.items() if candidate in close}
+
+    @property
+    def finalists(self) -> list[Measurement]:
+        """Those built candidates that are close to the best, best first."""
+        timed = [self.known[candidate] for candidate in self.built]
+        found = sorted((m for m in timed if m.status in (Status.TIMED, Status.RIGHT)), key=lambda m: m.us or math.inf)
+        return [m for m in found if (m.us or 0.0) <= _CLOSE * (found[0].us or 0.0)][:_FINALISTS]
 
     @property
     def untried(self) -> list[Candidate]:
@@ -158,9 +175,33 @@ class Search:
             self._finish(task, waiting)
 
     def _finish(self, task: Task, waiting: list[Task]) -> None:
+        self._settle(task)
         waiting.remove(task)
         self._left[id(task)] = 0
         self._observer.finished(task)
+
+    def _settle(self, task: Task) -> None:
+        """Time the finalists again, in turn, and see that the best of them is right."""
+        finalists = task.finalists
+        if len(finalists) < 2:
+            return
+        artifacts = [task.built[m.candidate] for m in finalists]
+        try:
+            times = self._measurer.call("compare", task.problem, artifacts)
+        except CandidateFailed:
+            return  # what each took alone stands
+        ranked = sorted(zip(times, finalists, artifacts, strict=True), key=lambda row: row[0])
+        verified = False
+        for us, finalist, built in ranked:
+            status, detail = finalist.status, finalist.detail
+            if not verified and status is Status.TIMED:
+                status, detail = self._check(task, built)
+            verified = verified or status is Status.RIGHT
+            kept = None if status is Status.FAILED else us
+            again = replace(finalist, us=kept, status=status, detail=detail, date=database.now())
+            self._db.record(again)
+            task.known[again.candidate] = again
+        task.built.clear()
 
     def _jobs(self, tasks: Sequence[Task], owners: deque[Task]) -> Iterator[Job]:
         """What to build, as far as it is asked for; `owners` gets the task of each."""
@@ -178,7 +219,7 @@ class Search:
             database.key(task.problem), self._gpu, job.strategy, job.options, status, us, detail, database.now()
         )
         self._db.record(found)
-        task.learn(found)
+        task.learn(found, built)
         self._left[id(task)] = len(task.untried)
         now = self._clock()
         pace = (now - self._begun) / sum(task.tried for task in self._tasks)
@@ -191,9 +232,17 @@ class Search:
         best = task.best.us if task.best and task.best.us else math.inf
         try:
             us = self._measurer.call("time", task.problem, built, _HOPELESS * best)
-            if us >= best:
-                return Status.TIMED, us, built.manifest.config
-            right, message = self._measurer.call("check", task.problem, built)
         except CandidateFailed as e:
             return Status.FAILED, None, str(e)
-        return (Status.RIGHT, us, built.manifest.config) if right else (Status.WRONG, us, message)
+        if us >= best:
+            return Status.TIMED, us, built.manifest.config
+        status, detail = self._check(task, built)
+        return status, None if status is Status.FAILED else us, detail
+
+    def _check(self, task: Task, built: Artifact) -> tuple[Status, str]:
+        """Whether a candidate's result is right; the configuration or what went wrong."""
+        try:
+            right, message = self._measurer.call("check", task.problem, built)
+        except CandidateFailed as e:
+            return Status.FAILED, str(e)
+        return (Status.RIGHT, built.manifest.config) if right else (Status.WRONG, message)

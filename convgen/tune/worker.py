@@ -47,13 +47,24 @@ class Gpu:
         self._sets = self._sets or buffer_sets(problem, self._backend)
         return time_kernel(self._load(artifact), self._sets, self._backend, hopeless_us).us
 
+    def compare(self, problem: ConvProblem, artifacts: list[Artifact]) -> list[float]:
+        """Microseconds a launch of each, timed in turn."""
+        from convgen.bench.measure import buffer_sets, capture, launcher, time_in_turn
+        from convgen.runtime.kernel import Kernel
+
+        self._turn_to(problem)
+        self._sets = sets = self._sets or buffer_sets(problem, self._backend)
+        runs = [launcher(Kernel(artifact), sets) for artifact in artifacts]
+        entrants = [[capture(run, len(sets), self._backend)] for run in runs]
+        return [timing.us for timing in time_in_turn(entrants, self._backend)]
+
     def check(self, problem: ConvProblem, artifact: Artifact) -> tuple[bool, str]:
         """Whether the result is right, and in what words."""
         from convgen.bench.measure import Checker
 
         self._turn_to(problem)
         self._checker = self._checker or Checker(problem, self._backend)
-        report = self._checker(self._load(artifact))
+        report = self._checker(self._load(artifact), artifact.manifest.arithmetic)
         return report.ok, report.message
 
     def healthy(self) -> bool:

@@ -31,6 +31,7 @@ typedef struct { uint64_t address, bytes; void* stream; int value; } Fill;
 
 // what a test sets
 int fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
+char fake_name[64] = "NVIDIA H200";
 // what a test reads
 enum { KEPT = 4096 };
 Launch fake_launches[KEPT];
@@ -54,6 +55,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   }
   return SUCCESS;
 }
+int cuDeviceGetName(char* name, int size, int device) { return strncpy(name, fake_name, size), SUCCESS; }
 int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = (void*)(uintptr_t)(0x100 + device), SUCCESS; }
 int cuCtxGetCurrent(void** context) { return *context = contexts[depth], SUCCESS; }
 int cuCtxSetCurrent(void* context) { return contexts[depth] = context, SUCCESS; }
@@ -131,11 +133,13 @@ int cuTensorMapEncodeIm2col(void* map, int dtype, uint32_t rank, void* address, 
 }
 
 // NVML: GPU i has the capability fake_major + i * fake_major_step, fake_minor
-int fake_major_step;
+int fake_major_step, fake_instances;
 int nvmlInit_v2(void) { return fake_init_status; }
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned* count) { return *count = fake_devices, SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { return *device = (void*)(uintptr_t)index, SUCCESS; }
+int nvmlDeviceGetName(void* device, char* name, unsigned size) { return strncpy(name, fake_name, size), SUCCESS; }
+int nvmlDeviceGetMigMode(void* device, unsigned* now, unsigned* next) { return *now = *next = fake_instances, SUCCESS; }
 int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
   return *major = fake_major + (int)(uintptr_t)device * fake_major_step, *minor = fake_minor, SUCCESS;
 }

@@ -1,4 +1,4 @@
-"""Random TMA boxes and wgmma tiles, the kernels that try them, and the digests of what comes out.
+"""Random TMA loads, TMA stores and wgmma tiles, the kernels that try them, and the digests of what comes out.
 
 The same source and the same inputs go to a GPU (benchmarks/record_fidelity.py) and to the emulator
 (test_emulator_fidelity.py).  Every input is a function of the case alone, so that a digest is all that need
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import prod
 from random import Random
 from typing import Any
 
@@ -64,24 +65,49 @@ class TmaCase:
         return f"{self.map.mode}_{self.rank}d"
 
     @property
-    def box_bytes(self) -> int:
+    def rows(self) -> int:
         m = self.map
         if m.mode == "im2col":
-            return m.channels * m.pixels * DTYPES[m.dtype].bytes
-        strides = (1, *m.element_strides[1:])  # the innermost is ignored
-        counts = [-(-b // s) for b, s in zip(m.box, strides, strict=True)]
-        return int(np.prod(counts)) * DTYPES[m.dtype].bytes
+            return m.pixels
+        return prod(-(-b // s) for b, s in zip(m.box[1:], m.element_strides[1:], strict=True))
 
     @property
-    def parameters(self) -> tuple[int, ...]:
-        return (self.box_bytes, self.destination, *self.coords, *self.offsets)
+    def row_elements(self) -> int:
+        return self.map.channels if self.map.mode == "im2col" else self.map.box[0]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.row_elements * DTYPES[self.map.dtype].bytes
+
+    @property
+    def pitch(self) -> int:
+        """From row to row in shared memory: a swizzled row has a span to itself."""
+        return self.map.swizzle or self.row_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the box ends within the window, and no row is longer than a box may be."""
+        return self.row_elements <= 256 and self.destination + self.rows * self.pitch <= WINDOW
+
+    @property
+    def load_parameters(self) -> tuple[int, ...]:
+        return (self.rows * self.row_bytes, self.destination, *self.coords, *self.offsets)
+
+    @property
+    def store_parameters(self) -> tuple[int, ...]:
+        return (self.destination, *self.coords)
 
     def tensor(self) -> np.ndarray:
-        """The bytes of the tensor."""
+        """The bytes of the tensor (before a store)."""
         m = self.map
         last = sum((d - 1) * s for d, s in zip(m.dims[1:], m.strides, strict=True))
         size = last + m.dims[0] * DTYPES[m.dtype].bytes
-        return noise(self.seed, -(-size // 8)).view(np.uint8)
+        # a store writes whole units of 16 bytes
+        return noise(self.seed, -(-size // 16) * 2).view(np.uint8)
+
+    def window(self) -> np.ndarray:
+        """The words of shared memory that a store takes its box from."""
+        return noise(self.seed + 1, WINDOW // 8).view(np.uint32)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,7 +164,7 @@ def random_tiled(r: Random, rank: int) -> TmaCase:
             _whole_units([r.choice((0, r.randrange(-b - 1, d + 2))) for b, d in zip(box, dims, strict=True)], size),
             (), _destination(r), r.randrange(1 << 30),
         )  # fmt: skip
-        if width <= 256 and case.destination + case.box_bytes <= WINDOW:
+        if case.fits:
             return case
 
 
@@ -166,7 +192,7 @@ def random_im2col(r: Random, rank: int) -> TmaCase:
             _whole_units([r.choice((0, 0, channels, r.randrange(c))), *start, r.randrange(dims[-1])], size),
             tuple(r.randrange(5) for _ in spatial), _destination(r), r.randrange(1 << 30),
         )  # fmt: skip
-        if channels <= 256 and case.destination + case.box_bytes <= WINDOW:
+        if case.fits:
             return case
 
 
@@ -179,14 +205,15 @@ def random_tma(seed: int, count: int) -> list[TmaCase]:
     ]
     # two rounds over the im2col kinds for one over the tiled ones
     order = [kinds[i] for i in (0, 1, 2, 3, 4, 5, 0, 1, 2, 6, 7, 8)]
-    return [case for case in (order[i % len(order)](r) for i in range(count)) if not _faults(case.map, case.coords)]
+    return [order[i % len(order)](r) for i in range(count)]
 
 
-def _faults(m: TensorMap, coords: Sequence[int]) -> bool:
-    """A box that begins past the tensor's end, of rows narrower than the swizzle: an H200 was seen to fault on
-    two of these (illegal address), and convgen's kernels load none."""
-    narrow = m.mode == "tiled" and m.box[0] * DTYPES[m.dtype].bytes < m.swizzle
-    return narrow and any(c >= d for c, d in zip(coords[1:], m.dims[1:], strict=True))
+def random_stores(seed: int, count: int) -> list[TmaCase]:
+    """Tiled boxes of all ranks; what a map fills with does not matter.  None begins before the tensor, where a store
+    is an illegal instruction."""
+    r = Random(seed)
+    cases = [random_tiled(r, rank=2 + i % 4) for i in range(count)]
+    return [replace(case, coords=tuple(max(0, c) for c in case.coords)) for case in cases]
 
 
 #: A wait that a GPU gives up where the hardware counts other bytes than expected.
@@ -207,7 +234,7 @@ __device__ bool COMPLETES(u32 barrier) {
 
 
 def tma_source() -> str:
-    """Entries tiled_2d to tiled_5d and im2col_3d to im2col_5d."""
+    """Entries tiled_2d to tiled_5d and im2col_3d to im2col_5d: loads."""
     body = (KERNELS / "box.cu").read_text(encoding="utf-8")
     parts = [_COMPLETES, f"#define WINDOW {WINDOW}"]
     for mode, ranks in (("tiled", (2, 3, 4, 5)), ("im2col", (3, 4, 5))):
@@ -221,16 +248,39 @@ def tma_source() -> str:
     return whole_source("\n".join(parts) + "\n// mbarrier_wait_parity()\n")
 
 
+def store_source() -> str:
+    """Entries tiled_2d to tiled_5d: stores."""
+    body = (KERNELS / "store.cu").read_text(encoding="utf-8")
+    parts = [f"#define WINDOW {WINDOW}"]
+    for rank in (2, 3, 4, 5):
+        values = [f"c{i}" for i in range(rank)]
+        call = f"tma_store_tile_{rank}d(&map, base + source, {', '.join(values)})"
+        instance = body.replace("ENTRY", f"tiled_{rank}d").replace("STORE", call)
+        parts.append(instance.replace("COORDINATES", ", ".join(f"int {v}" for v in values)))
+    return whole_source("\n".join(parts))
+
+
 def emulate_tma(cases: Sequence[TmaCase], source: str, seed: int = 0) -> list[np.ndarray]:
-    """For each case the window after the load, and the word that says whether the barrier saw the bytes expected."""
+    """For each load the window after it, and the word that says whether the barrier saw the bytes expected."""
     buffers, steps = {}, []
     for i, case in enumerate(cases):
         buffers[f"tensor{i}"] = case.tensor()
         buffers[f"out{i}"] = np.zeros(WINDOW // 4 + 1, np.uint32)
-        params = (replace(case.map, buffer=f"tensor{i}"), f"out{i}", *case.parameters)
+        params = (replace(case.map, buffer=f"tensor{i}"), f"out{i}", *case.load_parameters)
         steps.append(launch(case.entry, params, shared_bytes=TMA_SHARED))
     emulator.emulate(source, steps, buffers, seed=seed)
     return [buffers[f"out{i}"] for i in range(len(cases))]
+
+
+def emulate_stores(cases: Sequence[TmaCase], source: str, seed: int = 0) -> list[np.ndarray]:
+    """For each store the tensor after it."""
+    buffers, steps = {}, []
+    for i, case in enumerate(cases):
+        buffers |= {f"tensor{i}": case.tensor(), f"window{i}": case.window()}
+        params = (replace(case.map, buffer=f"tensor{i}"), f"window{i}", *case.store_parameters)
+        steps.append(launch(case.entry, params, shared_bytes=TMA_SHARED))
+    emulator.emulate(source, steps, buffers, seed=seed)
+    return [buffers[f"tensor{i}"] for i in range(len(cases))]
 
 
 # ---- wgmma ---------------------------------------------------------------------------------------

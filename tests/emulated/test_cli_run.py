@@ -13,6 +13,7 @@ import pytest
 import convgen
 from convgen import driver
 from convgen.cli import main
+from convgen.ir import verify
 
 SPEC = """\
 let n = 2
@@ -45,6 +46,22 @@ def test_every_kernel_is_verified(capsys):
     assert re.search(r"^layer_fprop: fprop by direct, emulated: y is right: max error ", out, re.MULTILINE)
     assert re.search(r"^layer_dgrad: dgrad by direct, emulated: x is right: max error ", out, re.MULTILINE)
     assert re.search(r"^seed \d+$", out, re.MULTILINE)
+
+
+def test_the_tolerance_follows_the_plan_s_arithmetic(capsys):
+    """tf32 keeps ten bits of each factor: far off for float32, right for tf32."""
+    text = SPEC.replace("f16", "f32").replace(" dgrad", "").replace("direct", "implicit_gemm { math tf32 }")
+    Path("layer.conv").write_text(text)
+    assert main(["run", "layer.conv", "--device", "emulate", "--seed", "1"]) == 0
+    assert "y is right" in capsys.readouterr().out
+
+    made = convgen.compile("layer.conv")
+    assert made.manifest.arithmetic == "tf32"
+    problem = made.plan.problem
+    arrays = verify.random_inputs(problem, 1)
+    result = made.emulate(*arrays.values())
+    assert not verify.check(problem, arrays, result)
+    assert verify.check(problem, arrays, result, arithmetic="tf32")
 
 
 def test_a_seed_gives_the_same_run_again(capsys):

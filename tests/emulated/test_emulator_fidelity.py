@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from fidelity import (
     digest,
+    emulate_stores,
     emulate_tma,
     emulate_wgmma,
+    random_stores,
     random_tma,
     random_wgmma,
+    store_source,
     tma_case,
     tma_source,
     wgmma_case,
@@ -26,11 +29,7 @@ from convgen.runtime import nvrtc
 from convgen.targets import TARGETS
 
 RECORD = Path(__file__).parent / "fidelity.json"
-LEAST_TMA, LEAST_WGMMA = 500, 200
-
-needs_record = pytest.mark.skipif(
-    not RECORD.exists(), reason="benchmarks/record_fidelity.py has not been run on a GPU yet"
-)
+LEAST_TMA, LEAST_STORES, LEAST_WGMMA = 500, 120, 200
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,6 @@ def split(rows: Sequence[dict[str, Any]], make: Callable[[dict[str, Any]], Any])
     return [make({key: value for key, value in row.items() if key != "digest"}) for row in rows]
 
 
-@needs_record
 def test_boxes(record):
     rows = record["tma"]
     cases = split(rows, tma_case)
@@ -58,7 +56,14 @@ def test_boxes(record):
     assert_same(rows, cases, emulate_tma(cases, tma_source()))
 
 
-@needs_record
+def test_stores(record):
+    rows = record["store"]
+    cases = split(rows, tma_case)
+    assert len(cases) >= LEAST_STORES
+    assert {(c.map.swizzle, c.rank) for c in cases} == {(s, r) for s in (0, 32, 64, 128) for r in (2, 3, 4, 5)}
+    assert_same(rows, cases, emulate_stores(cases, store_source()))
+
+
 def test_tiles(record):
     rows = record["wgmma"]
     cases = split(rows, wgmma_case)
@@ -74,10 +79,11 @@ def test_what_is_recorded_can_be_read_back():
 
 
 def test_random_maps_are_maps():
-    for case in random_tma(5, 120):
+    for case in [*random_tma(5, 120), *random_stores(5, 40)]:
         assert not list(problems(case.map, case.tensor().nbytes)), case
 
 
 def test_the_recorder_s_kernels_compile():
     nvrtc.compile_source(tma_source(), TARGETS["sm_90a"])
+    nvrtc.compile_source(store_source(), TARGETS["sm_90a"])
     nvrtc.compile_source(wgmma_source(random_wgmma(4, 24)), TARGETS["sm_90a"])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pytest
 from handwritten import kernel_source, launch, run, tiled, whole_source
 
 from convgen import emulator
+from convgen.diagnostics import ConvgenError
 from convgen.emulator import EmulationError, Finding, NoHostCompiler, compiler
 
 TILES, K_STEPS = 6, 2
@@ -42,7 +50,12 @@ def failure(seed: int) -> tuple[Finding, ...]:
     with pytest.raises(EmulationError) as error:
         pingpong(seed)
     assert error.value.seed == seed and f"seed {seed}" in str(error.value)
-    return error.value.findings
+    return what_and_where(error.value)
+
+
+def what_and_where(error: EmulationError) -> tuple[Finding, ...]:
+    """Its findings, whichever threads they name: a loaded machine has once named others of the same warpgroup."""
+    return tuple(replace(finding, threads=()) for finding in error.findings)
 
 
 def test_a_seed_replays():
@@ -51,7 +64,7 @@ def test_a_seed_replays():
         try:
             pingpong(seed)
         except EmulationError as error:
-            found[seed] = error.findings
+            found[seed] = what_and_where(error)
     assert found
     for seed, findings in found.items():
         assert failure(seed) == findings
@@ -98,6 +111,52 @@ def test_progress_counts_blocks_and_may_give_up():
 
     with pytest.raises(KeyboardInterrupt):
         order(0, progress=enough)
+
+
+def test_an_interrupt_that_comes_inside_a_callback_ends_the_emulation():
+    """Python raises it at any instruction, also before a callback's own `try`, whence ctypes lets nothing out."""
+    came: list[str] = []
+
+    def trace(frame: Any, event: str, _: Any) -> None:
+        if frame.f_code.co_name == "report" and not came:
+            came.append(event)
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sys.settrace(trace)
+            order(0)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        sys.settrace(None)
+        signal.signal(signal.SIGINT, before)
+    assert came == ["call"]
+
+
+@pytest.fixture
+def fresh_compiler(monkeypatch):
+    """No compiler found yet, no library made yet."""
+    for cached in (compiler.host_compiler, compiler._folder, compiler.runtime_library):
+        monkeypatch.setattr(compiler, cached.__name__, cache(cached.__wrapped__))
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+
+
+def test_a_compiler_that_writes_nothing_is_none(monkeypatch, fresh_compiler):
+    monkeypatch.setenv("CONVGEN_CXX", "true")
+    with pytest.raises(NoHostCompiler, match="wrote no library"):
+        compiler.runtime_library()
+
+
+def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path, fresh_compiler):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    message = f"{tmp_path}: cannot be written: No space left on device\nhint: TMPDIR names another folder"
+    with pytest.raises(ConvgenError, match=re.escape(message)):
+        compiler.kernel_library("", ["nothing"], True)
 
 
 def test_without_a_host_compiler_one_line_says_what_to_install(monkeypatch):

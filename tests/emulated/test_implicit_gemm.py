@@ -18,6 +18,7 @@ from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import depthwise, implicit_gemm, lowering
 from convgen.strategies.base import Strategy
+from convgen.strategies.implicit_gemm import lines
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -37,7 +38,7 @@ def check(problem: ConvProblem, options: Mapping[str, int | str], seed: int, str
     """Fails unless every element of the result is within rounding of the reference; gives the source."""
     arrays = verify.random_inputs(problem, seed)
     out, source = emulated(strategy, problem, options, arrays)
-    arithmetic = str(options.get("math", "tf32x3")) if problem.x.dtype == "f32" and strategy is GEMM else ""
+    arithmetic = strategy.plan(problem, TARGET, options).arithmetic
     report = verify.check(problem, arrays, out, arithmetic=arithmetic)
     assert report, f"{report}\nseed {seed}, options {dict(options)}\n{problem}\n{source}"
     return source
@@ -65,7 +66,7 @@ def test_the_default_serves_any_problem(problem: ConvProblem, seed: int) -> None
 @settings(max_examples=8, deadline=None)
 @given(problem=depthwise_problems(), seed=SEEDS)
 def test_depthwise_serves_any_problem(problem: ConvProblem, seed: int) -> None:
-    options = {"tile.p": 1 + seed % 3, "tile.q": 1 + seed // 3 % 4}
+    options = {"kernel": "patches", "tile.p": 1 + seed % 3, "tile.q": 1 + seed // 3 % 4}
     assert not DEPTHWISE.obstacles(problem, TARGET, options)
     check(problem, options, seed, DEPTHWISE)
 
@@ -136,18 +137,34 @@ def test_rows(stem: str, x: str, fresh_seed: int) -> None:
     check(problem, {"kernel": "rows", "stages": 1 + fresh_seed % 2}, fresh_seed)
 
 
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("x", ["nhwc", "nchw"])
+def test_rows_wgmma(stem: str, x: str, fresh_seed: int) -> None:
+    problem = laid_out(STEMS[stem], {"x": x})
+    options: dict[str, int | str] = {"kernel": "rows_wgmma", "stages": 1 + fresh_seed % 2}
+    if obstacles := GEMM.obstacles(problem, TARGET, options):
+        assert "less than the words" in obstacles[0].message and lines.window(problem).run < 7
+        return
+    check(problem, options, fresh_seed)
+    check(problem, options | {"tile.m": 256, "warps.m": 8, "stages": 2}, fresh_seed)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "s8", "bf16"])
 def test_rows_of_other_types(dtype: str, fresh_seed: int) -> None:
     for width in (8, 9, 10, 11):
-        check(make("fprop", 1, 3, 32, (9, width), (3, 3), pad=1, dtype=dtype), {"kernel": "rows"}, fresh_seed)
+        problem = make("fprop", 1, 3, 32, (9, width), (3, 3), pad=1, dtype=dtype)
+        check(problem, {"kernel": "rows"}, fresh_seed)
+        if dtype == "bf16":
+            check(problem, {"kernel": "rows_wgmma"}, fresh_seed)
 
 
-def test_a_neighbours_nan_stays_out_of_the_window(fresh_seed: int) -> None:
+@pytest.mark.parametrize("kernel", ["rows", "rows_wgmma"])
+def test_a_neighbours_nan_stays_out_of_the_window(kernel: str, fresh_seed: int) -> None:
     """Words hold elements of the next pixel, which count as zero even where they are not numbers."""
-    for problem in (STEMS["vgg16"], STEMS["resnet50"], laid_out(STEMS["resnet50"], {"x": "nchw"})):
+    for problem in (STEMS["vgg16"], STEMS["resnet50"], laid_out(STEMS["resnet50"], {"x": "nchw"}), STEMS["alexnet"]):
         arrays = verify.random_inputs(problem, fresh_seed)
         arrays["x"].reshape(-1)[:: 1 + fresh_seed % 97] = np.inf
-        out, _ = emulated(GEMM, problem, {"kernel": "rows"}, arrays)
+        out, _ = emulated(GEMM, problem, {"kernel": kernel}, arrays)
         with np.errstate(invalid="ignore"):
             assert verify.check(problem, arrays, out)
 
@@ -177,12 +194,12 @@ def test_groups_of_other_types(dtype: str, fresh_seed: int) -> None:
 def test_depthwise_filters(size: int, stride: int, layouts: Mapping[str, str], fresh_seed: int) -> None:
     multiplier = 1 + fresh_seed % 2
     problem = make("fprop", 2, 24, 24 * multiplier, (11, 10), (size, size), stride, size // 2, groups=24)
-    check(laid_out(problem, layouts), {"tile.p": 2, "tile.q": 4}, fresh_seed, DEPTHWISE)
+    check(laid_out(problem, layouts), {"kernel": "patches", "tile.p": 2, "tile.q": 4}, fresh_seed, DEPTHWISE)
 
 
 def test_depthwise_vectors(fresh_seed: int) -> None:
     problem = make("fprop", 1, 16, 16, (8, 8), (3, 3), pad=1, groups=16)
     for vector in (1, 2, 4, 8):
-        check(problem, {"vector": vector, "tile.p": 2, "tile.q": 2}, fresh_seed, DEPTHWISE)
-    (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"vector": 16})
+        check(problem, {"kernel": "patches", "vector": vector, "tile.p": 2, "tile.q": 2}, fresh_seed, DEPTHWISE)
+    (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"kernel": "patches", "vector": 16})
     assert found.option == "vector"

@@ -15,6 +15,7 @@ from tma_specs import (
     PLAIN,
     SCHEDULES,
     SEEDS,
+    STREAMS,
     WIDE_SPLITS,
     check_emulated,
     im2col_problems,
@@ -65,6 +66,17 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "images last": (laid_out(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="kqpn"), PINGPONG),
     "float32": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f32"), PINGPONG),
     "bfloat16 to float16": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f16"), SMALL),
+    "two groups": (make("fprop", 3, 96, 64, (9, 7), (3, 3), pad=1, groups=2), PINGPONG | {"tile.n": 16}),
+    "1x1, groups": (make("fprop", 3, 64, 48, (9, 7), (1, 1), groups=2), {**SMALL, "tile.n": 8, "tile.k": 32}),
+    "bundles": (make("fprop", 3, 64, 96, (9, 7), (3, 3), pad=1, groups=16), {**PINGPONG, "bundle": 8}),
+    "bundles, split, three axes": (
+        make("fprop", 2, 32, 32, (4, 5, 4), (2, 3, 3), pad=1, groups=8, dtype="bf16"),
+        {**SMALL, "bundle": 4, "split": 2},
+    ),
+    "bundles, taps outside": (
+        laid_out(make("fprop", 3, 64, 48, (9, 7), (3, 3), stride=2, pad=1, groups=8), w="rskc"),
+        {**SMALL, "tile.n": 24, "bundle": 4},
+    ),
     "one channel": (make("fprop", 3, 8, 1, (9, 7), (3, 3), pad=1), {**SMALL, "tile.n": 8}),
     "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split": 2}),
 }  # fmt: skip
@@ -90,10 +102,68 @@ def test_schedule(name: str, seed: int) -> None:
     assert tiles >= 2 * takers * launch.blocks_per_sm, "on one multiprocessor each consumer has a second tile"
 
 
+#: y in planes: by TMA where 64 pixels are never of two images, else by as many bytes as alignment allows.
+PLANES: dict[str, tuple[tuple[int, int], int]] = {
+    "a plane of whole chunks": ((8, 8), 40),
+    "16 bytes": ((12, 10), 37),
+    "several images a chunk": ((4, 4), 40),
+    "8 bytes": ((14, 14), 37),
+    "4 bytes": ((7, 6), 40),
+    "2 bytes": ((7, 7), 37),
+}
+
+
+@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("tile_n", [8, 16, 32])
+def test_y_in_planes(name: str, tile_n: int, seed: int) -> None:
+    size, k = PLANES[name]
+    problem = laid_out(make("fprop", 5, 24, k, size, (3, 3), pad=1), y="nkpq")
+    options = {**(PINGPONG if tile_n == 16 else SMALL), "tile.n": tile_n}
+    check_emulated(spec(problem, "tma_im2col", options, "bias f32" if k % 2 else "residual"), seed)
+
+
+@pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.get("rows") != "channels"])
+def test_schedule_with_y_in_planes(name: str, seed: int) -> None:
+    size = (13, 9) if list(SCHEDULES).index(name) % 2 else (10, 12)
+    problem = laid_out(make("fprop", 4, 72, 40, size, (3, 3), pad=1), y="nkpq")
+    check_emulated(spec(problem, "tma_im2col", {**PLAIN, "tile.n": 16, **SCHEDULES[name]}), seed)
+
+
+#: What serves x in planes: rows of pixels, blocks that load for themselves.
+ALONE = {
+    name: row
+    for name, row in (SCHEDULES | WIDE_SPLITS).items()
+    if row.get("rows") != "channels" and "cluster" not in row
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_schedule_with_x_in_planes(name: str, seed: int) -> None:
+    """1x1 layers are multiplied as they lie: nothing is copied, and a tile's pixels are of one image."""
+    options = {**PLAIN, "tile.n": 16, **ALONE[name]}
+    steps = int(options["merge"]) * int(options["split"]) * 2
+    c, size = int(options["tile.k"]) * steps - 8 * (options["merge"] == 1), (10, 12) if len(name) % 2 else (16, 8)
+    problem = laid_out(make("fprop", 3, c, 72, size, (1, 1)), x="nchw", y="nkpq")
+    made = check_emulated(spec(problem, "tma_im2col", options, "other order"), seed, sms=(2, 5))
+    assert not made.manifest.workspaces
+
+
 @pytest.mark.parametrize("name", WIDE_SPLITS)
 def test_wide_split(name: str, seed: int) -> None:
     problem = make("fprop", 3, 72, 72, (9, 7), (3, 3), pad=1)
     check_emulated(spec(problem, "tma_im2col", {**PLAIN, **WIDE_SPLITS[name]}, "residual"), seed, sms=(4, 16))
+
+
+@pytest.mark.parametrize("images", [1, 30], ids=["parts of one tile", "tiles and parts"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_stream(name: str, images: int, seed: int) -> None:
+    """Fewer steps than blocks, so that many share a tile; and whole tiles beside parts of tiles."""
+    k = 72 if STREAMS[name]["tile.n"] != 16 else 37
+    problem = make("fprop", images, 72, k, (9, 13), (3, 3), pad=1)
+    made = check_emulated(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream": 1}, "residual"), seed)
+    assert made.plan
+    first, second = made.plan.launches
+    assert first.grid[0] - 1 == second.grid[0] <= 131
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, check_emulated, patch_problems, serves, some_options, spec, typed
+from tma_specs import SEEDS, check_emulated, laid_out, patch_problems, serves, some_options, spec, typed
 
 from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Options
@@ -90,6 +90,52 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "stride 2, two images": (
         make("fprop", 3, 24, 40, (9, 10), (3, 3), stride=2, pad=1), {**BY_CHANNELS, "pixels": 96, "images": 2},
     ),
+    "two groups": (make("fprop", 2, 128, 256, (9, 8), (3, 3), pad=1, groups=2), BY_CHANNELS),
+    "groups of three blocks": (make("fprop", 2, 96, 64, (9, 8), (3, 3), pad=1, groups=2), {**BY_PIXELS, "tile.k": 16}),
+    "bundles of 16": (make("fprop", 2, 128, 128, (9, 8), (3, 3), pad=1, groups=32), {**BY_CHANNELS, "bundle": 16}),
+    "bundles of 8": (make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "bundle": 8}),
+    "bundles, stride 2": (
+        make("fprop", 2, 96, 96, (13, 12), (3, 3), stride=2, pad=1, groups=12, dtype="bf16"),
+        {**BY_PIXELS, "bundle": 4},
+    ),
+    "bundles of two blocks": (
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=8), {**BY_PIXELS, "bundle": 8, "tile.k": 32},
+    ),
+    "bundles of odd groups": (
+        make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "channels": 16, "bundle": 16},
+    ),
+    "two rows folded": (make("fprop", 2, 40, 24, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 2}),
+    "four rows folded": (make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 4}),
+    "eight rows folded": (make("fprop", 2, 16, 8, (19, 8), (3, 1), pad=(1, 0)), {**BY_CHANNELS, "fold": 8}),
+    "rows folded, 40 channels": (make("fprop", 2, 16, 40, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 4}),
+    "rows folded, pixels": (
+        make("fprop", 2, 24, 24, (11, 8), (5, 3), pad=1), {**BY_PIXELS, "channels": 64, "fold": 2},
+    ),
+    "rows folded, stride 2": (make("fprop", 2, 24, 16, (17, 12), (3, 3), 2, 1), {**BY_CHANNELS, "fold": 4}),
+    "rows folded, dilated": (
+        make("fprop", 2, 24, 32, (17, 12), (3, 3), dilation=2, pad=((3, 0), (1, 2))), {**BY_CHANNELS, "fold": 2},
+    ),
+    "rows folded, images": (
+        make("fprop", 5, 24, 16, (7, 6), (3, 3), pad=1),
+        {**BY_CHANNELS, "strip": 6, "fold": 4, "images": 3, "pixels": 96},
+    ),
+    "rows folded, shared": (
+        make("fprop", 2, 24, 32, (9, 8), (3, 3), pad=1),
+        {**BY_CHANNELS, "channels": 128, "schedule": "cooperative", "fold": 4, "tile.k": 32},
+    ),
+    "rows folded, filters in planes": (
+        laid_out(make("fprop", 2, 24, 16, (9, 8), (3, 3), pad=1), w="kcrs"), {**BY_CHANNELS, "fold": 4},
+    ),
+    "rows folded, bundles": (
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**BY_CHANNELS, "bundle": 4, "fold": 4},
+    ),
+    "rows folded, groups": (
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), 2, 1, groups=4), {**BY_CHANNELS, "bundle": 1, "fold": 4},
+    ),
+    "a bundle of all groups, in planes": (
+        laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
+        {**BY_PIXELS, "channels": 16, "bundle": 2},
+    ),
     "one axis": (make("fprop", 3, 40, 40, (70,), (5,), pad=2), {**BY_CHANNELS, "strip": 40}),
     "one axis, stride 2": (make("fprop", 3, 24, 40, (99,), (3,), stride=2, dilation=3), {**BY_PIXELS, "strip": 46}),
 }  # fmt: skip
@@ -125,6 +171,12 @@ def test_configuration(name: str, seed: int) -> None:
     takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
     if options["images"] == 1 and int(options["pixels"]) < 240:
         assert launch.grid[0] >= 2 * takers * launch.multiple_of, "with few blocks each consumer has a second tile"
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configuration_with_y_in_planes(name: str, seed: int) -> None:
+    problem, options = CONFIGURATIONS[name]
+    check_emulated(spec(laid_out(problem, y="nkpq"), "tma_patch", options, "bias f16"), seed)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)

@@ -30,8 +30,7 @@ def check(problem: ConvProblem, options: Mapping[str, int | str], seed: int, str
     out = gpu_runs.poisoned(problem.result)
     kernel = gpu_runs.compiled(problem, strategy, options)
     gpu_runs.run(kernel, problem, arrays, out)
-    factors = str(options.get("math", "tf32x3")) if problem.x.dtype == "f32" and strategy == "implicit_gemm" else ""
-    report = verify.check(problem, arrays, out, xp=cupy, arithmetic=factors)
+    report = verify.check(problem, arrays, out, cupy, kernel.manifest.arithmetic)
     cupy.get_default_memory_pool().free_all_blocks()
     assert report, f"{report}\nseed {seed}, {kernel}\n{problem}"
 

@@ -35,7 +35,8 @@ def kernel(target, *steps, reads=(X,), operands=(), result=Y, workspaces=()) -> 
         _compiled[target.name] = nvrtc.compile_source(SOURCE, target)
     compiled = _compiled[target.name]
     manifest = Manifest(
-        convgen="", name="tiny", op="fprop", strategy="", config="", reason="", notes=(), target=target.name, digest="",
+        convgen="", name="tiny", op="fprop", strategy="", config="", reason="", notes=(), arithmetic="",
+        target=target.name, digest="",
         spec="", macs=0, min_bytes=0, reads=reads, operands=operands, result=result, steps=steps, workspaces=workspaces,
         resources=compiled.resources, nvrtc="", flags=(),
     )  # fmt: skip
@@ -342,6 +343,94 @@ def test_a_workspace_of_ones_own(target, data):
     assert (scratch[256:].view("f4")[:SIZE].get() == 1).all()
     with pytest.raises(errors.WrongShape, match="workspace"):
         steps(x, out=out, workspace=scratch[:-256])
+
+
+# ---- warm calls ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda t: t.resize_(COLUMNS, ROWS), errors.WrongShape),
+        (lambda t: t.t_(), errors.WrongShape),
+        (lambda t: t.as_strided_((ROWS, COLUMNS), (1, ROWS)), errors.WrongLayout),
+        (lambda t: setattr(t, "data", t.half()), errors.WrongType),
+    ],
+)
+def test_a_torch_tensor_that_was_changed_in_place_is_refused(scale, data, change, error):
+    torch = pytest.importorskip("torch")
+    x, b, _ = (torch.from_numpy(a).cuda() for a in data)
+    out = torch.empty(Y.shape, device="cuda")
+    for _ in range(3):
+        scale(x, b=b, out=out)
+    change(x)
+    with pytest.raises(error):
+        scale(x, b=b, out=out)
+
+
+def test_a_warm_call_reads_where_a_torch_tensor_is_now(scale, data):
+    torch = pytest.importorskip("torch")
+    x, b, expected = (torch.from_numpy(a).cuda() for a in data)
+    out = torch.empty(Y.shape, device="cuda")
+    other = x * 3
+    for _ in range(3):
+        scale(x, b=b, out=out)
+    x.set_(other)
+    scale(x, b=b, out=out)
+    torch.cuda.synchronize()
+    assert close(out.cpu().numpy(), (3 * (expected - b) + b).cpu().numpy())
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_memory_that_was_freed_and_taken_again_for_another_shape_is_refused(scale, data, library):
+    module = pytest.importorskip(library)
+    new = (lambda shape: module.ones(shape, "f4")) if library == "cupy" else lambda s: module.ones(s, device="cuda")
+    x, b, out = new(X.shape), new(B.shape), new(Y.shape)
+    for _ in range(3):
+        scale(x, b=b, out=out)
+    address = x.data.ptr if library == "cupy" else x.data_ptr()
+    del x
+    x = new((COLUMNS, ROWS))
+    assert address == (x.data.ptr if library == "cupy" else x.data_ptr())
+    with pytest.raises(errors.WrongShape):
+        scale(x, b=b, out=out)
+
+
+def test_a_cupy_array_that_was_reshaped_in_place_is_refused(scale, data):
+    x, b, _ = (cupy.asarray(a) for a in data)
+    out = cupy.empty(Y.shape, "f4")
+    for _ in range(3):
+        scale(x, b=b, out=out)
+    x.shape = COLUMNS, ROWS
+    with pytest.raises(errors.WrongShape):
+        scale(x, b=b, out=out)
+
+
+def test_buffers_in_turn(scale, data):
+    """As a pipeline with a few sets of buffers does, from two threads on streams of their own."""
+    x, b, expected = (cupy.asarray(a) for a in data)
+    failures = []
+
+    def work() -> None:
+        try:
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                sets = [(x * i, cupy.full(Y.shape, np.nan, "f4")) for i in range(3)]
+                for _ in range(20):
+                    for given, out in sets:
+                        scale(given, b=b, out=out)
+                stream.synchronize()
+                for i, (_, out) in enumerate(sets):
+                    assert close(out.get(), (i * (expected - b) + b).get())
+        except BaseException as error:
+            failures.append(error)
+
+    cupy.cuda.Device().synchronize()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 # ---- launches -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tma_specs import (
     PROBLEMS,
     SCHEDULES,
     SEEDS,
+    STREAMS,
     TARGET,
     WIDE_SPLITS,
     kernel,
@@ -69,9 +70,36 @@ def test_schedule(name: str) -> None:
     check(spec(problem, "tma_im2col", {**PLAIN, "tile.n": 16, **SCHEDULES[name]}, "residual"), FRESH.getrandbits(32))
 
 
+@pytest.mark.parametrize("images", [1, 33])
+@pytest.mark.parametrize("name", STREAMS)
+def test_stream(name: str, images: int) -> None:
+    problem = make("fprop", images, 72, 200, (29, 27), (3, 3), pad=1)
+    check(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream": 1}, "residual"), FRESH.getrandbits(32))
+
+
 @pytest.mark.parametrize("name", WIDE_SPLITS)
 def test_wide_split(name: str) -> None:
     check(spec(LARGE, "tma_im2col", {**PLAIN, **WIDE_SPLITS[name]}, "residual"), FRESH.getrandbits(32))
+
+
+#: In planes: of 16 bytes and odd ones; 1x1, which is multiplied as it lies, and whose every second pixel is.
+PLANES: dict[str, ConvProblem] = {
+    name: laid_out(made, x="nchw", w="kcrs", y="nkpq")
+    for name, made in {
+        "3x3": make("fprop", 33, 72, 200, (28, 24), (3, 3), pad=1),
+        "3x3, odd": make("fprop", 33, 75, 199, (29, 27), (3, 3), pad=1),
+        "1x1": make("fprop", 33, 576, 200, (28, 24), (1, 1)),
+        "1x1, stride 2": make("fprop", 33, 570, 200, (29, 28), (1, 1), stride=2),
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("layer", PLANES)
+def test_planes(layer: str, name: str) -> None:
+    options = {**PLAIN, "tile.n": 16, **SCHEDULES[name]}
+    if serves(PLANES[layer], "tma_im2col", options):  # 1x1 has too few steps for some
+        check(spec(PLANES[layer], "tma_im2col", options, "other order"), FRESH.getrandbits(32))
 
 
 @st.composite
@@ -102,6 +130,17 @@ LAYERS: dict[str, tuple[str, ConvProblem]] = {
     "resnet50/res5_3x3": ("tma_im2col", make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1, dtype="bf16")),
     "vgg16/conv1_2": ("tma_patch", make("fprop", 4, 64, 64, (224, 224), (3, 3), pad=1)),
     "googlenet/3a_5x5": ("tma_patch", make("fprop", 32, 16, 32, (28, 28), (5, 5), pad=2)),
+    "resnet50/res2_3x3 in planes": (
+        "tma_patch",
+        laid_out(make("fprop", 8, 64, 64, (56, 56), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
+    ),
+    "resnet50/res5_3x3 in planes": (
+        "tma_im2col",
+        laid_out(make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
+    ),
+    "resnext50/res2_3x3": ("tma_patch", make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)),
+    "resnext50/res3_3x3_s2": ("tma_im2col", make("fprop", 8, 256, 256, (56, 56), (3, 3), 2, 1, groups=32)),
+    "resnext50/res5_3x3": ("tma_patch", make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32)),
     "resnet50/res3_3x3_s2": ("tma_patch", make("fprop", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1)),
 }
 
@@ -157,9 +196,11 @@ LINKS: tuple[tuple[ConvProblem, str, Options], ...] = (
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 64, "consumers": 1}),
     (IMAGES, "tma_patch", {}),
     (POINTWISE, "tma_im2col", {}),
+    (laid_out(IMAGES, w="kcrs"), "tma_im2col", {}),
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 32, "consumers": 1, "split": 4}),
     (IMAGES, "tma_im2col", {"schedule": "pingpong", "tile.m": 64, "tile.n": 32}),
     (IMAGES, "tma_patch", {"weight_stages": 4}),
+    (laid_out(IMAGES, w="rsck"), "tma_patch", {}),
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "blocks": 2}),
 )
 LENGTH = 20

@@ -99,6 +99,12 @@ def test_promising_candidates_do_not_spill(layer: str) -> None:
         check(GEMM, LAYERS[layer], SM_90A, options)
 
 
+@pytest.mark.parametrize("layer", DEPTHWISE_LAYERS)
+def test_promising_candidates_of_depthwise_do_not_spill(layer: str) -> None:
+    for options in DEPTHWISE.candidates(DEPTHWISE_LAYERS[layer], SM_90A)[:3]:
+        check(DEPTHWISE, DEPTHWISE_LAYERS[layer], SM_90A, options)
+
+
 # ---- what is served ------------------------------------------------------------------------------
 
 
@@ -111,10 +117,11 @@ def test_every_fprop_case_of_the_peers_is_served(case: str) -> None:
 
 
 def test_kernels_by_layer() -> None:
-    def kernel(problem: ConvProblem) -> str:
-        return str(GEMM.plan(problem, SM_90A, {}).config.options["kernel"])  # type: ignore[attr-defined]
+    def kernel(problem: ConvProblem, target: Target = SM_90A) -> str:
+        return str(GEMM.plan(problem, target, {}).config.options["kernel"])  # type: ignore[attr-defined]
 
-    assert kernel(LAYERS["resnet50/conv1"]) == kernel(LAYERS["yolov2/conv1"]) == "rows"
+    assert kernel(LAYERS["resnet50/conv1"]) == kernel(LAYERS["yolov2/conv1"]) == "rows_wgmma"
+    assert kernel(LAYERS["resnet50/conv1"], TARGETS["sm_80"]) == kernel(LAYERS["float32 stem"]) == "rows"
     assert kernel(LAYERS["resnext/g32_128_56"]) == "grouped"
     assert kernel(LAYERS["yolov2/conv22"]) == kernel(LAYERS["three dimensions"]) == "gather"
 
@@ -122,7 +129,8 @@ def test_kernels_by_layer() -> None:
 def test_options_of_a_configuration_give_it_again() -> None:
     for strategy, layers in ((GEMM, LAYERS), (DEPTHWISE, DEPTHWISE_LAYERS)):
         for problem in layers.values():
-            for options in strategy.candidates(problem, SM_90A)[:5]:
+            offered = strategy.candidates(problem, SM_90A)
+            for options in offered[:: max(1, len(offered) // 8)]:
                 assert not strategy.obstacles(problem, SM_90A, options)
                 config = strategy.plan(problem, SM_90A, options).config
                 assert config.options == options  # type: ignore[attr-defined]
@@ -136,6 +144,16 @@ REFUSED = [
     (make("fprop", 1, 64, 8, (5, 5), (3, 3)), {"tile.m": 256, "tile.n": 256, "stages": 8}, "shared memory", "stages"),
     (make("fprop", 1, 8, 8, (5, 5), (3, 3), groups=2), {"kernel": "rows"}, "groups", "kernel"),
     (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"kernel": "grouped"}, "one group", "kernel"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"stages": 1}, "one stage", "stages"),
+    (
+        make("fprop", 1, 8, 8, (5, 5), (3, 3)),
+        {"tile.m": 256, "tile.n": 256, "warps.m": 8, "warps.n": 8},
+        "2048",
+        "warps.m",
+    ),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3), groups=3), {"kernel": "rows_wgmma"}, "groups", "kernel"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3), dtype="s8"), {"kernel": "rows_wgmma"}, "f16 and bf16", "kernel"),
+    (make("fprop", 1, 1, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma"}, "a quad of lanes", "kernel"),
 ]
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from convgen.runtime import nvrtc
+from convgen.runtime import nvrtc, nvrtc_library
 from convgen.runtime.errors import CompileError
 from convgen.targets import TARGETS
 
@@ -88,6 +88,13 @@ ptxas info    : Used 168 registers, used 9 barriers, 1024 bytes smem, 592 bytes 
     assert nvrtc.resources(log) == {"convgen_a": expected}
 
 
+def test_cubin_is_whole():
+    cubin = nvrtc.compile_source(TWO_ENTRIES, SM_90A).cubin
+    programs, sections = struct.unpack_from("<QQ", cubin, 0x20)
+    program_bytes, program_count, section_bytes, section_count = struct.unpack_from("<HHHH", cubin, 0x36)
+    assert max(programs + program_bytes * program_count, sections + section_bytes * section_count) <= len(cubin)
+
+
 def test_same_source_gives_same_cubin_wherever_it_is_compiled(tmp_path):
     here = nvrtc.compile_source(TWO_ENTRIES, SM_90A).cubin
     before = os.getcwd()
@@ -159,18 +166,16 @@ def test_compiling_says_nothing_and_plans_nothing():
     code = (
         "import sys\nfrom convgen.runtime import nvrtc\nfrom convgen.targets import TARGETS\n"
         "assert nvrtc.compile_source('extern \"C\" __global__ void k() {}', TARGETS['sm_90a']).cubin\n"
-        "assert not {'sympy', 'jinja2', 'lark', 'torch'} & set(sys.modules), 'heavy imports'\n"
+        "assert not {'sympy', 'jinja2', 'lark', 'torch', 'cupy', 'numpy'} & set(sys.modules), 'heavy imports'\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):
-    from cupy_backends.cuda.libs import nvrtc as bindings
-
-    def missing():
-        raise RuntimeError("CuPy failed to load libnvrtc.so")
-
-    monkeypatch.setattr(bindings, "getVersion", missing)
-    with pytest.raises(CompileError, match="pip install 'nvidia-cuda-nvrtc"):
+    monkeypatch.setattr(nvrtc_library, "load", nvrtc_library.load.__wrapped__)
+    monkeypatch.setattr(nvrtc_library, "find_spec", lambda _: None)
+    monkeypatch.setattr(nvrtc_library, "_NAMES", ("libnvrtc-that-is-not-there.so",))
+    monkeypatch.setenv("CUDA_PATH", "/nowhere")
+    with pytest.raises(CompileError, match=r"is-not-there.so: cannot open .*\n.*pip install 'nvidia-cuda-nvrtc"):
         nvrtc.nvrtc_version()

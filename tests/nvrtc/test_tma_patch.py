@@ -8,7 +8,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from problems import make
-from tma_specs import EPILOGUES, TARGET, compilation, first_choices, patch_problems, serves, some_options, spec, typed
+from tma_specs import (
+    EPILOGUES,
+    TARGET,
+    compilation,
+    first_choices,
+    laid_out,
+    patch_problems,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
 
 from convgen.ir.problem import ConvProblem
 from convgen.runtime.nvrtc import Resources, compile_source
@@ -18,9 +29,9 @@ from convgen.strategies.base import Options
 def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Resources:
     """What ptxas says of the kernel."""
     made = compilation(spec(problem, "tma_patch", options, epilogue))
-    (launch,) = made.plan.launches
+    launch = made.plan.launches[-1]
     resources = compile_source(made.source, TARGET).resources
-    assert list(resources) == [launch.entry]
+    assert set(resources) == {one.entry for one in made.plan.launches}
     found = resources[launch.entry]
     threads = launch.block * launch.blocks_per_sm
     allocated = -(-found.registers // 8) * 8
@@ -30,6 +41,7 @@ def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Reso
 
 LAYER = make("fprop", 8, 64, 192, (56, 56), (3, 3), pad=1)
 TWO_BLOCKS = make("fprop", 8, 128, 192, (28, 28), (3, 3), pad=1, dtype="bf16")
+GROUPS = make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)
 
 CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     **{
@@ -50,8 +62,15 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "stride 2": (make("fprop", 8, 64, 64, (57, 56), (3, 3), stride=2, pad=1), {}),
     "stride 3, dilated": (make("fprop", 8, 32, 64, (57, 56), (5, 3), stride=3, dilation=2), {}),
     "one axis": (make("fprop", 8, 64, 64, (999,), (5,), dilation=3), {}),
+    "groups": (make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32), {"bundle": 1, "fold": 1}),
+    "bundles": (GROUPS, {"bundle": 8, "fold": 1, "consumers": 3, "schedule": "pingpong"}),
+    "rows folded": (GROUPS, {"bundle": 8, "fold": 2, "rows": "channels", "pixels": 160, "consumers": 3}),
+    "rows folded, pixels": (GROUPS, {"bundle": 4, "fold": 4, "rows": "pixels", "consumers": 2}),
+    "rows folded, filters in planes": (
+        laid_out(make("fprop", 8, 32, 16, (56, 56), (3, 3), pad=1), w="kcrs"), {"fold": 4},
+    ),
     "to f16": (typed(make("fprop", 8, 32, 64, (28, 28), (3, 3), dtype="bf16"), y="f16"), {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

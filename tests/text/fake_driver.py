@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from ctypes import c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class FakeDriver:
     def __setattr__(self, name: str, value: int) -> None:
         c_int.in_dll(self._library, f"fake_{name}").value = value
 
+    def rename(self, gpu: str) -> None:
+        """Gives the GPUs another name than NVIDIA H200."""
+        (c_char * 64).in_dll(self._library, "fake_name").value = gpu.encode()
+
     @property
     def launches(self) -> list[LaunchRecord]:
         return list((LaunchRecord * 4096).in_dll(self._library, "fake_launches"))[: self.launch_count]
@@ -73,13 +77,14 @@ class FakeDriver:
 
 def install(folder: Path, monkeypatch) -> FakeDriver:
     """A fresh fake driver, which `cuda.driver()` finds until the test ends.  Skips without a C compiler."""
-    from convgen.runtime import cuda
+    from convgen.runtime import cuda, launch
 
     library = folder / "libcuda.so"
     library.write_bytes(_compiled())  # a copy: each has its own variables
     monkeypatch.setattr(cuda, "LIBRARY", str(library))
     monkeypatch.setattr(cuda, "MONITOR", str(library))
     monkeypatch.setattr(cuda, "driver", cache(cuda.driver.__wrapped__))
+    monkeypatch.setattr(launch, "gpu_at_hand", cache(launch.gpu_at_hand.__wrapped__))
     return FakeDriver(library)
 
 

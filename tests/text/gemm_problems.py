@@ -68,13 +68,13 @@ def gemm_problems(draw) -> ConvProblem:
 
 
 @st.composite
-def depthwise_problems(draw) -> ConvProblem:
+def depthwise_problems(draw, channels=(1, 2, 3, 8, 16)) -> ConvProblem:
     """groups = c, any multiplier, geometry, layout, types and epilogue."""
     rank = draw(st.sampled_from((1, 2, 2)))
     filter_ = tuple(draw(st.integers(1, 5)) for _ in range(rank))
     dilation = tuple(draw(st.integers(1, 2)) for _ in range(rank))
     reach = [(f - 1) * d for f, d in zip(filter_, dilation, strict=True)]
-    c = draw(st.sampled_from((1, 2, 3, 8, 16)))
+    c = draw(st.sampled_from(channels))
     dtype = draw(st.sampled_from(("f16", "bf16", "f32", "s8", "e4m3")))
     problem = make(
         "fprop",

@@ -86,6 +86,6 @@ def check(problem: ConvProblem, strategy: str, options: Mapping[str, int | str] 
     kernel = compiled(problem, strategy, options)
     arrays = inputs(problem, seed)
     out = run(kernel, problem, arrays, poisoned(problem.result))
-    report = verify.check(problem, arrays, out, xp=cupy)
+    report = verify.check(problem, arrays, out, cupy, kernel.manifest.arithmetic)
     cupy.get_default_memory_pool().free_all_blocks()
     assert report, f"{report}\nseed {seed}, {strategy} {dict(options or {})}\n{problem}"

@@ -13,15 +13,16 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Strategy
 from convgen.targets import TARGETS
 
+TARGET = TARGETS["sm_90a"]
+
 
 def emulated(
     strategy: Strategy, problem: ConvProblem, options: Mapping[str, int | str], arrays: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, str]:
     """The result of a plan on poisoned memory, and its source."""
-    target = TARGETS["sm_90a"]
-    obstacles = strategy.obstacles(problem, target, options)
+    obstacles = strategy.obstacles(problem, TARGET, options)
     assert not obstacles, obstacles
-    plan = strategy.plan(problem, target, options)
+    plan = strategy.plan(problem, TARGET, options)
     source = strategy.render(plan)
     result = problem.result
     out = verify.poison(np.empty(result.size, numpy_dtype(result.dtype))).reshape(result.shape)
@@ -34,6 +35,6 @@ def check_plan(strategy: Strategy, problem: ConvProblem, options: Mapping[str, i
     """Fails unless every element of the result is within rounding of the reference; gives the source."""
     arrays = verify.random_inputs(problem, seed)
     out, source = emulated(strategy, problem, options, arrays)
-    report = verify.check(problem, arrays, out)
+    report = verify.check(problem, arrays, out, arithmetic=strategy.plan(problem, TARGET, options).arithmetic)
     assert report, f"{report}\nseed {seed}, options {dict(options)}\n{problem}\n{source}"
     return source

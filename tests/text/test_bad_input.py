@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -66,12 +67,25 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv -D n=1e3", "must be a whole number"),
         ("compile layer.conv -D n=" + 5000 * "9", "must be a whole number"),
         ("compile layer.conv -D n*/=4", "is not NAME=INTEGER"),
+        ("cache clera", "did you mean `clear`?"),
+        ("tune layer.conv --jobs -1", "'-1' is not a number of processes"),
+        ("bench layer.conv --jobs 0", "'0' is not a number of processes"),
+        ("tune layer.conv --budget nan", "'nan' is not a number of seconds"),
+        ("tune layer.conv --db layer.conv", "layer.conv: not a tuning database"),
+        ("tune layer.conv --db .", "is a folder"),
+        ("tune layer.conv --export layer.conv", "layer.conv: not a tuning database"),
+        ("tune layer.conv --export .", "is a directory"),
+        ("tune layer.conv --export layer.conv/x", "layer.conv: is not a folder"),
+        ("bench layer.conv --out .", "is a directory"),
+        ("bench layer.conv --out layer.conv/x", "layer.conv: is not a folder"),
         ("run layer.conv --seed x", "'x' is not a whole number"),
         ("run layer.conv --device tpu", "'gpu', 'emulate'"),
     ],
 )
 def test_a_wrong_command(command, said, capsys):
+    before = {p: p.read_bytes() for p in Path().iterdir()}
     assert main(command.split(" ")) == 2
+    assert {p: p.read_bytes() for p in Path().iterdir()} == before
     out, err = capsys.readouterr()
     assert err.startswith("convgen: error: ") and said in err and "Traceback" not in err
     assert out == ""
@@ -143,11 +157,19 @@ def test_python_gets_the_same_answers():
     for arguments, said in [
         (("layr.conv",), "did you mean `layer.conv`?"),
         (("layer.conv", None, "sm_9"), "unknown target 'sm_9'"),
+        (("layer.conv", None, 90), "unknown target 90"),
+        (("layer.conv", None, None, 3), "unknown strategy 3"),
+        (("layer.conv", {"n": 1.5}), "-D n: the value is not a whole number"),
+        (("layer.conv", {5: 1}), "-D 5: the file has no `let 5`"),
         (("layer.conv", None, None, "drect"), "did you mean `direct`?"),
         (("",), "no conv block"),
     ]:
         with pytest.raises(ConvgenError, match=re.escape(said)):
             convgen.compile(*arguments)
+
+
+def test_a_define_may_be_any_whole_number():
+    assert convgen.compile("layer.conv", {"n": numpy.int64(3)}).manifest.result.extent("n") == 3
 
 
 # ---- names -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from convgen.bench import baselines, build, measure, plot, runner, suites
 from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
 from convgen.bench.build import Failure, Job
 from convgen.bench.results import Result, Row, Run, geomean, summarise
-from convgen.bench.runner import Bench, Entry, is_bias_relu, with_bias_relu
+from convgen.bench.runner import Bench, Column, Entry, is_bias_relu, with_bias_relu
 from convgen.driver import UsageError
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
@@ -146,6 +146,39 @@ def test_the_spread_is_that_of_the_replays_that_count():
     assert timing.spread == pytest.approx(0.02, rel=0.05)
 
 
+def test_what_is_compared_meets_the_same_clocks(monkeypatch: pytest.MonkeyPatch):
+    """On a GPU that slows down as it works and recovers in pauses, equal kernels take equal time, whoever is first."""
+
+    class Heating(FakeBackend):
+        heat = 0.0
+
+        def replay(self, graph: float, times: int) -> list[float]:
+            found = []
+            for _ in range(times):
+                self.heat += graph / 1e5
+                found.append(graph / 1000 * (1 + self.heat))
+            return found
+
+    def cool(seconds: float) -> None:
+        backend.heat *= 0.5 ** (seconds / 0.02)
+
+    backend = Heating()
+    monkeypatch.setattr(measure.time, "sleep", cool)
+
+    def launches(us: float) -> measure.Captured:
+        return measure.capture(lambda i: setattr(backend, "spent", backend.spent + us), 2, backend)
+
+    entrants = [[launches(10.0)], [launches(20.0)] * 3, [launches(10.0)]]
+    first, _, last = measure.time_in_turn(entrants, backend)
+    assert first.us == pytest.approx(last.us, rel=0.02)
+
+
+def test_every_graph_of_an_entrant_has_a_round():
+    graphs = [measure.Captured(us * 100, 100, us / 10, print) for us in (30.0, 10.0, 20.0)]
+    (timing,) = measure.time_in_turn([graphs], FakeBackend())
+    assert timing.us == pytest.approx(10, rel=0.02)
+
+
 def test_a_hopeless_launch_is_timed_roughly():
     backend = FakeBackend()
 
@@ -154,6 +187,13 @@ def test_a_hopeless_launch_is_timed_roughly():
 
     timing = measure.time_graph(run, 4, backend, hopeless_us=500)
     assert timing.us == pytest.approx(1000, rel=0.03) and len(backend.graphs) == 1
+
+
+def test_a_graphs_own_launch_makes_no_kernel_hopeless():
+    """A graph of one launch of 3 us takes 8, by the clock."""
+    backend = FakeBackend()
+    timing = measure.time_graph(lambda i: setattr(backend, "spent", backend.spent + 3), 4, backend, hopeless_us=6)
+    assert timing.us == pytest.approx(3, rel=0.05) and timing.replays > 1
 
 
 @pytest.mark.parametrize(("size", "sets"), [(1, 32), (10e6, 15), (149e6, 2), (1e9, 2)])
@@ -199,6 +239,19 @@ def test_a_right_kernel_passes_and_one_wrong_element_does_not(op: Op, limit: int
         for kernel in (wrong, lazy):
             report = check(kernel)
             assert not report and "seed" in report.message, at
+
+
+def test_a_kernel_is_held_to_the_arithmetic_of_its_plan():
+    """A result as far off as tf32's products may be is wrong for float32."""
+    problem = make_problem(dtype="f32")
+    right = reference_kernel(problem)
+
+    def rough(*inputs: numpy.ndarray, out: numpy.ndarray) -> None:
+        right(*((a.view("u4") & ~numpy.uint32(0x1FFF)).view("f4") for a in inputs), out=out)
+
+    check = measure.Checker(problem, FakeBackend())
+    assert check(rough, "tf32") and not check(rough) and not check(rough, "tf32x3")
+    assert check(right) and check(right, "tf32")
 
 
 def test_images_are_counted_in_messages(monkeypatch: pytest.MonkeyPatch):
@@ -269,7 +322,7 @@ def test_the_baseline_computes_the_convolution_channels_last(op: Op, rank: int, 
     ],
 )
 def test_what_cudnn_does_not_run_says_why(problem: ConvProblem, why: str):
-    for baseline in (baselines.cudnn, baselines.cudnn_bias_relu):
+    for baseline in (baselines.convolution, baselines.convolution_bias_relu):
         with pytest.raises(NoBaseline, match=why):
             baseline(problem, SimpleNamespace(torch=None))  # type: ignore[arg-type]
 
@@ -282,7 +335,7 @@ def test_the_roofline_is_the_slower_of_arithmetic_and_traffic():
 
 def test_a_large_gemm_is_no_baseline_of_another_type():
     with pytest.raises(NoBaseline):
-        baselines.time_gemm(GemmShape(1, 2, 2, 2, False, True), "e4m3", SimpleNamespace(torch=None))  # type: ignore[arg-type]
+        baselines.capture_gemm(GemmShape(1, 2, 2, 2, False, True), "e4m3", SimpleNamespace(torch=None))  # type: ignore[arg-type]
 
 
 # ---- the run ---------------------------------------------------------------------------------------------
@@ -308,6 +361,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
     class FakeKernel:
         def __init__(self, artifact: Any) -> None:
             self.problem, (self.us, self.outcome) = artifact.problem, KERNELS[artifact.strategy]
+            self.us *= 0.7 if artifact.manifest.dependent else 1
 
         def __call__(self, *inputs: numpy.ndarray, out: numpy.ndarray) -> None:
             if self.outcome == "fails":
@@ -316,12 +370,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
             if self.outcome == "wrong":
                 out[...] += 1
 
+    def ordinary(artifact: Any) -> Any:
+        """The artifact with ordinary launches."""
+        manifest = SimpleNamespace(**{**vars(artifact.manifest), "dependent": False})
+        return SimpleNamespace(**{**vars(artifact), "manifest": manifest})
+
     class FakeBuilder:
         def __init__(self, workers: int | None = None) -> None: ...
 
         def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
             for job in jobs:
-                manifest = SimpleNamespace(strategy=job.strategy, config=f"{job.strategy} config", reason="")
+                config = f"{job.strategy} config"
+                manifest = SimpleNamespace(
+                    strategy=job.strategy, config=config, reason="", arithmetic="", dependent=True
+                )
                 key = f"{job.strategy} {job.problem}"
                 built = SimpleNamespace(key=key, manifest=manifest, strategy=job.strategy, problem=job.problem)
                 yield job, built if job.strategy in KERNELS else Failure(f"{job.strategy} cannot serve it")
@@ -334,13 +396,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
     monkeypatch.setattr(backends, "at_hand", lambda: backend)
     monkeypatch.setattr(build, "Builder", FakeBuilder)
     monkeypatch.setattr(runner, "Kernel", FakeKernel)
+    monkeypatch.setattr(runner, "alone", ordinary)
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     return backend
 
 
 def test_every_column_of_a_row_is_measured_or_says_why(gpu: FakeBackend):
     problem = make_problem()
-    jobs = {name: Job(problem, TARGETS["sm_90a"], name, {}) for name in ("auto", "im2col", "direct", "tma_patch")}
-    (row,) = Bench(gpu, build.Builder().build_all).rows([Entry("a", problem, jobs)])
+    names = ("auto", "im2col", "direct", "tma_patch")
+    columns = {name: Column(Job(problem, TARGETS["sm_90a"], name, {})) for name in names}
+    (row,) = Bench(gpu, build.Builder().build_all).rows([Entry("a", columns)])
     assert row.us == pytest.approx(10, rel=0.03) and row.own.verified
     assert row.results["im2col"].us == pytest.approx(40, rel=0.03)
     assert row.results["direct"].us is None and row.results["direct"].verified is False
@@ -350,7 +415,8 @@ def test_every_column_of_a_row_is_measured_or_says_why(gpu: FakeBackend):
 
 
 def make_row(name: str, us: float | None, cudnn_us: float | None, gemm_us: float | None = None) -> Row:
-    return Row(name, "fprop", 8, "", 10**9, 10**6, {"auto": Result("direct", us=us)}, "conv", cudnn_us, gemm_us, 1.0)
+    own = Result("direct", us=us, cudnn_us=cudnn_us)
+    return Row(name, "fprop", 8, "", 10**9, 10**6, {"auto": own}, "conv", gemm_us, 1.0)
 
 
 def test_a_summary_speaks_of_the_rows_that_have_both_times():
@@ -432,10 +498,52 @@ def test_bench_writes_a_table_a_file_and_a_picture(gpu: FakeBackend, spec: Path,
     assert picture.read_bytes().startswith(b"<?xml")
 
 
-def test_fused_gives_every_layer_a_bias_and_relu(gpu: FakeBackend, spec: Path, tmp_path: Path):
-    assert cli.main(["bench", str(spec), "--fused", "--out", str(tmp_path / "r.json")]) == 0
-    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
-    assert all("relu" in row["spec"] and row["cudnn"] == "conv+bias+relu" for row in rows)
+def test_a_chain_and_a_fused_epilogue_are_columns_beside(gpu: FakeBackend, spec: Path, tmp_path: Path, capsys):
+    """Of one kernel: ordinary launches, dependent launches, and with relu(acc + bias)."""
+    spec.write_text(SPEC + "conv third { input x: f16[n, h=8, w=8, c=16]  filter w: f16[k=16, r=1, s=1, c=16]"
+                    "  output y: f16[n, p, q, k]  op wgrad }")  # fmt: skip
+    out = tmp_path / "r.json"
+    assert cli.main(["bench", str(spec), "--chain", "--fused", "--out", str(out)]) == 0
+    assert "fused: geometric" not in capsys.readouterr().out  # nothing to compare with
+    data = json.loads(out.read_text())
+    columns = [list(row["results"]) for row in data["rows"]]
+    assert columns == [["auto", "chain", "fused"], ["auto", "chain", "fused"], ["auto", "chain"]]
+    assert list(data["columns"]) == ["chain", "fused"] and data["columns"]["fused"]["layers"] == 2
+    for row in data["rows"]:
+        us = {column: result["us"] for column, result in row["results"].items()}
+        assert us["auto"] == pytest.approx(10, rel=0.03) and us["chain"] == pytest.approx(7, rel=0.03)
+        assert row["cudnn"] == "conv" and "relu" not in row["spec"]
+        assert all(result["verified"] for result in row["results"].values())
+
+
+def test_a_layers_kernels_and_baselines_are_timed_in_turn(gpu: FakeBackend, monkeypatch: pytest.MonkeyPatch):
+    """Each beside cuDNN's time for the same work; a baseline that is missing leaves a note."""
+
+    def library(name: str, us: float) -> Callable[..., list[measure.Captured]]:
+        return lambda problem, backend: [measure.Captured(us * 100 - 5, 100, us / 10, print)] * baselines.RETUNES
+
+    def missing(problem: ConvProblem, backend: FakeBackend) -> list[measure.Captured]:
+        raise NoBaseline("no such GEMM")
+
+    turns: list[int] = []
+    in_turn = runner.time_in_turn
+    monkeypatch.setattr(runner, "time_in_turn", lambda e, b: (turns.append(len(e)), in_turn(e, b))[1])
+    monkeypatch.setattr(runner, "TorchBackend", FakeBackend)
+    monkeypatch.setattr(baselines, "peaks", lambda dtype, backend: Peaks(1, 1))
+    monkeypatch.setattr(runner, "_CUDNN", {"conv": library("conv", 20), "conv+bias+relu": library("fused", 30)})
+    monkeypatch.setattr(baselines, "gemm", missing)
+    problem = make_problem()
+    own = Job(problem, TARGETS["sm_90a"], "auto", {})
+    fused = replace(own, problem=with_bias_relu(problem))
+    columns = {"auto": Column(own), "same": Column(own), "chain": Column(own, True), "fused": Column(fused)}
+    (row,) = Bench(gpu, build.Builder().build_all).rows([Entry("a", columns)])
+    assert turns == [5], "two columns of the same kernel are one"
+    assert {name: round(result.cudnn_us or 0) for name, result in row.results.items()} == {
+        "auto": 20, "same": 20, "chain": 20, "fused": 30,
+    }  # fmt: skip
+    assert row.results["same"] == row.own and row.speedup == pytest.approx(2, rel=0.05)
+    assert row.gemm_us is None and row.notes == ("no such GEMM",) and row.roofline_us
+    assert summarise([row], "fused").speedup == pytest.approx(3, rel=0.05)
 
 
 def test_a_wrong_kernel_is_a_failure(gpu: FakeBackend, spec: Path, capsys):
@@ -464,7 +572,7 @@ def test_what_does_not_fit_is_a_row_that_says_so(gpu: FakeBackend, spec: Path, c
 def test_an_interrupt_keeps_the_rows_that_are_there(
     gpu: FakeBackend, spec: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ):
-    released = iter([None, None, KeyboardInterrupt])
+    released = iter([KeyboardInterrupt])
 
     def release() -> None:
         if (what := next(released, None)) is not None:

@@ -191,7 +191,9 @@ def test_the_least_recently_used_go_first(tmp_path, monkeypatch):
 def test_clear(tmp_path):
     for i in range(5):
         Cache(tmp_path).put(f"key-{i:02x}", FILES)
-    assert Cache(tmp_path).clear() == 5
+    assert Cache(tmp_path).extent() == (5, sum(p.stat().st_size for p in entry_files(tmp_path)))
+    Cache(tmp_path).clear()
+    assert Cache(tmp_path).extent() == (0, 0)
     assert not entry_files(tmp_path)
 
 
@@ -223,3 +225,26 @@ def test_schema_digest_sees_a_changed_file(tmp_path, monkeypatch):
     assert digest() == second
     (tmp_path / "grammar" / "b.lark").touch()
     assert len({first, second, digest()}) == 3
+
+
+def test_templates_are_compiled_once_and_again_where_the_file_is_broken(tmp_path, monkeypatch):
+    """Whatever the cache's folder has, templates are what their files say."""
+    from convgen.codegen import render
+
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+
+    def code() -> bytes:
+        return render.environment.__wrapped__().get_template("finish.cu.j2").root_render_func.__code__.co_code
+
+    expected = code()
+    (kept,) = (tmp_path / "cache" / "templates").iterdir()
+    whole = kept.read_bytes()
+    for broken in (b"", b"no byte code", whole[:20], whole[:-30]):
+        kept.write_bytes(broken)
+        assert code() == expected
+        assert kept.read_bytes() != broken
+    monkeypatch.setattr(render._Kept, "dump_bytecode", lambda *_: pytest.fail("it was compiled"))
+    assert code() == expected
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "file"))
+    assert code() == expected

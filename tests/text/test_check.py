@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from convgen import frontend
 from convgen.diagnostics import Diagnostic, SpecError
+from convgen.frontend.names import ARGUMENTS
 from convgen.ir.problem import SPATIAL
+from convgen.runtime.kernel import Kernel
 
 BIG = 2**31 - 1
 
@@ -209,6 +213,15 @@ def test_the_largest_extents():
 )
 def test_settings_and_names_that_cannot_be(text, found):
     assert codes(text) == found
+
+
+def test_a_tensor_is_not_called_as_another_argument_of_the_kernel():
+    for method in (Kernel.__call__, Kernel.emulate):
+        assert {p for p in signature(method).parameters if p not in ("arrays", "named")} <= ARGUMENTS.keys()
+    for name in ARGUMENTS:
+        assert codes(conv().replace(" x:", f" {name}:")) == ["E006"]
+        assert codes(conv(rest=f"epilogue {{ operand {name}: f32[k] y = acc + {name} }}")) == ["E006"]
+        assert problem(conv().replace(" y:", f" {name}:")).y.name == name
 
 
 def test_names_are_the_users():

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import convgen
+from convgen.__main__ import main as entry
+from convgen.cache import Cache
 from convgen.cli import COMMANDS, main
 
 SPEC = """\
@@ -56,6 +58,41 @@ def process(*arguments: str, **settings) -> subprocess.Popen:
         [sys.executable, "-m", "convgen", *arguments],
         stdout=settings.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, env=environment, **settings,
     )  # fmt: skip
+
+
+# ---- cache -------------------------------------------------------------------------------------
+
+
+def test_cache_shows_place_and_size_and_clears(monkeypatch, tmp_path, capsys):
+    where = tmp_path / "kept"
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(where))
+    monkeypatch.delenv("CONVGEN_CACHE", raising=False)
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{where}: 0 entries, 0.0 MiB of at most 2048 MiB\n"
+    process("compile", "layer.conv", "--dump-after", "render").communicate()
+    assert [p for p in where.rglob("*") if p.is_file()]
+    Cache().put("0123abcd", {"kernel.cu": bytes(3 << 20)})
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{where}: 1 entry, 3.0 MiB of at most 2048 MiB\n"
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == f"{where}: 1 entry removed, 3.0 MiB\n"
+    assert Cache().get("0123abcd") is None and not [p for p in where.rglob("*") if p.is_file()]
+
+
+def test_cache_that_cannot_be_cleared_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.delenv("CONVGEN_CACHE", raising=False)
+    Cache().put("0123abcd", {"kernel.cu": b""})
+    monkeypatch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert main(["cache", "clear"]) == 1
+    assert "1 entry could not be removed\nhint: " in capsys.readouterr().err
+
+
+def test_cache_may_be_off(monkeypatch, capsys):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    for command in (["cache"], ["cache", "clear"]):
+        assert main(command) == 0
+        assert capsys.readouterr().out == "the cache is off: CONVGEN_CACHE is 0\n"
 
 
 # ---- compile -----------------------------------------------------------------------------------
@@ -164,12 +201,13 @@ def _limit_files(size: int):
 
 def test_a_full_disk_leaves_no_file_and_no_temporary(monkeypatch):
     monkeypatch.setenv("CONVGEN_CACHE", "0")
-    Path("out").mkdir()
-    made = process("compile", "layer.conv", "-o", "out", "--emit", "cu,cubin", preexec_fn=_limit_files(1000))
-    _, err = made.communicate()
-    assert made.returncode == 2
-    assert "cannot be written: File too large" in err and "Traceback" not in err
-    assert list(Path("out").iterdir()) == []
+    Path("there").mkdir()
+    for out in ("there", "new", "there/new/deep"):
+        made = process("compile", "layer.conv", "-o", out, "--emit", "cu,cubin", preexec_fn=_limit_files(1000))
+        _, err = made.communicate()
+        assert made.returncode == 2
+        assert "cannot be written: File too large" in err and "Traceback" not in err
+    assert not Path("new").exists() and list(Path("there").iterdir()) == []
 
 
 def test_a_failed_set_leaves_the_old_files(monkeypatch):
@@ -299,6 +337,14 @@ def test_an_interrupt_is_quiet():
     made.send_signal(signal.SIGINT)
     out, err = made.communicate(timeout=30)
     assert (made.returncode, out, err) == (130, "", "")
+
+
+def test_an_interrupt_while_modules_are_loaded_is_quiet(monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.__import__", interrupted)
+    assert entry() == 130
 
 
 def test_nobody_reading_is_quiet():

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import PROBLEMS, TARGET, serves, some_options
+from tma_specs import PROBLEMS, TARGET, laid_out, serves, some_options
 
 from convgen import strategies
 from convgen.ir.problem import ConvProblem
-from convgen.planner import choose
+from convgen.planner import choose, untuned
+from convgen.strategies import cost
 from convgen.strategies.base import Options
 
 BOTH = ("tma_im2col", "tma_patch")
@@ -63,20 +64,36 @@ def test_no_estimate_beats_the_hardware(strategy: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize("strategy", BOTH)
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), dim=st.sampled_from("nck"), factor=st.integers(2, 5))
+@given(data=st.data(), dim=st.sampled_from("nck"), factor=st.sampled_from((3, 5)))
 def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject, dim: str, factor: int) -> None:
+    """By odd factors, which leave the alignment of rows as it is."""
     problem, options = data.draw(cases(strategy))
     more = resized(problem, **{dim: factor})
     assume(serves(more, strategy, options))
     assert estimate(strategy, more, options) >= NEARLY * estimate(strategy, resized(problem), options)
 
 
+def test_rows_touch_the_lines_that_they_cross() -> None:
+    for row, pitch in ((128, 128), (128, 192), (64, 80), (16, 16), (128, 1488), (96, 96)):
+        starts = range(0, 128 * pitch, pitch)
+        assert cost.lines(row, pitch) == sum((s + row - 1) // 128 - s // 128 + 1 for s in starts) / len(starts)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_ragged_rows_take_longer(strategy: str) -> None:
+    """The same tiles and steps: pixels of 56 channels begin inside a sector of L2."""
+    options = {"tile.k": 64}
+    times = [estimate(strategy, make("fprop", 64, c, 64, (56, 56), (3, 3), pad=1), options) for c in (56, 64)]
+    assert times[0] > times[1]
+
+
 @pytest.mark.parametrize("strategy", BOTH)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), sms=st.integers(8, TARGET.sms))
 def test_fewer_multiprocessors_take_no_less_time(strategy: str, data: st.DataObject, sms: int) -> None:
+    """But for a tenth: fewer of them get more of the device memory's rate each."""
     problem, options = data.draw(cases(strategy))
-    assert estimate(strategy, problem, options, sms) >= NEARLY * estimate(strategy, problem, options)
+    assert estimate(strategy, problem, options, sms) >= 0.9 * estimate(strategy, problem, options)
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -124,3 +141,24 @@ def test_auto_takes_the_kernel_that_measurements_favour(
     monkeypatch.setattr("convgen.planner.database.lookup", lambda *_, **__: None)
     choice = choose(LAYERS[layer], TARGET, "auto", {})
     assert choice.strategy.name == strategy, choice.reason
+
+
+#: ResNet-50 in planes, at 64 images: what was measured to be fastest on an H200, and whether x is laid out anew.
+IN_PLANES: dict[str, tuple[ConvProblem, str, bool]] = {
+    "stem": (make("fprop", 64, 3, 64, (224, 224), (7, 7), stride=2, pad=3), "implicit_gemm", False),
+    "1x1": (make("fprop", 64, 256, 64, (56, 56), (1, 1)), "tma_im2col", False),
+    "1x1 of odd planes": (make("fprop", 64, 2048, 512, (7, 7), (1, 1)), "tma_im2col", True),
+    "1x1, stride 2": (make("fprop", 64, 256, 512, (56, 56), (1, 1), stride=2), "tma_im2col", True),
+    "3x3": (make("fprop", 64, 256, 256, (14, 14), (3, 3), pad=1), "tma_im2col", True),
+    "3x3, few channels": (make("fprop", 64, 64, 64, (56, 56), (3, 3), pad=1), "tma_patch", True),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLANES)
+def test_auto_prepares_planes_where_that_wins(name: str) -> None:
+    problem, strategy, copied = IN_PLANES[name]
+    problem = laid_out(problem, x="nchw", w="kcrs", y="nkpq")
+    chosen = untuned(problem, TARGET, "auto", {})
+    assert chosen.strategy.name == strategy
+    plan = chosen.strategy.plan(problem, TARGET, chosen.options)
+    assert ("workspace.x" in {w.name for w in plan.workspaces}) == copied

@@ -196,7 +196,7 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
             db.record(measured(p, 1.0, "tma_im2col", options=illegal))
             assert choose(p, SM_90A, "auto", {}).reason == before.reason
             with pytest.raises(CannotServe):
-                choose(problem(layout="nchw"), SM_90A, "tma_im2col", {})
+                choose(problem(op=Op.DGRAD), SM_90A, "tma_im2col", {})
 
 
 # ---- broken and foreign files ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_goldens import GEOMETRIES
 
 from convgen import driver, strategies
 from convgen.explain import explain
@@ -46,6 +47,14 @@ def test_a_golden_names_its_convolution_strategy_and_target(found):
 
 def test_no_golden_is_left_behind(golden):
     golden.only(GENERATED, [f"{path.stem}.{kind}" for path in SPECS for kind in ("cu", "txt")])
+
+
+def test_every_golden_has_a_small_geometry():
+    """On which tests/emulated/test_golden_plans.py emulates its plan."""
+    names = {path.stem for path in SPECS}
+    missing, left = sorted(names - GEOMETRIES.keys()), sorted(GEOMETRIES.keys() - names)
+    assert not missing, f"tests/emulated/small_goldens.py: give a small geometry to {', '.join(missing)}"
+    assert not left, f"tests/emulated/small_goldens.py: there is no golden of {', '.join(left)}"
 
 
 def test_every_strategy_has_a_golden():

@@ -23,9 +23,10 @@ from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace, launch_grid
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, errors, tensor_map
+from convgen.runtime import launch as launching
+from convgen.runtime.arguments import packed_strides
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.runtime.launch import device_capability
 from convgen.runtime.manifest import Manifest
 
 cupy = pytest.importorskip("cupy")
@@ -55,7 +56,8 @@ LAUNCH = Launch(
 
 def kernel(*steps, workspaces=(), operands=(BIAS,), reads=(IMAGE, FILTER), result=RESULT, target="sm_90a") -> Kernel:
     manifest = Manifest(
-        convgen="0", name="tiny", op="fprop", strategy="direct", config="", reason="", notes=(), target=target,
+        convgen="0", name="tiny", op="fprop", strategy="direct", config="", reason="", notes=(), arithmetic="",
+        target=target,
         digest="", spec="conv tiny {}", macs=0, min_bytes=0, reads=reads, operands=operands, result=result,
         steps=steps or (LAUNCH,), workspaces=workspaces, resources={}, nvrtc="13.0", flags=(),
     )  # fmt: skip
@@ -355,6 +357,115 @@ def test_hint_mends_a_permuted_view(driver, order, extents):
         assert permuted.shape == packed.shape
 
 
+# ---- warm calls: what was right once is looked at again -----------------------------------------
+
+
+def elsewhere(tensor: Tensor, address: int):
+    """An array of another GPU, at an address that an array of this one had."""
+    memory = cupy.cuda.UnownedMemory(address, 1 << 30, None, 1)
+    return cupy.ndarray(tensor.shape, tensor.element.numpy, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def reshaped(made, tensor: Tensor):
+    made.shape = made.shape[::-1]  # the same object
+    return made
+
+
+@pytest.mark.parametrize("name", ["image", "out"])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (reshaped, errors.WrongShape),
+        (lambda a, t: array(t, a.data.ptr, shape=(*t.shape[:-1], 4)), errors.WrongShape),
+        (lambda a, t: array(t, a.data.ptr, dtype="f4"), errors.WrongType),
+        (lambda a, t: array(t, a.data.ptr, strides=(a.strides[0], 2, *a.strides[1:3])), errors.WrongLayout),
+        (lambda a, t: elsewhere(t, a.data.ptr), errors.WrongDevice),
+        (lambda a, t: np.zeros(t.shape, a.dtype), errors.WrongDevice),
+        (lambda a, t: object(), errors.WrongType),
+    ],
+)
+def test_a_warm_call_refuses_what_is_no_longer_right(driver, name, change, error):
+    if name == "image" and error is errors.WrongDevice:  # it would be the others that are on the wrong GPU
+        name = "weights"
+    k, arguments = kernel(), right()
+    for _ in range(2):
+        k(**arguments, stream=STREAM)
+    tensor = {"image": IMAGE, "weights": FILTER, "out": RESULT}[name]
+    changed = arguments | {name: change(arguments[name], tensor)}
+    for _ in range(2):
+        with pytest.raises(error, match=name):
+            k(**changed, stream=STREAM)
+    assert driver.launch_count == 2
+    k(**right(), stream=STREAM)
+    assert driver.launch_count == 3
+
+
+def test_warm_calls_go_to_the_buffers_that_are_given(driver):
+    """A few sets of buffers in turn, with new objects over the same memory, on two streams, by name and by place."""
+    k = kernel()
+    for turn in range(4):
+        for i in range(3):
+            offset = i * 0x1000
+            image, weights, b = array(IMAGE, X + offset), array(FILTER, W + offset), array(BIAS, B + offset)
+            out = array(RESULT, Y + offset)
+            if turn % 2:
+                k(image, b=b, weights=weights, out=out, stream=STREAM + i)
+            else:
+                k(image, weights, b, out=out, stream=SimpleNamespace(ptr=STREAM + i))
+            launch = driver.launches[-1]
+            assert launch.config.stream == STREAM + i
+            assert int.from_bytes(ctypes.string_at(launch.params[0], 8), "little") == X + offset
+            assert [parameter(launch, j, ctypes.c_uint64).value - offset for j in (1, 2, 3)] == [W, B, Y]
+    assert driver.launch_count == 12
+    assert driver.map_count == 3
+
+
+def test_a_warm_call_tells_tensors_of_one_shape_apart_by_name(driver):
+    left, right_ = (Tensor(name, "operand", "f32", ("k",), (16,)) for name in ("left", "right"))
+    step = Launch("k", (1, 1, 1), 32, (Param("l", "pointer", "left"), Param("r", "pointer", "right")))
+    k = kernel(step, operands=(left, right_))
+    a, b, out = array(left, B), array(left, B + 0x1000), array(RESULT, Y)
+    image, weights = array(IMAGE, X), array(FILTER, W)
+    for _ in range(2):
+        k(image, weights, left=a, right=b, out=out, stream=STREAM)
+        k(image, weights, right=b, left=a, out=out, stream=STREAM)
+        k(image, weights, a, b, out=out, stream=STREAM)
+    for launch in driver.launches:
+        assert [parameter(launch, i, ctypes.c_uint64).value for i in (0, 1)] == [B, B + 0x1000]
+    with pytest.raises(TypeError, match="left"):
+        k(image, weights, a, left=a, right=b, out=out, stream=STREAM)
+    with pytest.raises(TypeError, match="right"):
+        k(image, weights, a, out=out, stream=STREAM)
+    assert driver.launch_count == 6
+
+
+def test_a_warm_call_on_another_gpu(driver):
+    driver.devices = 2
+    k = kernel()
+    for device in (0, 0, 1, 1, 0, 1):
+        arguments = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
+        k(**{name: array(*where, device=device) for name, where in arguments.items()}, stream=STREAM)
+    assert [launch.context for launch in driver.launches] == [0x100, 0x100, 0x101, 0x101, 0x100, 0x101]
+    assert driver.context_depth == 0
+
+
+def test_a_warm_call_has_the_workspace_of_its_stream(driver, monkeypatch):
+    from convgen.runtime import arrays
+
+    found = iter(range(0x900000, 0xA00000, 0x1000))
+    monkeypatch.setattr(arrays, "allocate", lambda *_: SimpleNamespace(ptr=next(found)))
+    k = kernel(
+        Launch("k", (1, 1, 1), 32, (Param("partial", "pointer", "partial"),)), workspaces=(Workspace("partial", 10),)
+    )
+    for stream in (STREAM, STREAM, STREAM + 1, STREAM, STREAM + 1):
+        k(**right(), stream=stream)
+    mine = array(Tensor("", "", "s8", ("n",), (256,)), 0x500000)
+    k(**right(), stream=STREAM, workspace=mine)
+    k(**right(), stream=STREAM)
+    addresses = [parameter(launch, 0, ctypes.c_uint64).value for launch in driver.launches]
+    assert addresses == [0x900000, 0x900000, 0x901000, 0x900000, 0x901000, 0x500000, 0x900000]
+
+
 # ---- types that NumPy lacks, other libraries ----------------------------------------------------
 
 
@@ -429,6 +540,7 @@ class TorchTensor:
         self.shape, self.address, self.device = tensor.shape, address, place
         self.dtype = getattr(torch, tensor.element.numpy)
         self.is_cuda = place.startswith("cuda")
+        self.strides = packed_strides(tensor.shape)
 
     def data_ptr(self) -> int:
         return self.address
@@ -437,10 +549,10 @@ class TorchTensor:
         return int(self.device[5:]) if self.is_cuda else -1
 
     def is_contiguous(self) -> bool:
-        return True
+        return self.strides == packed_strides(self.shape)
 
     def stride(self) -> tuple[int, ...]:
-        return tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+        return self.strides
 
 
 @pytest.fixture
@@ -450,10 +562,11 @@ def torch(monkeypatch) -> ModuleType:
 
     made = ModuleType("torch")
     kind = type("dtype", (), {"__module__": "torch"})
-    for name in ("float16", "float32", "bfloat16"):
+    for name in ("float16", "float32", "bfloat16", "int32"):
         setattr(made, name, kind())
+    made.current = 0x70C4
     made.Tensor = type("Tensor", (TorchTensor,), {"__module__": "torch"})
-    made._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 0x70C4 + device)
+    made._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.current + device)
     made.device = lambda kind, index: f"{kind}:{index}"
 
     def empty(shape, dtype, device):
@@ -480,6 +593,93 @@ def test_torch_tensors_run_on_torchs_stream_and_give_torch(driver, torch):
     assert [parameter(launch, i, ctypes.c_uint64).value for i in (1, 2, 3)] == [W, B, Y]
 
 
+@pytest.mark.parametrize("name", ["image", "weights", "b", "out"])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"shape": (2,), "strides": (1,)}, errors.WrongShape),  # resize_
+        ({"strides": (9, 7, 5, 3)}, errors.WrongLayout),  # as_strided_
+        ({"dtype": "int32"}, errors.WrongType),  # .data = another's
+        ({"device": "cuda:1"}, errors.WrongDevice),
+        ({"device": "cpu", "is_cuda": False}, errors.WrongDevice),
+        ({"address": 0x700001}, errors.Misaligned),  # set_
+    ],
+)
+def test_a_warm_call_sees_what_was_changed_in_a_torch_tensor(driver, torch, name, change, error):
+    tensors = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
+    k = kernel()
+    arguments = {key: torch.Tensor(*where, torch) for key, where in tensors.items()}
+    for _ in range(2):
+        k(**arguments)
+    if name == "image" and change.get("device") == "cuda:1":
+        driver.devices, name = 2, "weights"
+    tensor = arguments[name]
+    for attribute, value in change.items():
+        setattr(tensor, attribute, getattr(torch, value) if attribute == "dtype" else value)
+    if "shape" not in change:
+        tensor.strides = tensor.strides[: len(tensor.shape)]
+    for _ in range(2):
+        with pytest.raises(error):
+            k(**arguments)
+    assert driver.launch_count == 2
+    k(**{key: torch.Tensor(*where, torch) for key, where in tensors.items()})
+    assert driver.launch_count == 3
+
+
+def test_a_warm_call_sees_torchs_own_changes_in_place():
+    torch = pytest.importorskip("torch")
+    from convgen.runtime import arrays, warm
+
+    changes = {
+        "resize_": lambda t: t.resize_(8, 32),
+        "as_strided_": lambda t: t.as_strided_((16, 16), (1, 16)),
+        "t_": lambda t: t.t_(),
+        "unsqueeze_": lambda t: t.unsqueeze_(0),
+        "set_": lambda t: t.set_(torch.zeros(16, 16)),
+        "data of another type": lambda t: setattr(t, "data", t.half()),
+        "data elsewhere": lambda t: setattr(t, "data", t.clone()),
+        "swap_tensors": lambda t: torch.utils.swap_tensors(t, torch.zeros(16, 16)),
+        "another view": lambda t: t.set_(t.untyped_storage(), 16, (15, 16), (16, 1)),
+    }
+    reading = arrays.TorchLibrary().reading._replace(current=None)
+    cpu = -1  # torch's number of it
+    for name, change in changes.items():
+        tensor, out = torch.ones(16, 16), torch.ones(4)
+        ran, slow = [], SimpleNamespace(_call=lambda *_: "slow")
+        launched = {(7, tensor.data_ptr(), out.data_ptr()): name}
+        types = torch.float32, torch.float32
+        call = warm.write(["x"], reading, int, ran.append, launched, cpu, [(16, 16), (4,)], types)
+        assert call(slow, tensor, out=out, stream=7) is out
+        assert ran == [name]
+        kept = tensor.detach()  # its memory is not given to another
+        change(tensor)
+        assert call(slow, tensor, out=out, stream=7) == "slow", name
+        assert call(slow, x=kept, out=out, stream=7) is out
+
+
+@pytest.mark.parametrize("name", ["lambda", "out_", "self", "calls", "_run", "None", "AttributeError"])
+def test_a_tensor_may_have_any_name(driver, name):
+    operand = Tensor(name, "operand", "f32", ("k",), (16,))
+    k = kernel(Launch("k", (1, 1, 1), 32, (Param("b", "pointer", name),)), operands=(operand,))
+    for _ in range(3):
+        k(array(IMAGE, X), array(FILTER, W), **{name: array(operand, B)}, out=array(RESULT, Y), stream=STREAM)
+    assert {parameter(launch, 0, ctypes.c_uint64).value for launch in driver.launches} == {B}
+    with pytest.raises(errors.WrongDevice):
+        k(np.zeros(IMAGE.shape, "f2"), array(FILTER, W), array(operand, B), out=array(RESULT, Y), stream=STREAM)
+
+
+def test_a_warm_call_goes_to_torchs_current_stream(driver, torch):
+    k = kernel()
+    arguments = {
+        name: torch.Tensor(t, address, torch)
+        for name, t, address in (("image", IMAGE, X), ("weights", FILTER, W), ("b", BIAS, B), ("out", RESULT, Y))
+    }
+    for stream in (0, 5, 0, 7, 5):
+        torch.current = stream
+        k(**arguments)
+    assert [launch.config.stream or 0 for launch in driver.launches] == [0, 5, 0, 7, 5]
+
+
 def test_torch_tensor_on_the_cpu_is_refused(driver, torch):
     tensor = torch.Tensor(IMAGE, X, torch, "cpu")
     with pytest.raises(errors.WrongDevice, match="image is on cpu"):
@@ -490,7 +690,7 @@ def test_torch_tensor_on_the_cpu_is_refused(driver, torch):
 
 def test_channels_last_torch_tensor_gets_the_free_view_as_hint(driver, torch):
     tensor = torch.Tensor(Tensor("", "x", "f16", ("n", "c", "h", "w"), (2, 8, 5, 6)), X, torch)
-    tensor.stride = lambda: (240, 1, 48, 8)
+    tensor.strides = (240, 1, 48, 8)
     with pytest.raises(errors.WrongShape, match=r"image\.permute\(0, 2, 3, 1\) is the right view"):
         kernel()(tensor, array(FILTER, W), b=array(BIAS, B), out=array(RESULT, Y))
 
@@ -567,25 +767,32 @@ def test_a_thread_that_has_no_context_gets_one(driver):
     assert driver.launch_count == 2
 
 
-def test_capability_of_the_gpu_at_hand(driver, monkeypatch):
+@pytest.mark.parametrize("instances", [0, 1])  # NVML does not know the names of a GPU's instances
+def test_the_gpu_at_hand(driver, monkeypatch, instances):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    driver.devices, driver.major, driver.minor = 2, 8, 9
-    assert device_capability() == (8, 9)
+    driver.devices, driver.major, driver.minor, driver.instances = 2, 8, 9, instances
+    driver.rename("NVIDIA L40S")
+    assert cuda.nvml_gpus() == (set() if instances else {cuda.Gpu("NVIDIA L40S", (8, 9))})
+    assert launching.gpu_at_hand() == ("NVIDIA L40S", (8, 9))
+
+
+def test_no_gpu_at_hand(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     driver.init_status = 100
-    assert device_capability() is None
+    assert launching.gpu_at_hand() is None
 
 
-def test_capability_where_gpus_differ_is_that_of_the_first_visible_one(driver, monkeypatch):
+def test_where_gpus_differ_the_first_visible_one_is_at_hand(driver, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     driver.devices, driver.major_step = 2, 1
-    assert cuda.nvml_capabilities() == {(9, 0), (10, 0)}
-    assert device_capability() == (9, 0)
+    assert cuda.nvml_gpus() == {("NVIDIA H200", (9, 0)), ("NVIDIA H200", (10, 0))}
+    assert launching.gpu_at_hand() == ("NVIDIA H200", (9, 0))
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_hidden_gpus_are_none(driver, monkeypatch, hidden):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    assert device_capability() is None
+    assert launching.gpu_at_hand() is None
 
 
 def test_a_failing_launch_says_what_the_driver_says(driver):
@@ -625,4 +832,7 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
         k.emulate(image, weights, b=b.astype("f8"))
     with pytest.raises(errors.WrongType, match="takes NumPy arrays"):
         k.emulate(array(IMAGE, X), weights, b=b)
+    result.setflags(write=False)
+    with pytest.raises(errors.WrongType, match="is read-only"):
+        k.emulate(image, weights, b=b, out=result)
     assert not seen

@@ -113,7 +113,7 @@ def test_a_wrong_type_in_a_field_is_refused():
 
 X = Tensor("x", "x", "f16", ("n", "c"), (2, 8))
 A_MANIFEST = Manifest(
-    "0", "tiny", "fprop", "direct", "", "", (), "sm_90a", "", "conv tiny {}", 1, 2, (X,), (), replace(X, role="y"),
+    "0", "tiny", "fprop", "direct", "", "", (), "", "sm_90a", "", "conv tiny {}", 1, 2, (X,), (), replace(X, role="y"),
     (Launch("convgen_tiny", (1, 1, 1), 32, (Param("x", "pointer", "x"),)),), (), {}, "13.0", (),
 )  # fmt: skip
 

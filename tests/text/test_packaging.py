@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -63,6 +65,19 @@ def installed(built, tmp_path_factory) -> Path:
 def test_versions_agree(built):
     for path in built:
         assert path.name.startswith(f"convgen-{convgen.__version__}")
+
+
+def test_extras_that_messages_name_exist(monkeypatch):
+    from convgen.runtime import cublas, errors
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {e for p in (ROOT / "convgen").rglob("*.py") for e in re.findall(r"convgen\[(\w+)\]", p.read_text())}
+    assert named and named <= extras.keys()
+
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)  # as where it is not installed
+    cublas._library.cache_clear()
+    with pytest.raises(errors.DriverError, match=re.escape("pip install 'convgen[cublas]'")):
+        cublas._library()
 
 
 @pytest.mark.parametrize("folder", ["templates", "grammar", "specs"])

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 
-from convgen.strategies.patch import ALIGNMENT, Patch, patch, windows
+from convgen.strategies.patch import ALIGNMENT, Patch, folded, patch, windows
 
 SPAN = 32
 
 
 @st.composite
 def cases(draw):
-    """A problem of one channel, a strip, images a tile, pixels a tile."""
+    """A problem of one channel, its windows, output rows folded into one or not, a strip, images and pixels a tile."""
     axes = [
         (draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 9)))
         for _ in range(draw(st.integers(1, 2)))
@@ -30,13 +30,13 @@ def cases(draw):
         "fprop", draw(st.integers(1, 3)), 1, 1, inputs, tuple(a[0] for a in axes), tuple(a[2] for a in axes), pads,
         tuple(a[1] for a in axes),
     )  # fmt: skip
-    h, w = windows(problem)
+    h, w = windows(problem, draw(st.sampled_from((1, 1, 2, 3))))
     images = draw(st.integers(1, 3))
     strip = w.output if images > 1 else draw(st.integers(1, w.output))
     pixels = draw(st.integers(1, 40))
     if images > 1:
         pixels += patch(h, w, 1, strip, images, SPAN).line
-    return problem, strip, images, pixels
+    return problem, h, w, strip, images, pixels
 
 
 def at(found: Patch, phase: tuple[int, int], pixel: int, start: tuple[int, int], strides: tuple[int, int]):
@@ -54,12 +54,10 @@ def at(found: Patch, phase: tuple[int, int], pixel: int, start: tuple[int, int],
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_every_tap_of_every_kept_output(case) -> None:
-    problem, strip, images, pixels = case
-    h, w = windows(problem)
+    problem, h, w, strip, images, pixels = case
     found = patch(h, w, pixels, strip, images, SPAN)
-    (r_taps, s_taps), strides = (len(h.offsets), len(w.offsets)), (h.stride, w.stride)
+    strides = (h.stride, w.stride)
     pad = ((0, *problem.pad_lo)[-2], problem.pad_lo[-1])
-    dilation = ((1, *problem.dilation)[-2], problem.dilation[-1])
     seen = set()
     for tile, q0 in itertools.product(range(-(-found.line // pixels)), range(0, w.output, strip)):
         line0 = tile * pixels
@@ -69,16 +67,16 @@ def test_every_tap_of_every_kept_output(case) -> None:
             if image >= images or p >= h.output or column >= strip or q0 + column >= w.output:
                 continue
             seen.add((image, p, q0 + column))
-            for r, s in itertools.product(range(r_taps), range(s_taps)):
-                phase = (r * dilation[0] % strides[0], s * dilation[1] % strides[1])
-                shift = r * dilation[0] // strides[0] * found.width + s * dilation[1] // strides[1]
+            for r, s in itertools.product(h.offsets, w.offsets):
+                phase = (r % strides[0], s % strides[1])
+                shift = r // strides[0] * found.width + s // strides[1]
                 top = line0 // found.width * strides[0] if images == 1 else 0
                 start = (top - pad[0] + phase[0], q0 * strides[1] - pad[1] + phase[1])
                 read = at(found, phase, line - line0 // found.width * found.width + shift, start, strides)
                 wanted = (
                     image,
-                    p * strides[0] + r * dilation[0] - pad[0],
-                    (q0 + column) * strides[1] + s * dilation[1] - pad[1],
+                    p * strides[0] + r - pad[0],
+                    (q0 + column) * strides[1] + s - pad[1],
                 )
                 inside = 0 <= wanted[1] < h.extent and 0 <= wanted[2] < w.extent
                 zero = read is None or not (0 <= read[1] < h.extent and 0 <= read[2] < w.extent)
@@ -88,11 +86,22 @@ def test_every_tap_of_every_kept_output(case) -> None:
 
 @given(cases())
 def test_phases_follow_each_other_aligned(case) -> None:
-    problem, strip, images, pixels = case
-    found = patch(*windows(problem), pixels, strip, images, SPAN)
+    _, h, w, strip, images, pixels = case
+    found = patch(h, w, pixels, strip, images, SPAN)
     assert [p.start for p in found.phases] == [0, *(p.end for p in found.phases[:-1])]
     assert all(p.start % ALIGNMENT == 0 and p.start + p.box <= p.end for p in found.phases)
     assert found.bytes == found.phases[-1].end and found.box == sum(p.box for p in found.phases)
+
+
+@given(cases(), st.integers(1, 4))
+def test_rows_folded_into_one_read_what_each_of_them_reads(case, fold: int) -> None:
+    h, _ = windows(case[0])
+    one = folded(h, fold)
+    assert (one.output - 1) * fold < h.output <= one.output * fold
+    for p in range(one.output):
+        rows = range(p * fold, (p + 1) * fold)
+        each = {row * h.stride + h.lower + offset for row in rows for offset in h.offsets}
+        assert each == {p * one.stride + one.lower + offset for offset in one.offsets}
 
 
 def test_rows_share_their_padding_where_they_can() -> None:

@@ -33,6 +33,7 @@ from convgen.emulator import tensor_map
 from convgen.ir.plan import Launch, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Options
+from convgen.strategies.prepare import bundles
 
 BOTH = ("tma_im2col", "tma_patch")
 
@@ -48,7 +49,8 @@ def refusals(text: str) -> Sequence[Diagnostic]:
 # ---- obstacles ---------------------------------------------------------------------------------------
 
 LAYER = make("fprop", 2, 64, 64, (14, 14), (3, 3), pad=1)
-GROUPED = make("fprop", 2, 64, 64, (14, 14), (3, 3), groups=2)
+GROUPED = make("fprop", 2, 256, 128, (14, 14), (3, 3), pad=1, groups=16)
+ODD_GROUPS = make("fprop", 2, 24, 48, (14, 14), (3, 3), groups=3)
 OF_THREE_AXES = make("fprop", 1, 8, 8, (4, 4, 4), (1, 1, 2))
 TYPES = "x and w must both be f16 or bf16"
 
@@ -61,15 +63,14 @@ def like(op: str = "fprop", dtype: str = "f16") -> ConvProblem:
 REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "dgrad": ("tma_im2col", like("dgrad"), "op dgrad", "direct"),
     "wgrad": ("tma_im2col", like("wgrad"), "op wgrad", "direct"),
-    "groups": ("tma_im2col", GROUPED, "groups 2", "implicit_gemm"),
+    "groups": (
+        "tma_im2col", ODD_GROUPS,
+        "3 groups of 8 input and 16 output channels: no number of them has multiples of 16 and 8", "implicit_gemm",
+    ),
     "f32": ("tma_im2col", like(dtype="f32"), TYPES, ""),
     "s8": ("tma_im2col", like(dtype="s8"), "accumulate s32", ""),
     "fp8": ("tma_im2col", like(dtype="e4m3"), TYPES, ""),
     "fp8 out": ("tma_im2col", typed(LAYER, y="e4m3"), "output type e4m3", ""),
-    "NCHW": ("tma_im2col", laid_out(LAYER, x="nchw"), "layout of x is n c h w", "n h w c"),
-    "KCRS": ("tma_im2col", laid_out(LAYER, w="kcrs"), "layout of w is k c r s", "k r s c"),
-    "RSCK": ("tma_im2col", laid_out(LAYER, w="rsck"), "layout of w is r s c k", "taps outside k"),
-    "3 channels": ("tma_im2col", make("fprop", 2, 3, 64, (14, 14), (3, 3)), "a pixel of x is 6 bytes", "multiple of 8"),
     "stride 9": (
         "tma_im2col", make("fprop", 2, 8, 8, (40, 40), (3, 3), stride=(9, 1)), "stride h=9 is above", "implicit_gemm",
     ),
@@ -96,16 +97,15 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "pixels": ("tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels do not fit 32 bits", "direct"),
     "patch: dgrad": ("tma_patch", like("dgrad"), "op dgrad", ""),
     "patch: three axes": ("tma_patch", OF_THREE_AXES, "3 spatial dims", "tma_im2col"),
-    "patch: groups": ("tma_patch", GROUPED, "groups 2", ""),
+    "patch: groups": ("tma_patch", ODD_GROUPS, "3 groups of 8 input and 16 output channels", "implicit_gemm"),
     "patch: stride 9": (
         "tma_patch", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",
     ),
     "patch: 1x1": ("tma_patch", make("fprop", 2, 64, 64, (14, 14), (1, 1)), "nothing to reuse", "tma_im2col"),
     "patch: types": ("tma_patch", like(dtype="e5m2"), TYPES, ""),
     "patch: f32 out": ("tma_patch", typed(LAYER, y="f32"), "output type f32", ""),
-    "patch: 4 channels": ("tma_patch", make("fprop", 2, 4, 64, (14, 14), (3, 3)), "(c=4)", "multiple of 8"),
     "patch: odd k": ("tma_patch", make("fprop", 2, 64, 63, (14, 14), (3, 3)), "(k=63)", "multiple of 8"),
-    "patch: NKPQ": ("tma_patch", laid_out(LAYER, y="nkpq"), "layout of y is n k p q", "n p q k"),
+    "patch: KNPQ": ("tma_patch", laid_out(LAYER, y="knpq"), "layout of y is k n p q", "n p q k or n k p q"),
 }  # fmt: skip
 
 
@@ -126,23 +126,47 @@ def test_targets_without_wgmma(strategy: str, target: str) -> None:
 
 
 def test_every_constraint_that_fails_is_named() -> None:
-    problem = laid_out(make("wgrad", 2, 12, 64, (14, 14), (3, 3), groups=2, dtype="e4m3"), x="nchw")
+    problem = make("wgrad", 2, 12, 64, (14, 14), (3, 3), groups=2, dtype="e4m3")
     words = " ".join(d.message for d in refusals(spec(problem, "tma_im2col", {}, target="sm_80")))
-    for part in ("sm_80", "op wgrad", "groups 2", "types e4m3", "layout of x", "c=12"):
+    for part in ("sm_80", "op wgrad", "2 groups of 6 input", "types e4m3"):
         assert part in words
 
 
 #: Options that the hardware does not have, for a 3x3 of 64 channels: the option to blame, message, hint.
 OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "rows of a consumer": (
-        "tma_im2col", {"tile.m": 128, "consumers": 3}, "tile.m", "does not split into 64 rows", "m=192",
+        "tma_im2col", {"rows": "pixels", "tile.m": 128, "consumers": 3}, "tile.m", "does not split into 64 rows",
+        "m=192",
     ),
     "ping-pong of one": ("tma_im2col", {"schedule": "pingpong", "consumers": 1}, "schedule", "2 or 3 consumers", "2"),
     "wide tile of three": ("tma_im2col", {"tile.n": 256, "consumers": 3}, "tile.n", "ptxas has 128 registers", "n="),
-    "accumulators": ("tma_im2col", {"tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread", "smaller"),
+    "wide pixels of three": (
+        "tma_im2col", {"rows": "channels", "tile.m": 256, "tile.n": 192, "consumers": 3}, "tile.m",
+        "ptxas has 128 registers", "m=",
+    ),
+    "channels of a consumer": (
+        "tma_im2col", {"rows": "channels", "tile.n": 96}, "tile.n", "does not split into 64 rows", "n=",
+    ),
+    "slices": (
+        "tma_im2col", {"rows": "pixels", "tile.n": 40, "cluster": 4, "shares": "w"}, "cluster", "4 slices of whole 8",
+        "",
+    ),
+    "cluster of a split": (
+        "tma_im2col", {"split": 2, "cluster": 2, "tile.n": 64}, "cluster", "clusters of its own", "",
+    ),
+    "stream of a split": ("tma_im2col", {"split": 2, "stream": 1, "tile.n": 64}, "split", "goes with split 1", "1"),
+    "split of pixels": (
+        "tma_im2col", {"rows": "channels", "tile.m": 48, "split": 2}, "split", "2 times 16 pixels", "",
+    ),
+    "accumulators": (
+        "tma_im2col", {"rows": "pixels", "tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread",
+        "smaller",
+    ),
     "merge": ("tma_im2col", {"merge": 4}, "merge", "merge 4 does not divide 9 k steps", ""),
     "split and ping-pong": ("tma_im2col", {"split": 2, "schedule": "pingpong"}, "split", "cooperative", ""),
-    "split of channels": ("tma_im2col", {"split": 4, "tile.n": 48}, "split", "4 times 8 channels", ""),
+    "split of channels": (
+        "tma_im2col", {"rows": "pixels", "split": 4, "tile.n": 48}, "split", "4 times 8 channels", "",
+    ),
     "split of k": ("tma_im2col", {"split": 8, "merge": 3, "tile.n": 64}, "split", "3 stages of k are fewer", ""),
     "stages": ("tma_im2col", {"tile.m": 128, "tile.n": 128, "stages": 20}, "stages", "bytes of shared memory", "fit"),
     "channels in rows": ("tma_patch", {"rows": "channels", "channels": 32}, "channels", "channels 64", ""),
@@ -153,6 +177,8 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "images": ("tma_patch", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
     "one to cooperate": ("tma_patch", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
     "one stage of weights": ("tma_patch", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
+    "folded channels": ("tma_patch", {"fold": 4, "rows": "pixels", "channels": 16}, "fold", "4 rows of 8 or more", ""),
+    "folded weights": ("tma_patch", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident weights", "0"),
     "patch accumulators": (
         "tma_patch", {"pixels": 256, "consumers": 3, "schedule": "pingpong", "rows": "channels"}, "pixels",
         "128 accumulators a thread", "fewer",
@@ -175,6 +201,65 @@ def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
     if option in options:
         span = right[0].span
         assert span and option.removeprefix("tile.") in text.splitlines()[span.line - 1][span.column - 1 :]
+
+
+#: Options that do not go with 16 groups of 16 input and 8 output channels: the option to blame, message.
+OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
+    "bundle": ("tma_im2col", {"bundle": 3}, "bundle", "bundle 3 does not divide the 16 groups"),
+    "tile of two groups": ("tma_im2col", {"bundle": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
+    "k of two groups": ("tma_im2col", {"bundle": 2, "tile.k": 64}, "tile.k", "the 32 input channels of a group"),
+    "patch: channels of two groups": (
+        "tma_patch",
+        {"bundle": 4, "fold": 1, "channels": 64},
+        "channels",
+        "the 32 output channels",
+    ),
+    "patch: streamed": ("tma_patch", {"bundle": 2, "weight_stages": 3}, "weight_stages", "bundle goes with resident"),
+    "patch: no narrow channels": (
+        "tma_patch",
+        {"bundle": 1, "fold": 1},
+        "channels",
+        "the 8 output channels of a group",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_GROUPS)
+def test_an_option_that_does_not_go_with_groups_is_pointed_at(name: str) -> None:
+    strategy, options, option, message = OF_GROUPS[name]
+    found = [d for d in strategies.load(strategy).obstacles(GROUPED, TARGET, options) if message in d.message]
+    assert found and found[0].option == option
+
+
+#: Problems whose output rows do not go as channels.
+UNFOLDED: dict[str, tuple[ConvProblem, int, str]] = {
+    "rows": (make("fprop", 2, 16, 16, (3, 14), (3, 3), pad=1), 4, "fold 4 is more than the output's rows, 3"),
+    "one axis": (make("fprop", 2, 16, 16, (140,), (3,), pad=1), 2, "fold 2 is more than the output's rows, 1"),
+    "stride": (make("fprop", 2, 16, 16, (64, 64), (3, 3), stride=3), 4, "fold 4 makes a stride of 12"),
+    "spacing": (make("fprop", 2, 16, 16, (64, 64), (2, 3), stride=3), 2, "are not evenly spaced"),
+    "planes": (laid_out(make("fprop", 2, 16, 16, (14, 14), (3, 3), pad=1), y="nkpq"), 4, "channels innermost in y"),
+}
+
+
+@pytest.mark.parametrize("name", UNFOLDED)
+def test_rows_that_cannot_be_folded(name: str) -> None:
+    problem, fold, message = UNFOLDED[name]
+    assert any(message in o.message for o in strategies.load("tma_patch").obstacles(problem, TARGET, {"fold": fold}))
+    assert not strategies.load("tma_patch").obstacles(problem, TARGET, {"fold": 1})
+
+
+@pytest.mark.parametrize("c, k, groups, expected", [
+    (64, 64, 1, (1,)),
+    (128, 128, 32, (4, 8, 16)),  # 4 channels a group
+    (512, 512, 32, (1, 2, 4)),
+    (48, 96, 2, (2,)),  # 24 a group
+    (80, 80, 2, (2,)),  # wider than the widest that is worth it, but there is no other
+    (160, 160, 2, (1,)),
+    (96, 24, 6, (2,)),  # 16 to 4
+    (40, 80, 5, ()),
+])  # fmt: skip
+def test_bundles_are_whole_k_steps(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
+    assert bundles(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups)) == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -212,18 +297,27 @@ def test_extremes_are_served(name: str) -> None:
 
 
 def check_plan(plan: Plan) -> str:
-    """A plan's launch is within the hardware's limits, and its source is whole; gives the source."""
-    (launch,) = plan.launches
+    """A plan's main launch is within the hardware's limits, and its source is whole; gives the source."""
+    launch = main_launch(plan)
     source = strategies.load(plan.strategy).render(plan)
     check_launch(plan, launch, source)
+    sizes = {t.name: t.bytes for t in (*plan.problem.reads, plan.problem.result, *plan.problem.operands)}
+    prepared = {w.name: w.bytes for w in plan.workspaces}
     for param in launch.params:
         if param.map is not None:
-            assert not list(tensor_map.problems(param.map, plan.problem.tensor(param.buffer).bytes)), param
-    assert {p.buffer for p in launch.params} == {"x", "w", "y", *(t.name for t in plan.problem.operands)}
+            assert not list(tensor_map.problems(param.map, (sizes | prepared)[param.buffer])), param
+    assert {p.buffer for p in launch.params} - {"workspace.partials"} == {
+        f"workspace.{b}" if f"workspace.{b}" in prepared else b for b in sizes
+    }
     parameters = re.search(rf"void {launch.entry}\((.*?)\n?\) {{", source, re.S)
     assert parameters and re.findall(r"(\w+)(?:,|\n|$)", parameters[1]) == [p.name for p in launch.params]
     assert not unused_names(source), source
     return source
+
+
+def main_launch(plan: Plan) -> Launch:
+    """The kernel that multiplies: it comes last, but for one that finishes what blocks share."""
+    return plan.launches[-2 if getattr(plan.config, "stream", 0) else -1]
 
 
 def check_launch(plan: Plan, launch: Launch, source: str) -> None:
@@ -232,7 +326,8 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
     assert blocks * (launch.shared_bytes + 1024) <= target.shared_bytes_per_sm
     assert launch.block <= 1024 and launch.block * blocks <= 2048
     assert launch.cluster in (1, 2, 4, 8) and launch.grid[0] % (launch.cluster * launch.multiple_of) == 0
-    assert launch.grid[1:] == (1, 1) and launch.persistent and launch.dependent
+    assert launch.grid[1:] == (1, 1) and launch.dependent
+    assert launch.persistent != getattr(plan.config, "stream", False)
     # setmaxnreg hands round what the launch has, or waits for ever
     at_launch = min(target.registers_per_sm // (launch.block * blocks) // 8 * 8, 255)
     less, more = (re.findall(rf"setmaxnreg_{way}<(\d+)>\(\);", source) for way in ("dec", "inc"))
@@ -299,7 +394,7 @@ def test_generated_lines_are_of_a_width_that_people_read(strategy: str, epilogue
 
 
 def maps(plan: Plan, buffer: str) -> list[TensorMap]:
-    return [p.map for p in plan.launches[0].params if p.map is not None and p.buffer == buffer]
+    return [p.map for p in plan.launches[-1].params if p.map is not None and p.buffer == buffer]
 
 
 def byte_offset(map: TensorMap, at: Sequence[int]) -> int:
@@ -334,7 +429,7 @@ def walk(map: TensorMap, start: Sequence[int], tap: Sequence[int]) -> Iterator[t
 @settings(max_examples=60, deadline=None)
 @given(problem=im2col_problems(pixels=150), m=st.sampled_from((64, 128)), data=st.data())
 def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m: int, data: st.DataObject) -> None:
-    options: Options = {"tile.m": m, "tile.n": 8}
+    options: Options = {"tile.m": m, "tile.n": 8, "cluster": 1}
     assume(serves(problem, "tma_im2col", options))
     (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
     sp, lo = problem.spatial, problem.pad_lo
@@ -368,27 +463,38 @@ def test_w_s_map_has_a_tap_a_box(strategy: str, data: st.DataObject) -> None:
     lie outside of k in memory."""
     problem = data.draw(PROBLEMS[strategy])
     assume(serves(problem, strategy, {}))
-    (found,) = maps(compilation(spec(problem, strategy, {})).plan, "w")
+    plan = compilation(spec(problem, strategy, {})).plan
+    assume(maps(plan, "w"))
+    (found,) = maps(plan, "w")
     outside = problem.w.dims[0] != "k" and problem.taps > 1
     assert found.box[2 if outside else 1] == 1
-    for tap, k, c in itertools.product(range(problem.taps), {0, problem.k - 1}, {0, problem.c - 1}):
+    for tap, k, c in itertools.product(range(problem.taps), {0, problem.k - 1}, {0, problem.c_per_group - 1}):
         at = {"k": k, "c": c, **dict(zip(problem.spatial.filter, index(tap, problem.filter), strict=True))}
         assert byte_offset(found, (c, k, tap) if outside else (c, tap, k)) == 2 * element_offset(problem, "w", at)
 
 
 @settings(max_examples=60, deadline=None)
-@given(im2col_problems())
-def test_y_s_map_is_the_matrix_of_pixels_and_channels(problem: ConvProblem) -> None:
+@given(problem=im2col_problems(), planes=st.booleans())
+def test_y_s_map_is_the_matrix_of_pixels_and_channels(problem: ConvProblem, planes: bool) -> None:
+    """Of all pixels, or of an image's where the channels lie outside of them."""
+    y, sp = problem.y, problem.spatial
+    if planes:
+        problem = laid_out(problem, y=("n", "k", *sp.output))  # type: ignore[arg-type]
+        y = problem.y
     assume(serves(problem, "tma_im2col", {}))
     found = maps(compilation(spec(problem, "tma_im2col", {})).plan, "y")
-    y, sp = problem.y, problem.spatial
-    as_a_matrix = y.dims == tuple(d for d in ("n", *sp.output, "k") if d in y.dims) and y.element.bytes == 2
-    assert len(found) == int(as_a_matrix and problem.k % 8 == 0)
+    live = [d for d in y.dims if y.extent(d) > 1]
+    area = math.prod(problem.output)
+    in_planes = live == [d for d in ("n", "k", *sp.output) if y.extent(d) > 1] and min(area, problem.k) > 1
+    as_a_matrix = not in_planes and y.dims == tuple(d for d in ("n", *sp.output, "k") if d in y.dims)
+    rows = area % 64 == 0 if in_planes else as_a_matrix and problem.k % 8 == 0
+    assert len(found) == int(rows and y.element.bytes == 2)
     for map, pixel, k in itertools.product(found, range(0, problem.output_pixels, 7), {0, problem.k - 1}):
-        assert map.dims == (problem.k, problem.output_pixels)
         n, *at = index(pixel, (problem.n, *problem.output))
         place = {"n": n, "k": k, **dict(zip(sp.output, at, strict=True))}
-        assert byte_offset(map, (k, pixel)) == 2 * element_offset(problem, "y", place)
+        assert map.dims == ((area, problem.k, problem.n) if in_planes else (problem.k, problem.output_pixels))
+        box = (pixel % area, k, n) if in_planes else (k, pixel)
+        assert byte_offset(map, box) == 2 * element_offset(problem, "y", place)
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -47,7 +47,10 @@ EPILOGUES: dict[str, str] = {
 
 #: tma_im2col's schedules, for a tile of 16 channels over three taps or more; PLAIN is what a row does not say, so
 #: that no cost model does.
-PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1}
+PLAIN: Options = {
+    "schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1,
+    "rows": "pixels", "cluster": 1, "raster": 1, "stream": 0,
+}  # fmt: skip
 SCHEDULES: dict[str, Options] = {
     "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "stages": 2},
     "two consumers": {"tile.m": 128, "tile.k": 32, "consumers": 2, "stages": 3},
@@ -72,6 +75,40 @@ SCHEDULES: dict[str, Options] = {
         "tile.m": 128, "tile.k": 32, "consumers": 2, "split": 2, "order": "taps_inner", "stages": 3,
     },
     "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split": 2, "merge": 3, "stages": 2},
+    "two share w": {"tile.m": 64, "tile.k": 64, "consumers": 1, "cluster": 2, "shares": "w", "stages": 3},
+    "two share x": {"tile.m": 128, "tile.k": 32, "consumers": 2, "cluster": 2, "shares": "x", "stages": 3},
+    "four share x, merged": {
+        "tile.m": 64, "tile.k": 16, "consumers": 1, "merge": 3, "cluster": 4, "shares": "x", "stages": 2,
+    },
+    "two share w, ping-pong": {
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "cluster": 2, "shares": "w", "stages": 3,
+    },
+    "channels as rows": {"rows": "channels", "tile.m": 48, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
+    "channels as rows, two consumers": {
+        "rows": "channels", "tile.m": 112, "tile.n": 128, "tile.k": 16, "consumers": 2, "stages": 3,
+    },
+    "channels as rows, ping-pong": {
+        "rows": "channels", "tile.m": 32, "tile.n": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong",
+        "merge": 3, "stages": 2,
+    },
+    "channels as rows, ping-pong, two share x": {
+        "rows": "channels", "tile.m": 80, "tile.n": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong",
+        "cluster": 2, "shares": "x", "stages": 2,
+    },
+    "channels as rows, four share w": {
+        "rows": "channels", "tile.m": 16, "tile.n": 64, "tile.k": 64, "consumers": 1, "cluster": 4, "shares": "w",
+        "stages": 3,
+    },
+    "channels as rows, split in two": {
+        "rows": "channels", "tile.m": 96, "tile.n": 64, "tile.k": 32, "consumers": 1, "split": 2, "stages": 3,
+    },
+    "channels as rows, 128 each": {
+        "rows": "channels", "tile.m": 32, "tile.n": 128, "tile.k": 64, "consumers": 1, "raster": 4, "stages": 2,
+    },
+    "in bands": {"tile.m": 64, "tile.k": 64, "consumers": 1, "raster": 2, "stages": 3},
+    "in bands, two share w": {
+        "tile.m": 64, "tile.k": 32, "consumers": 1, "raster": 3, "cluster": 2, "shares": "w", "stages": 3,
+    },
 }  # fmt: skip
 #: Splits want a wider tile, since a tile's channels are shared out in eights.
 WIDE_SPLITS: dict[str, Options] = {
@@ -79,6 +116,18 @@ WIDE_SPLITS: dict[str, Options] = {
     "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split": 4, "stages": 3},
     "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split": 8, "stages": 2},
 }
+#: Blocks share all k steps evenly; a second kernel finishes the tiles of which several have a part.
+STREAMS: dict[str, Options] = {
+    "one consumer": {"tile.m": 64, "tile.n": 24, "tile.k": 64, "consumers": 1, "stages": 3},
+    "two consumers": {"tile.m": 256, "tile.n": 16, "tile.k": 32, "consumers": 2, "stages": 2, "raster": 2},
+    "merged, taps inside": {
+        "tile.m": 64, "tile.n": 32, "tile.k": 16, "consumers": 1, "merge": 3, "order": "taps_inner", "stages": 2,
+    },
+    "channels as rows": {"rows": "channels", "tile.m": 112, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
+    "channels as rows, two consumers": {
+        "rows": "channels", "tile.m": 48, "tile.n": 128, "tile.k": 32, "consumers": 2, "stages": 3,
+    },
+}  # fmt: skip
 
 
 def spec(problem: ConvProblem, strategy: str, options: Options, epilogue: str = "", target: str = TARGET.name) -> str:
@@ -131,6 +180,16 @@ def typed(problem: ConvProblem, **dtypes: str) -> ConvProblem:
     return replace(problem, **{r: replace(problem.tensor(r), dtype=t) for r, t in dtypes.items()})  # type: ignore[arg-type]
 
 
+GROUPS = st.sampled_from((1, 1, 1, 2, 4, 8, 16))
+
+
+@st.composite
+def _of_groups(draw, groups: int) -> tuple[int, int]:
+    """Channels of groups that wgmma may multiply one by one, or in bundles of several."""
+    least = max(16 // groups, 1)
+    return groups * least * draw(st.integers(1, 3)), groups * least * draw(st.integers(1, 3))
+
+
 @st.composite
 def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -> ConvProblem:
     """What tma_im2col serves: any geometry within TMA's limits, both layouts of w, any layout and type of y."""
@@ -145,9 +204,10 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
         axes.append((extent, taps, stride, dilation, (low, high)))
     inputs, filters, strides, dilations, pads = zip(*axes, strict=True)
     dtype = draw(st.sampled_from(("f16", "bf16")))
+    groups = draw(GROUPS)
+    c, k = draw(_of_groups(groups)) if groups > 1 else (8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)))
     problem = make(
-        "fprop", draw(st.integers(1, 4)), 8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)), inputs, filters,
-        strides, pads, dilations, dtype=dtype, name="random",
+        "fprop", draw(st.integers(1, 4)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
     sp = problem.spatial
@@ -171,11 +231,15 @@ def patch_problems(draw, pixels: int = 300) -> ConvProblem:
         draw(st.integers(max(1, r + 1 - sum(p)), (16 if len(taps) == 2 else 120) * t + r))
         for r, p, t in zip(reach, pads, stride, strict=True)
     )
+    groups = draw(GROUPS)
+    c, k = draw(_of_groups(groups)) if groups > 1 else (8 * draw(st.integers(1, 10)), 8 * draw(st.integers(1, 10)))
     problem = make(
-        "fprop", draw(st.integers(1, 4)), 8 * draw(st.integers(1, 10)), 8 * draw(st.integers(1, 10)), extents, taps,
-        stride, pads, dilation, dtype=draw(st.sampled_from(("f16", "bf16"))), name="random",
+        "fprop", draw(st.integers(1, 4)), c, k, extents, taps, stride, pads, dilation, groups,
+        draw(st.sampled_from(("f16", "bf16"))), name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
+    if draw(st.integers(0, 3)) == 0:
+        problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
     return _with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))
 
 
@@ -232,7 +296,7 @@ def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> Kernel:
     made = kernel(text)
     problem = made.plan.problem  # type: ignore[union-attr]
     arrays = verify.random_inputs(problem, seed)
-    expected = verify.expect(problem, arrays)
+    expected = verify.expect(problem, arrays, arithmetic=made.manifest.arithmetic)
     results = []
     for count in sms:
         for time in (0, seed):

@@ -163,6 +163,13 @@ inline int __clz(int v) { return v ? __builtin_clz(u32(v)) : 32; }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 inline u32 __umulhi(u32 a, u32 b) { return u32(u64(a) * b >> 32); }
+// Byte i of the result is byte (selector >> 4 * i) % 8 of the eight bytes of b and a.
+inline u32 __byte_perm(u32 a, u32 b, u32 selector) {
+  const u64 bytes = u64(b) << 32 | a;
+  u32 r = 0;
+  for (int i = 0; i < 4; ++i) r |= u32(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return r;
+}
 #define CONVGEN_BITS(NAME, TO, FROM) \
   inline TO NAME(FROM v) {           \
     TO r;                            \
@@ -192,8 +199,11 @@ inline u32 cvt_bf16x2_f32(float low, float high) { return cvt_bf16_f32(low) | u3
 // ---- PTX: shared memory ----------------------------------------------------------------------------------
 
 u32 shared_address(const void* p, CONVGEN_LINE);
+u16 ld_shared_u16(u32 address, CONVGEN_LINE);
 u32 ld_shared_u32(u32 address, CONVGEN_LINE);
+u64 ld_shared_u64(u32 address, CONVGEN_LINE);
 Vec4 ld_shared_v4_u32(u32 address, CONVGEN_LINE);
+void ld_shared_v4_f32(float (&v)[4], u32 address, CONVGEN_LINE);
 void st_shared_u8(u32 address, u8 v, CONVGEN_LINE);
 void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);
 void st_shared_u32(u32 address, u32 v, CONVGEN_LINE);
@@ -201,6 +211,7 @@ void st_shared_v2_u32(u32 address, u32 x, u32 y, CONVGEN_LINE);
 void st_shared_v4_u32(u32 address, Vec4 v, CONVGEN_LINE);
 void st_shared_v4_f32(u32 address, float x, float y, float z, float w, CONVGEN_LINE);
 void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, CONVGEN_LINE);
+void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w, CONVGEN_LINE);
 void red_global_add_f32(float* address, float v, CONVGEN_LINE);
 
 // ---- PTX: warps ------------------------------------------------------------------------------------------
@@ -285,9 +296,9 @@ void mbarrier_arrive(u32 barrier, CONVGEN_LINE);
 void mbarrier_arrive_cluster(u32 barrier, u32 rank, CONVGEN_LINE);
 void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes, CONVGEN_LINE);
 void mbarrier_wait_parity(u32 barrier, u32 parity, CONVGEN_LINE);
-void mbarrier_wait_parity_cluster(u32 barrier, u32 parity, CONVGEN_LINE);
 u32 cluster_ctarank();
 void cluster_arrive(CONVGEN_LINE);
+void cluster_arrive_relaxed(CONVGEN_LINE);
 void cluster_wait(CONVGEN_LINE);
 inline void griddepcontrol_wait() {}  // launches run one after another
 inline void griddepcontrol_launch_dependents() {}

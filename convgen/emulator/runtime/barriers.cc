@@ -230,12 +230,22 @@ static void wait_parity(u32 address, u32 parity, int line) {
 
 // ---- the cluster's barrier -------------------------------------------------------------------------------
 
+// What a relaxed arrival publishes: the barriers that this thread has initialised and fenced.
+static void publish_mbarriers(const Thread* t, Clock& to) {
+  for (auto& [offset, b] : t->block->mbarriers)
+    if (b.fenced && b.initialised.agent == t->agent) to.seen.raise(b.initialised);
+}
+
+template <bool release>
 static void arrive_cluster(Rendezvous& r) {
   Cluster* cluster = r.warp->block->cluster;
   for (Thread* t : r.warp->threads) {
     if (!(r.mask & t->bit)) continue;
     *static_cast<u32*>(r.arguments[t->lane]) = cluster->generation;
-    cluster->arriving.join(t->clock);
+    if (release)
+      cluster->arriving.join(t->clock);
+    else
+      publish_mbarriers(t, cluster->arriving);
     tick(t);
     ++cluster->arrived;
   }
@@ -327,16 +337,18 @@ void mbarrier_arrive_cluster(u32 address, u32 rank, int line) {
 }
 
 void mbarrier_wait_parity(u32 address, u32 parity, int line) { wait_parity(address, parity, line); }
-void mbarrier_wait_parity_cluster(u32 address, u32 parity, int line) { wait_parity(address, parity, line); }
 
 u32 cluster_ctarank() { return current->block->rank; }
 
-void cluster_arrive(int line) {
+static void arrive_once(const char* what, void (*arrive)(Rendezvous&), int line) {
   preemption_point();
-  if (current->cluster_arrived) fatal("barrier", line, "cluster_arrive twice, with no cluster_wait between");
+  if (current->cluster_arrived) fatal("barrier", line, format("%s with no cluster_wait since the one before", what));
   current->cluster_arrived = true;
-  meet("cluster_arrive", Lanes::not_exited, 0, line, &current->cluster_generation, arrive_cluster);
+  meet(what, Lanes::not_exited, 0, line, &current->cluster_generation, arrive);
 }
+
+void cluster_arrive(int line) { arrive_once("cluster_arrive", arrive_cluster<true>, line); }
+void cluster_arrive_relaxed(int line) { arrive_once("cluster_arrive_relaxed", arrive_cluster<false>, line); }
 
 void cluster_wait(int line) {
   if (!current->cluster_arrived) fatal("barrier", line, "cluster_wait with no cluster_arrive before");

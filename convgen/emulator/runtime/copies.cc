@@ -101,17 +101,21 @@ static const Map& find_map(const TensorMap* map, int rank, bool im2col, int line
 // The hardware swizzles bits of the absolute address: 16-byte units within a span, by the 128-byte row.
 static u32 swizzled(u32 address, u32 span) { return span ? address ^ (address >> 3 & (span - 16)) : address; }
 
-// A box: rows of `row_bytes`, packed one after the other in shared memory.
+// A box in shared memory: rows of `row_bytes`, one every `pitch` bytes.  Seen on an H200: a swizzled row begins
+// every span, however narrow it is, and the bytes between rows are left alone; without a swizzle rows are packed.
 struct Box {
-  u32 row_bytes, rows;
-  u32 bytes() const { return row_bytes * rows; }
+  u32 row_bytes, rows, pitch;
+  u32 bytes() const { return row_bytes * rows; }  // that move, and that an mbarrier counts
+  u32 reach() const { return (rows - 1) * pitch + row_bytes; }
 };
 
 static Box box_of(const Map& m) {
-  if (m.im2col) return {m.channels * m.element_bytes, m.pixels};
-  Box box{m.box[0] * m.element_bytes, 1};
-  for (u32 i = 1; i < m.rank; ++i) box.rows *= (m.box[i] + m.element_strides[i] - 1) / m.element_strides[i];
-  return box;
+  const u32 row_bytes = (m.im2col ? m.channels : m.box[0]) * m.element_bytes;
+  u32 rows = m.im2col ? m.pixels : 1;
+  for (u32 i = 1; i < m.rank && !m.im2col; ++i) {
+    rows *= (m.box[i] + m.element_strides[i] - 1) / m.element_strides[i];
+  }
+  return {row_bytes, rows, m.swizzle ? m.swizzle : row_bytes};
 }
 
 struct Coords {
@@ -165,7 +169,7 @@ constexpr u32 tma_alignment = 128, unit = 16;
 
 static u32 check_box(const Block* block, u32 address, const Box& box, const char* what, int line) {
   check_aligned(address, tma_alignment, what, line);
-  return shared_offset(block, address, box.bytes(), what, line);
+  return shared_offset(block, address, box.reach(), what, line);
 }
 
 // Seen on an H200 for loads, tiled and im2col: any other innermost coordinate is an illegal instruction.
@@ -176,12 +180,17 @@ static void check_column(const Map& m, int c0, const char* what, int line) {
         format("%s at innermost coordinate %d, %lld bytes along a row: not a multiple of %u", what, c0, bytes, unit));
 }
 
-// Visits the bytes of a packed box, visit(offset, bytes): as a whole, or where it ends within a swizzled line of
-// 128 bytes unit by unit.
+// Visits the bytes of a box, visit(offset, bytes): as a whole where it fills whole swizzled lines of 128 bytes,
+// else unit by unit.
 template <class Visit>
-static void each_stretch(const Block* block, u32 address, u32 bytes, u32 span, Visit visit) {
-  if (!span || bytes % tma_alignment == 0) return visit(address - block->base, bytes);
-  for (u32 i = 0; i < bytes; i += unit) visit(swizzled(address + i, span) - block->base, unit);
+static void each_stretch(const Block* block, u32 address, const Box& box, u32 span, Visit visit) {
+  const bool whole = box.pitch == box.row_bytes && box.bytes() % tma_alignment == 0;
+  if (!span || whole) return visit(address - block->base, box.bytes());
+  for (u32 row = 0; row < box.rows; ++row) {
+    for (u32 i = 0; i < box.row_bytes; i += unit) {
+      visit(swizzled(address + row * box.pitch + i, span) - block->base, unit);
+    }
+  }
 }
 
 // ---- TMA loads -------------------------------------------------------------------------------------------
@@ -206,13 +215,13 @@ struct TmaLoad : Operation {
         memcpy(&row_data[columns.first * m.element_bytes], reinterpret_cast<const void*>(start),
                (columns.last - columns.first) * m.element_bytes);
       }
-      const u32 to = address + row * box.row_bytes;
+      const u32 to = address + row * box.pitch;
       for (u32 i = 0; i < box.row_bytes; i += unit) {
         memcpy(&block->shared[swizzled(to + i, m.swizzle) - block->base], &row_data[i], unit);
       }
     });
     const Epoch epoch{barrier->agent, barrier->phase + 1};
-    each_stretch(block, address, box.bytes(), m.swizzle, [&](u32 offset, u32 bytes) {
+    each_stretch(block, address, box, m.swizzle, [&](u32 offset, u32 bytes) {
       check_landed(block, offset, bytes, line, Content::asynchronous, epoch);
     });
     barrier->landed_line = line;
@@ -240,7 +249,7 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   load->address = destination;
   load->barrier = &b;
   const Access access{{b.agent, b.phase + 1}, line};
-  each_stretch(block, destination, box.bytes(), m.swizzle, [&](u32 offset, u32 bytes) {
+  each_stretch(block, destination, box, m.swizzle, [&](u32 offset, u32 bytes) {
     check_write(block, offset, bytes, OneThread{t}, Proxy::asynchronous, access, Content::in_flight, "loads to");
     memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
   });
@@ -270,6 +279,20 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
 
 // ---- TMA stores ------------------------------------------------------------------------------------------
 
+// Bytes of each row that a store writes.  Seen on an H200: whole units, so that up to 15 bytes after the end of the
+// tensor's row are written too.
+static u32 stored_bytes(const Map& m, int c0) {
+  return (inside_columns(m, c0).last * m.element_bytes + unit - 1) / unit * unit;
+}
+
+// Seen on an H200: a store that begins before the tensor is an illegal instruction; a load may.
+static void check_not_before(const Coords& coords, u32 rank, int line) {
+  for (u32 i = 0; i < rank; ++i) {
+    if (coords.at[i] >= 0) continue;
+    fatal("out of bounds", line, format("a TMA store at coordinate %d of dim %u: none may be negative", coords.at[i], i));
+  }
+}
+
 struct TmaStore : Operation {
   const Map* map;
   Coords coords;
@@ -288,16 +311,16 @@ struct TmaStore : Operation {
     if (read_now) {
       data.resize(box.bytes());
       for (u32 i = 0; i < box.bytes(); i += unit) {
-        memcpy(&data[i], &block->shared[swizzled(address + i, m.swizzle) - block->base], unit);
+        const u32 from = address + i / box.row_bytes * box.pitch + i % box.row_bytes;
+        memcpy(&data[i], &block->shared[swizzled(from, m.swizzle) - block->base], unit);
       }
       --groups.reading[group];
     } else {
-      const Columns columns = inside_columns(m, coords.at[0]);
+      const u32 width = stored_bytes(m, coords.at[0]);
       each_row(m, coords, [&](u32 row, u64 to, bool inside) {
-        if (!inside || columns.first >= columns.last) return;
-        memcpy(reinterpret_cast<void*>(to + (long long)(coords.at[0] + int(columns.first)) * m.element_bytes),
-               &data[row * box.row_bytes + columns.first * m.element_bytes],
-               (columns.last - columns.first) * m.element_bytes);
+        if (!inside) return;
+        to += u64(coords.at[0]) * m.element_bytes;
+        memcpy(reinterpret_cast<void*>(to), &data[row * box.row_bytes], width);
       });
       --groups.writing[group];
     }
@@ -319,14 +342,16 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
   auto operation = std::make_unique<TmaStore>(line, block, t);
   operation->map = &m;
   for (int i = 0; i < rank; ++i) operation->coords.at[i] = coords[i];
+  check_not_before(operation->coords, m.rank, line);
   operation->address = source;
   operation->group = t->stores.committed();
   const Access access{{t->stores.agent, operation->group + 1}, line};
-  const Columns columns = inside_columns(m, coords[0]);
-  const u32 first = columns.first * m.element_bytes / unit * unit, last = columns.last * m.element_bytes;
-  each_row(m, operation->coords, [&](u32 row, u64, bool inside) {
-    for (u32 i = first; inside && i < last; i += unit) {
-      const u32 at = swizzled(source + row * box.row_bytes + i, m.swizzle) - block->base;
+  const u32 width = stored_bytes(m, coords[0]);
+  each_row(m, operation->coords, [&](u32 row, u64 to, bool inside) {
+    if (!inside || !width) return;
+    check_global(reinterpret_cast<const void*>(to + u64(coords[0]) * m.element_bytes), width, true, line);
+    for (u32 i = 0; i < width; i += unit) {
+      const u32 at = swizzled(source + row * box.pitch + i, m.swizzle) - block->base;
       check_read(block, at, unit, OneThread{t}, Proxy::asynchronous, access, "stores from");
     }
   });

@@ -185,12 +185,16 @@ static void load(Block* block, u32 address, void* to, u32 bytes, int line) {
   memcpy(to, &block->shared[offset], bytes);
 }
 
-static void store(u32 address, const void* from, u32 bytes, int line) {
+static void store(Block* block, u32 address, const void* from, u32 bytes, int line) {
   Thread* t = current;
   check_aligned(address, bytes, "a store", line);
-  const u32 offset = shared_offset(t->block, address, bytes, "a store", line);
-  check_write(t->block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::ordinary, "writes");
-  memcpy(&t->block->shared[offset], from, bytes);
+  const u32 offset = shared_offset(block, address, bytes, "a store", line);
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::ordinary, "writes");
+  memcpy(&block->shared[offset], from, bytes);
+}
+
+static void store(u32 address, const void* from, u32 bytes, int line) {
+  store(current->block, address, from, bytes, line);
 }
 
 }  // namespace convgen_emulator
@@ -203,9 +207,21 @@ struct alignas(16) Vec4 {
 
 u32 shared_address(const void*, int) { return current->block->base; }
 
+u16 ld_shared_u16(u32 address, int line) {
+  u16 v;
+  load(current->block, address, &v, 2, line);
+  return v;
+}
+
 u32 ld_shared_u32(u32 address, int line) {
   u32 v;
   load(current->block, address, &v, 4, line);
+  return v;
+}
+
+u64 ld_shared_u64(u32 address, int line) {
+  u64 v;
+  load(current->block, address, &v, 8, line);
   return v;
 }
 
@@ -214,6 +230,8 @@ Vec4 ld_shared_v4_u32(u32 address, int line) {
   load(current->block, address, &v, 16, line);
   return v;
 }
+
+void ld_shared_v4_f32(float (&v)[4], u32 address, int line) { load(current->block, address, v, 16, line); }
 
 void st_shared_u8(u32 address, u8 v, int line) { store(address, &v, 1, line); }
 void st_shared_u16(u32 address, u16 v, int line) { store(address, &v, 2, line); }
@@ -230,6 +248,11 @@ void st_shared_v4_f32(u32 address, float x, float y, float z, float w, int line)
 
 void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, int line) {
   load(peer(rank, "reads from", line), address, v, 16, line);
+}
+
+void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w, int line) {
+  const float v[4] = {x, y, z, w};
+  store(peer(rank, "writes to", line), address, v, 16, line);
 }
 
 void fence_proxy_async_shared(int) { current->clock.fenced.join(current->clock.seen); }

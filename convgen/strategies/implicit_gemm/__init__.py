@@ -7,39 +7,37 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.implicit_gemm import gather, grouped, rows
+from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.strategies.implicit_gemm.mma import MATHS, MIXED, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
 from convgen.targets import Target
 
-KERNELS = {"gather": gather, "rows": rows, "grouped": grouped}
+KERNELS = {"gather": gather, "rows": rows, "rows_wgmma": rows_wgmma, "grouped": grouped}
 
 #: Pixels are counted in 32 bits.
 MOST_PIXELS = 2**31 - 512
-#: Of an H200 under load, and what a launch takes at least.
-CLOCK_MHZ = 1700
-LAUNCH_US = 1.5
 
 OPTIONS = (
     Option(
         "kernel",
-        "gather: tiles by gemm_k; rows: whole input rows, few channels; grouped: small groups",
+        "gather: tiles by gemm_k; rows, rows_wgmma: whole input rows, few channels; grouped: small groups",
         choices=tuple(KERNELS),
     ),
-    Option("tile.m", "output pixels a tile", 16, 512),
+    Option("tile.m", "output pixels a tile", 16, 2048),
     Option("tile.n", "output channels of a group a tile", 16, 512),
     Option("tile.p", "output rows a block (grouped)", 1, 64),
     Option("slice", "joined groups a block (grouped)", 1, 64),
     Option("tile.k", "elements of gemm_k a step", choices=(16, 32, 64, 128)),
-    Option("warps.m", "warps along m", 1, 8),
+    Option("warps.m", "warps along m", 1, 16),
     Option("warps.n", "warps along n", 1, 8),
-    Option("stages", "k steps in flight", 2, 8),
+    Option("stages", "k steps in flight (gather, at least 2), or patches (rows, grouped)", 1, 8),
     Option("split", "slices of gemm_k, added in order by a second kernel", 1, 64),
     Option("order", "what gemm_k runs over", choices=tuple(ORDERS)),
     Option("math", "how f32 is multiplied", choices=tuple(MATHS["f32"])),
@@ -79,7 +77,8 @@ class ImplicitGemm:
         return found or _kernel(problem, target, options).obstacles(problem, target, options)
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        return _kernel(problem, target, options).plan(problem, target, options, self.name)
+        plan = _kernel(problem, target, options).plan(problem, target, options, self.name)
+        return replace(plan, arithmetic=str(options.get("math", maths(problem.x.dtype)[0])))
 
     def render(self, plan: Plan) -> str:
         for module in KERNELS.values():
@@ -90,8 +89,9 @@ class ImplicitGemm:
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising first."""
         found = [
-            (module.cycles(problem, target, config), config.options)
+            (module.time(problem, target, config), config.options)
             for module in KERNELS.values()
+            if not module.obstacles(problem, target, {})
             for config in module.candidates(problem, target, {})
         ]
         return [options for _, options in sorted(found, key=lambda row: row[0])]
@@ -100,14 +100,14 @@ class ImplicitGemm:
         """Microseconds, by the kernels' cost models."""
         kernel = _kernel(problem, target, options)
         config = kernel.choose(problem, target, options)
-        return LAUNCH_US + kernel.cycles(problem, target, config) / CLOCK_MHZ
+        return float(kernel.time(problem, target, config))
 
 
 def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleType:
     """The module of the kernel that serves a problem: the one that is named, or the default."""
     if "kernel" in options:
         return KERNELS[str(options["kernel"])]
-    return next((k for k in (rows, grouped) if k.serves_well(problem, target, options)), gather)
+    return next((k for k in (rows_wgmma, rows, grouped) if k.serves_well(problem, target, options)), gather)
 
 
 STRATEGY = ImplicitGemm()

@@ -137,12 +137,14 @@ def column_of(run: int) -> str:
 @dataclass(frozen=True)
 class Result:
     """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,
-    `body` makes result i, `store` writes the vectors."""
+    `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where."""
 
     c_type: str  # of v
     loads: tuple[str, ...]
     body: tuple[str, ...]
     store: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    at: str = ""
 
 
 def result(
@@ -161,7 +163,8 @@ def result(
     y = f"y + {_bracket(text(maps.offset('y')))}"
     if not lowering.has_epilogue(problem):
         stored = store_run(problem.y.dtype, y, run, accumulator)
-        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored)
+        words = _words(problem.y.dtype, run, accumulator)
+        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
     assert problem.epilogue
     loads: list[str] = []
     values: dict[str, str] = {}
@@ -191,7 +194,8 @@ def result(
         body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
         values[assignment.name] = f"local_{assignment.name}"
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
-    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"))
+    words = _words(problem.y.dtype, run, "f32")
+    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y)
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str, wide: bool) -> Result:
@@ -206,23 +210,25 @@ def _bracket(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def _words(dtype: str, run: int, accumulator: str) -> list[str]:
-    """C text of the 32-bit words of a run of stored elements."""
+def _words(dtype: str, run: int, accumulator: str) -> tuple[str, ...]:
+    """C text of the 32-bit words of a run of stored elements; none of a run of less than a word."""
     size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        return ()
     if size == WORD:
         text = WHOLE_WORDS[dtype, accumulator]
-        return [text.format(f"v[{i}]") for i in range(run)]
+        return tuple(text.format(f"v[{i}]") for i in range(run))
     if dtype in PACK and accumulator == "f32":
-        return [f"{PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2)]
+        return tuple(f"{PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
     per_word, bits = WORD // size, 8 * size
     unsigned = ACCESS[size]
-    return [
+    return tuple(
         " | ".join(
             f"u32({unsigned}({lowering.store(dtype, f'v[{i + j}]', accumulator)}))" + (f" << {bits * j}" if j else "")
             for j in range(per_word)
         )
         for i in range(0, run, per_word)
-    ]
+    )
 
 
 def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str, ...]:
@@ -258,18 +264,40 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
     access = ACCESS[width]
     zero = f" : {access}{{}}" if condition else ""
     lines: list[str] = []
-    words: list[str] = []
+    raws: list[str] = []
     for start in range(0, run * size, width):
         at = pointer if start == 0 else f"{pointer} + {start // size}"
-        raw = f"raw_{name.removeprefix('value_')}_{start // width}"
-        lines.append(f"const {access} {raw} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
-        words += _parts(raw, width)
+        raws.append(f"raw_{name.removeprefix('value_')}_{start // width}")
+        lines.append(f"const {access} {raws[-1]} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
+    return [*lines, _decode_run(dtype, name, raws, width, run, accumulator)]
+
+
+#: C text that loads so many bytes of shared memory.
+SHARED_LOADS = {4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
+
+
+def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
+    """The same from shared memory, where the run takes 4 bytes or more."""
+    width = min(run * DTYPES[dtype].bytes, CHUNK_BYTES)
+    lines: list[str] = []
+    raws: list[str] = []
+    for start in range(0, run * DTYPES[dtype].bytes, width):
+        raws.append(f"raw_{start // width}")
+        at = address if start == 0 else f"{address} + {start}"
+        lines.append(f"const {ACCESS[width]} {raws[-1]} = {SHARED_LOADS[width]}({at});")
+    return [*lines, _decode_run(dtype, name, raws, width, run, accumulator)]
+
+
+def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> str:
+    """The line that makes `name[run]` of loaded vectors of `width` bytes."""
+    size = DTYPES[dtype].bytes
+    words = [word for raw in raws for word in _parts(raw, width)]
     values = []
     for i in range(run):
         word, bits = words[i * size // WORD], 8 * (i * size % WORD)
         shifted = f"{word} >> {bits}" if bits else word
         values.append(_decode(dtype, shifted, accumulator))
-    return [*lines, f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
+    return f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{{', '.join(values)}}};"
 
 
 def _parts(name: str, width: int) -> Sequence[str]:

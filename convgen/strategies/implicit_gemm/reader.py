@@ -7,7 +7,7 @@ gathers elements into registers while the step before is multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr
@@ -73,27 +73,43 @@ def _plus(text: str, counter: str, step: int, count: int) -> str:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition."""
+    """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition; whether
+    elements that are loaded at the same time share sectors of memory."""
 
     asynchronous: bool
     piece: int
     share: Share
+    together: bool
 
 
 def loading(walk: Walk, tile: Tile) -> Loading:
     elements = CHUNK_BYTES // tile.element_bytes
     vector = min(walk.aligned, elements)
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
-        return Loading(True, vector, share(tile, along_rows=False))
+        return Loading(True, vector, share(tile, along_rows=False), True)
     # neighbouring threads go along what is contiguous
-    along_rows = walk.digits[-1].step != 1 and 1 in {abs(s) for s in walk.row_steps}
-    return Loading(False, min(walk.piece, elements), share(tile, along_rows))
+    inner = walk.digits[-1]
+    along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
+    together = along_rows or inner.step == 1 or inner.extent < tile.k
+    return Loading(False, min(walk.piece, elements), share(tile, along_rows), together)
+
+
+#: Of a word that tells for each tap whether a row's elements are inside.
+TAP_BITS = 32
 
 
 @dataclass(frozen=True)
 class RowBound:
+    """A coordinate that must lie in [0, extent): the row's part of it, and what `count` units of a digit, `by`
+    each, add to it.  Bits `bit` and on of a row's word of taps tell for each unit whether it is inside."""
+
     name: str
-    row: str  # C text of the row's part of the coordinate
+    row: str  # C text
+    extent: int
+    digit: str
+    count: int
+    by: int
+    bit: int
 
 
 @dataclass(frozen=True)
@@ -121,6 +137,7 @@ class Reader:
     k_offset: str
     k_inside: tuple[str, ...]  # conditions that do not depend on the row
     row_inside: tuple[str, ...]  # conditions for row i
+    wanted: str  # of a row's word of taps, C text; empty where the coordinates themselves are kept
     next_piece: tuple[str, ...]
     next_chunk: tuple[str, ...]
     next_step: tuple[str, ...]
@@ -163,6 +180,35 @@ def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
     return [d.name if m.by == 1 else f"{d.name} * {m.by}" for d in digits for m in d.moves if m.dim == dim]
 
 
+def _row_bounds(walk: Walk, rows: Mapping[str, str]) -> tuple[RowBound, ...]:
+    """`rows` is the C text of the row's part of each coordinate."""
+    found: list[RowBound] = []
+    for b in walk.bounds:
+        if b.row is not None:
+            ((digit, by),) = [(d, m.by) for d in walk.digits for m in d.moves if m.dim == b.dim] or [
+                (Digit("", 1, 0), 0)
+            ]
+            bit = found[-1].bit + found[-1].count if found else 0
+            name = lowering.coordinate_name(b.dim)
+            found.append(RowBound(name, rows[b.dim], b.extent, digit.name, digit.extent, by, bit))
+    return tuple(found)
+
+
+def _wanted(bounds: Sequence[RowBound], outermost: Digit) -> str:
+    """The bits of this step's taps, where one word of them takes the place of several coordinates."""
+    if len(bounds) < 2 or bounds[-1].bit + bounds[-1].count > TAP_BITS:
+        return ""
+    terms = []
+    for b in bounds:
+        if not b.digit:
+            terms.append(f"{1 << b.bit}u")
+            continue
+        # past the end of gemm_k the outermost digit goes on
+        digit = f"min({b.digit}, {b.count - 1})" if b.digit == outermost.name else b.digit
+        terms.append(f"1u << ({digit} + {b.bit})" if b.bit else f"1u << {digit}")
+    return " | ".join(terms)
+
+
 def reader(
     problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, permuted: bool
 ) -> Reader:
@@ -186,11 +232,7 @@ def reader(
         at = {"k_in_group": scope.declare(row_index, problem.k_per_group)}
     values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
     row_offset = scope.text(walk.row.subs(values))
-    bounds = tuple(
-        RowBound(lowering.coordinate_name(b.dim), scope.text(b.row.subs(values)))
-        for b in walk.bounds
-        if b.row is not None
-    )
+    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
     lines = scope.take()
     lines = lowering.drop_unused(lines, "\n".join([row_offset, *(b.row for b in bounds)]))
 
@@ -199,14 +241,12 @@ def reader(
     digits = walk.digits
     start = decompose(first, [d.name for d in digits], lambda name: next(d.extent for d in digits if d.name == name))
     k_inside = [f"{digits[0].name} < {digits[0].extent}"] if covered * slices > walk.depth else []
-    row_inside = []
-    for b in walk.bounds:
-        moved = _moved(digits, b.dim)
-        if b.row is None:
-            k_inside.append(f"{' + '.join(moved)} < {b.extent}")
-        else:
-            name = lowering.coordinate_name(b.dim)
-            row_inside.append(f"u32({' + '.join([f'{name}[i]', *moved])}) < {b.extent}")
+    k_inside += [f"{' + '.join(_moved(digits, b.dim))} < {b.extent}" for b in walk.bounds if b.row is None]
+    wanted = _wanted(bounds, digits[0]) if loads.asynchronous else ""
+    row_inside = [
+        f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
+        for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), bounds, strict=True)
+    ]
     pieces = chunk_elements // piece
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     element = problem.tensor(role).element
@@ -234,7 +274,8 @@ def reader(
         digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
         k_offset=_digit_offset(digits),
         k_inside=tuple(k_inside),
-        row_inside=tuple(row_inside),
+        row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
+        wanted=wanted,
         next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
         next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
         next_step=advance(digits, number(digits, tile.k)),

@@ -1,4 +1,4 @@
-"""depthwise: a filter of its own for each channel, on the ordinary cores, bound by memory.
+"""patches: from global memory, on the ordinary cores, for any layout and target.
 
 A thread makes a patch of output pixels for a few neighbouring channels.  It walks the input rows under its
 patch once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
@@ -19,30 +19,20 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Launch, Plan
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
 from convgen.strategies.axes import Axis, axes
-from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.base import Obstacle, Options
 from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
 from convgen.strategies.implicit_gemm import output
 from convgen.targets import Target
 
 #: Filters of at most so many values a thread stay in its registers.
 MOST_REGISTER_FILTER = 40
-#: Patches are counted in 32 bits.
-MOST_PIXELS = 2**31 - 512
 MOST_SLICE = 64  # channel vectors of a block
 CLOCK_MHZ = 1700
 LAUNCH_US = 1.5
 BYTES_PER_CYCLE = 2400  # of an H200's memory, read and written
-
-OPTIONS = (
-    Option("tile.p", "output rows a thread", 1, 8),
-    Option("tile.q", "output columns a thread", 1, 16),
-    Option("vector", "neighbouring channels a thread", choices=(1, 2, 4, 8)),
-    Option("threads", "threads a block, at most", 32, 1024),
-    Option("blocks", "blocks a multiprocessor", 1, 16),
-)
 
 
 @dataclass(frozen=True)
@@ -59,6 +49,7 @@ class DepthwiseConfig:
     def options(self) -> Options:
         """What a spec's strategy block would say."""
         return {
+            "kernel": "patches",
             "tile.p": self.p,
             "tile.q": self.q,
             "vector": self.vector,
@@ -225,6 +216,12 @@ def cycles(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> flo
     return max(warp * warps + latency, waves * max(latency, warp * resident), memory) + setup
 
 
+def run_result(problem: ConvProblem, vector: int, index: str) -> output.Result:
+    """The epilogue and the store of `vector` neighbouring channels from channel k of output pixel n, p, q."""
+    along = output.Columns("channels", ("k",), problem.k)
+    return output.result(problem, _element_map(problem), along, symbol("k"), vector, problem.accumulate, index != "int")
+
+
 def _element_map(problem: ConvProblem) -> IndexMap:
     """y and the operands over an output pixel and its channel."""
     dims = ("n", *problem.spatial.output, "k")
@@ -233,99 +230,76 @@ def _element_map(problem: ConvProblem) -> IndexMap:
     return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
 
 
-class Depthwise:
-    name = "depthwise"
-    summary = "one filter a channel (groups = c), bound by memory: any multiplier, filter, stride and layout"
-    options = OPTIONS
+def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    run = channel_run(problem)
+    vector = int(options.get("vector", 1))
+    if run % vector or vector * problem.x.element.bytes > 16:
+        message = f"vector {vector}: {run} channels are aligned neighbours"
+        return [Obstacle(message, f"vector {min(run, 8)} or less", "vector")]
+    layout = Layout(problem, choose(problem, target, options))
+    if layout.shared_bytes > target.shared_bytes_per_block and not layout.planes:
+        channels = layout.slice_vectors * layout.config.vector
+        message = f"filters of {channels} channels take {layout.shared_bytes} bytes"
+        return [Obstacle(message, "strategy direct serves it")]
+    return []
 
-    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found = lowering.type_obstacles(problem, target)
 
-        def no(message: str, hint: str = "", option: str = "") -> None:
-            found.append(Obstacle(message, hint, option))
+def plan(problem: ConvProblem, target: Target, options: Options, strategy: str) -> Plan:
+    config = choose(problem, target, options)
+    layout = Layout(problem, config)
+    launch = Launch(
+        f"convgen_{problem.name}",
+        (layout.block_rounds * layout.slices, 1, 1),
+        layout.threads,
+        tuple(p.vector_param for p in _pointers(problem)),
+        layout.shared_bytes,
+        persistent=True,
+        blocks_per_sm=config.blocks,
+        multiple_of=layout.slices,
+    )
+    return Plan(problem, target, strategy, config, (launch,))
 
-        if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
-        if problem.groups != problem.c:
-            no(
-                f"groups {problem.groups} of {problem.c} channels: each channel must be a group",
-                "strategy implicit_gemm",
-            )
-        if problem.rank > 2:
-            no("three spatial dims are not served", "strategy implicit_gemm or direct")
-        if problem.output_pixels >= MOST_PIXELS:
-            no(f"{problem.output_pixels} output pixels do not fit 32 bits")
-        if found:
-            return found
-        run = channel_run(problem)
-        vector = int(options.get("vector", 1))
-        if run % vector or vector * problem.x.element.bytes > 16:
-            no(f"vector {vector}: {run} channels are aligned neighbours", f"vector {min(run, 8)} or less", "vector")
-            return found
-        layout = Layout(problem, choose(problem, target, options))
-        if layout.shared_bytes > target.shared_bytes_per_block and not layout.planes:
-            no(
-                f"filters of {layout.slice_vectors * layout.config.vector} channels take {layout.shared_bytes} bytes",
-                "strategy direct serves it",
-            )
-        return found
 
-    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        config = choose(problem, target, options)
-        layout = Layout(problem, config)
-        launch = Launch(
-            f"convgen_{problem.name}",
-            (layout.block_rounds * layout.slices, 1, 1),
-            layout.threads,
-            tuple(p.param for p in _pointers(problem)),
-            layout.shared_bytes,
-            persistent=True,
-            blocks_per_sm=config.blocks,
-            multiple_of=layout.slices,
-        )
-        return Plan(problem, target, self.name, config, (launch,))
+def source(plan: Plan) -> str:
+    problem, config = plan.problem, plan.config
+    assert isinstance(config, DepthwiseConfig)
+    layout = Layout(problem, config)
+    accumulate = problem.accumulate
+    index = lowering.index_type(problem, ())
+    result = run_result(problem, config.vector, index)
+    x_offset = _x_offset(problem)
+    text = "\n".join([x_offset, *result.loads, *result.body, *result.store])
+    return render(
+        "depthwise/patches.cu.j2",
+        plan,
+        config=config,
+        layout=layout,
+        rows=layout.axes[0],
+        columns=layout.axes[1],
+        launch=plan.launches[0],
+        formulas=window_formulas(problem),
+        pointers=_pointers(problem),
+        index=index,
+        accumulator=lowering.ACCUMULATORS[accumulate].c_type,
+        load_filter=lowering.load(problem.w.dtype, f"w[{w_offset(problem)}]", accumulate),
+        load_input=output.load_run(
+            problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
+        ),
+        x_offset=x_offset,
+        mentioned=set(re.findall(r"\w+", text)),
+        column_step=problem.x.stride("w"),
+        result=result,
+    )
 
-    def render(self, plan: Plan) -> str:
-        problem, config = plan.problem, plan.config
-        assert isinstance(config, DepthwiseConfig)
-        layout = Layout(problem, config)
-        accumulate = problem.accumulate
-        along = output.Columns("channels", ("k",), problem.k)
-        maps = _element_map(problem)
-        index = lowering.index_type(problem, ())
-        result = output.result(problem, maps, along, symbol("k"), config.vector, accumulate, index != "int")
-        x_offset = _x_offset(problem)
-        text = "\n".join([x_offset, *result.loads, *result.body, *result.store])
-        return render(
-            "depthwise.cu.j2",
-            plan,
-            config=config,
-            layout=layout,
-            rows=layout.axes[0],
-            columns=layout.axes[1],
-            launch=plan.launches[0],
-            formulas=window_formulas(problem),
-            pointers=_pointers(problem),
-            index=index,
-            accumulator=lowering.ACCUMULATORS[accumulate].c_type,
-            load_filter=lowering.load(problem.w.dtype, f"w[{_w_offset(problem)}]", accumulate),
-            load_input=output.load_run(
-                problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
-            ),
-            x_offset=x_offset,
-            mentioned=set(re.findall(r"\w+", text)),
-            column_step=problem.x.stride("w"),
-            result=result,
-        )
 
-    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
-        """Options worth measuring, the most promising first."""
-        found = sorted(_configs(problem, {}), key=lambda c: cycles(problem, target, c))
-        return [c.options for c in dict.fromkeys(found)]
+def candidates(problem: ConvProblem, target: Target, options: Options) -> list[DepthwiseConfig]:
+    """Configurations worth measuring, the most promising first."""
+    return list(dict.fromkeys(sorted(_configs(problem, options), key=lambda c: cycles(problem, target, c))))
 
-    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
-        """Microseconds, by a cost model."""
-        return LAUNCH_US + cycles(problem, target, choose(problem, target, options)) / CLOCK_MHZ
+
+def microseconds(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
+    """By the cost model."""
+    return LAUNCH_US + cycles(problem, target, config) / CLOCK_MHZ
 
 
 def _pointers(problem: ConvProblem) -> list[Pointer]:
@@ -337,7 +311,7 @@ def _pointers(problem: ConvProblem) -> list[Pointer]:
     ]
 
 
-def _w_offset(problem: ConvProblem) -> str:
+def w_offset(problem: ConvProblem) -> str:
     """C text of a filter element's offset, from `channel` and `tap`."""
     scope = lowering.Scope("int")
     k = scope.declare("channel", problem.k)
@@ -355,4 +329,4 @@ def _x_offset(problem: ConvProblem) -> str:
     return " + ".join(name if step == 1 else f"{name} * {step}" for name, step in terms) or "0"
 
 
-STRATEGY = Depthwise()
+CONFIG = DepthwiseConfig

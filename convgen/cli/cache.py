@@ -1,0 +1,41 @@
+"""Shows where compiled kernels are kept and how much there is, or removes all of it.  CONVGEN_CACHE_DIR names
+another folder, CONVGEN_CACHE=0 keeps nothing.
+
+examples:
+  convgen cache
+  convgen cache clear
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from convgen.cache import LIMIT_BYTES, Cache
+from convgen.cli import console
+from convgen.diagnostics import ConvgenError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="default: show")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    cache = Cache()
+    if not cache.enabled:
+        console.write("the cache is off: CONVGEN_CACHE is 0")
+        return 0
+    entries, size = cache.extent()
+    if arguments.action == "show":
+        limit = f"of at most {LIMIT_BYTES >> 20} MiB"
+        console.write(f"{cache.root}: {_entries(entries)}, {size / (1 << 20):.1f} MiB {limit}")
+        return 0
+    cache.clear()
+    left, _ = cache.extent()
+    if left:
+        raise ConvgenError(f"{cache.root}: {_entries(left)} could not be removed\nhint: see who owns that folder")
+    console.write(f"{cache.root}: {_entries(entries)} removed, {size / (1 << 20):.1f} MiB")
+    return 0
+
+
+def _entries(number: int) -> str:
+    return f"{number} {'entry' if number == 1 else 'entries'}"

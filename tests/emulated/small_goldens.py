@@ -1,0 +1,55 @@
+"""The goldens' geometries made small, for test_golden_plans.py to emulate: a row for each file of specs/golden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Small:
+    """Extents that replace the golden's, by letter, its groups, and multiprocessors enough for few blocks."""
+
+    extents: Mapping[str, int]
+    groups: int = 1
+    sms: int = 1
+
+
+GEOMETRIES = {
+    "col2im_gather": Small({"n": 2, "h": 7, "w": 9, "c": 3, "k": 4}),
+    "depthwise_bands": Small({"n": 3, "h": 11, "w": 59, "c": 96, "k": 96}, groups=96),
+    "depthwise_nhwc": Small({"n": 12, "h": 25, "w": 21, "c": 10, "k": 10}, groups=10),
+    "depthwise_stream": Small({"n": 3, "h": 9, "w": 31, "c": 144, "k": 144}, groups=144),
+    "direct_depthwise": Small({"n": 2, "h": 7, "w": 9, "c": 5, "k": 5}, groups=5),
+    "direct_dgrad": Small({"n": 2, "h": 9, "w": 7, "c": 5, "k": 6}),
+    "direct_wgrad": Small({"n": 2, "h": 7, "w": 6, "c": 5, "k": 7}),
+    "im2col_gemm": Small({"n": 3, "h": 7, "w": 6, "c": 5, "k": 9}),
+    "im2col_lowered": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
+    "implicit_gemm_cardinality": Small({"n": 3, "h": 13, "w": 11, "c": 64, "k": 64}, groups=8),
+    "implicit_gemm_f32": Small({"n": 2, "h": 7, "w": 9, "c": 26, "k": 72}),
+    "implicit_gemm_first_layer": Small({"n": 3, "h": 61, "w": 57, "c": 3, "k": 72}),
+    "implicit_gemm_first_layer_wgmma": Small({"n": 3, "h": 61, "w": 57, "c": 3, "k": 72}),
+    "implicit_gemm_fp8": Small({"n": 2, "h": 9, "w": 11, "c": 48, "k": 136}),
+    "implicit_gemm_grouped": Small({"n": 3, "h": 11, "w": 13, "c": 80, "k": 144}, groups=2),
+    "implicit_gemm_s8": Small({"n": 2, "h": 7, "w": 9, "c": 80, "k": 144}),
+    "tma_im2col_1d": Small({"n": 3, "w": 101, "c": 72, "k": 104}),
+    "tma_im2col_1x1": Small({"n": 3, "h": 9, "w": 11, "c": 168, "k": 264}),
+    "tma_im2col_1x1_nchw": Small({"n": 3, "h": 10, "w": 12, "c": 328, "k": 264}),
+    "tma_im2col_3d_dilated": Small({"n": 2, "d": 5, "h": 8, "w": 11, "c": 72, "k": 44}),
+    "tma_im2col_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 200, "k": 136}, sms=4),
+    "tma_im2col_channels_as_rows": Small({"n": 3, "h": 7, "w": 9, "c": 520, "k": 136}),
+    "tma_im2col_cluster": Small({"n": 3, "h": 13, "w": 11, "c": 72, "k": 264}, sms=2),
+    "tma_im2col_groups": Small({"n": 3, "h": 17, "w": 15, "c": 64, "k": 64}, groups=16),
+    "tma_im2col_nchw": Small({"n": 3, "h": 11, "w": 9, "c": 19, "k": 72}),
+    "tma_im2col_pingpong": Small({"n": 3, "h": 9, "w": 8, "c": 72, "k": 136}),
+    "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
+    "tma_im2col_stream_k": Small({"n": 90, "h": 7, "w": 9, "c": 72, "k": 168}),
+    "tma_im2col_strided_7x7": Small({"n": 3, "h": 25, "w": 27, "c": 24, "k": 72}),
+    "tma_patch_few_channels": Small({"n": 2, "h": 5, "w": 80, "c": 40, "k": 72}, sms=2),
+    "tma_patch_fold": Small({"n": 3, "h": 13, "w": 39, "c": 32, "k": 32}, groups=8, sms=2),
+    "tma_patch_groups": Small({"n": 9, "h": 7, "w": 9, "c": 64, "k": 64}, groups=2, sms=4),
+    "tma_patch_nchw": Small({"n": 3, "h": 10, "w": 20, "c": 40, "k": 72}, sms=2),
+    "tma_patch_pixels": Small({"n": 2, "h": 11, "w": 17, "c": 24, "k": 40}, sms=2),
+    "tma_patch_streamed": Small({"n": 8, "h": 7, "w": 7, "c": 72, "k": 136}, sms=2),
+    "tma_patch_stride": Small({"n": 2, "h": 13, "w": 59, "c": 40, "k": 72}, sms=2),
+}

@@ -1,0 +1,139 @@
+"""depthwise's stream kernel, emulated: both ways to multiply, bands, strips, slices, rings that wrap, epilogues.
+
+Bands and strips have tails, blocks take several bands, and the ring holds no more chunks than it must.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from gemm_problems import depthwise_problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from runs import check_plan, emulated
+
+from convgen.ir import epilogue as ep
+from convgen.ir import verify
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.strategies import depthwise
+from convgen.strategies.base import Options
+from convgen.targets import TARGETS
+
+STRATEGY, TARGET = depthwise.STRATEGY, TARGETS["sm_90a"]
+SEEDS = st.integers(0, 2**32 - 1)
+SEED = random.SystemRandom().getrandbits(32)
+
+
+def layer(c: int, size: tuple[int, int], filter: int, n: int = 2, multiplier: int = 1, **other) -> ConvProblem:
+    pad = (filter - 1) * other.get("dilation", 1) // 2
+    return make("fprop", n, c, c * multiplier, size, (filter, filter), pad=pad, groups=c, **other)
+
+
+def fma(p: int, q: int, vector: int, slice: int, strip: int, band: int, stages: int, threads: int = 64) -> Options:
+    return _options("fma", p, q, vector, slice, strip, band, stages, threads)
+
+
+def mma(p: int, q: int, vector: int, slice: int, strip: int, band: int, stages: int, threads: int = 64) -> Options:
+    return _options("mma", p, q, vector, slice, strip, band, stages, threads)
+
+
+def _options(math, p, q, vector, slice, strip, band, stages, threads) -> Options:
+    return {
+        "kernel": "stream", "math": math, "tile.p": p, "tile.q": q, "vector": vector, "slice": slice, "strip": strip,
+        "band": band, "stages": stages, "threads": threads,
+    }  # fmt: skip
+
+
+CASES: dict[str, tuple[ConvProblem, Options]] = {
+    "whole planes": (layer(16, (9, 10), 3), fma(2, 4, 4, 16, 10, 10, 1)),
+    "bands": (layer(32, (9, 10), 3), fma(2, 4, 4, 16, 10, 4, 3)),
+    "the least ring": (layer(16, (11, 10), 5), fma(1, 5, 4, 16, 10, 2, 3)),
+    "strips": (layer(24, (13, 17), 3, stride=2), fma(1, 2, 8, 24, 4, 3, 4)),
+    "rounds of tiles": (layer(16, (8, 12), 3), fma(1, 3, 2, 16, 12, 4, 3, 32)),
+    "idle threads": (layer(24, (8, 12), 3), fma(2, 4, 4, 24, 12, 2, 3, 32)),
+    "filters in shared memory": (layer(32, (9, 10), 7), fma(2, 4, 4, 16, 10, 10, 2)),
+    "dilation": (layer(16, (12, 11), 3, dilation=2), fma(2, 4, 4, 16, 11, 4, 3)),
+    "multiplier": (layer(8, (9, 10), 3, multiplier=2), fma(2, 4, 8, 16, 10, 4, 3)),
+    "float32": (layer(8, (9, 10), 3, dtype="f32"), fma(2, 4, 4, 8, 10, 4, 3)),
+    "integers": (layer(16, (9, 10), 3, dtype="s8"), fma(2, 4, 4, 16, 10, 4, 3)),
+    "one dimension": (
+        make("fprop", 3, 16, 16, (33,), (5,), stride=2, pad=2, groups=16), fma(1, 4, 4, 16, 9, 1, 2),
+    ),
+    "mma, blocks of 4 x 8 columns": (layer(16, (19, 37), 7), mma(4, 64, 8, 8, 37, 4, 4)),
+    "mma, 16 channels a warp": (layer(32, (19, 37), 7), mma(4, 64, 16, 16, 37, 4, 4)),
+    "mma, half the columns": (layer(32, (10, 37), 5), mma(4, 32, 16, 32, 37, 8, 3)),
+    "mma, 2 x 8 columns": (layer(24, (14, 14), 7, dtype="bf16"), mma(16, 16, 8, 24, 14, 16, 2, 96)),
+    "mma, 8 columns": (layer(16, (7, 7), 7), mma(16, 8, 16, 16, 7, 16, 1)),
+    "mma, strips": (layer(16, (9, 40), 5), mma(4, 32, 16, 16, 20, 4, 4)),
+    "mma, stride 2": (layer(16, (21, 37), 3, stride=2), mma(4, 32, 16, 16, 18, 4, 4)),
+    "mma, stride 3": (layer(16, (21, 37), 5, stride=3), mma(8, 16, 8, 16, 13, 8, 2)),
+    "mma, dilation": (layer(16, (21, 37), 3, dilation=2), mma(8, 16, 8, 16, 20, 8, 4)),
+    "mma, dilation and stride": (layer(16, (23, 21), 3, dilation=2, stride=2), mma(8, 16, 16, 16, 11, 8, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stream(case: str) -> None:
+    problem, options = CASES[case]
+    source = check_plan(STRATEGY, problem, options, SEED)
+    assert ("mma_m16n8k16" in source) == (options["math"] == "mma")
+
+
+@pytest.mark.parametrize("math", ["fma", "mma"])
+def test_an_epilogue_of_many_operands(math: str) -> None:
+    """One value a channel, one an image and channel, one an element, one a pixel."""
+    operands = (
+        Tensor("b", "operand", "f32", ("k",), (16,)),
+        Tensor("s", "operand", "f32", ("n", "k"), (2, 16)),
+        Tensor("z", "operand", "f16", ("n", "p", "q", "k"), (2, 10, 18, 16)),
+        Tensor("m", "operand", "f32", ("p", "q"), (10, 18)),
+    )
+    total: ep.Expr = ep.Acc()
+    for t in operands:
+        total = ep.Binary("+", total, ep.OperandRef(t.name))
+    epilogue = ep.Epilogue(operands, (ep.Assignment("y", ep.Call("relu", (total,))),))
+    problem = layer(16, (10, 18), 5, epilogue=epilogue)
+    options = fma(2, 4, 4, 16, 18, 4, 3) if math == "fma" else mma(4, 32, 16, 16, 18, 4, 3)
+    check_plan(STRATEGY, problem, options, SEED)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problem=depthwise_problems(channels=(8, 16, 32)), seed=SEEDS)
+def test_stream_serves_what_it_says(problem: ConvProblem, seed: int) -> None:
+    for math in ("fma", "mma"):
+        options = {"kernel": "stream", "math": math}
+        if not STRATEGY.obstacles(problem, TARGET, options):
+            check_plan(STRATEGY, problem, options, seed)
+
+
+def test_fma_keeps_infinities_in_their_windows() -> None:
+    """mma spreads them over the columns of its blocks, which the documentation says."""
+    problem = layer(16, (12, 12), 3)
+    arrays = verify.random_inputs(problem, SEED)
+    arrays["x"].reshape(-1)[:: 1 + SEED % 97] = np.inf
+    out, _ = emulated(STRATEGY, problem, fma(2, 4, 4, 16, 12, 4, 3), arrays)
+    assert verify.check(problem, arrays, out)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    problem = layer(48, (28, 28), 7)
+    wrong: dict[str, Options] = {
+        "slice": {"slice": 20},
+        "band": {"math": "fma", "tile.p": 2, "band": 3},
+        "strip": {"strip": 200},
+        "stages": {"math": "fma", "tile.p": 2, "band": 2, "stages": 1},
+        "tile.q": {"math": "mma", "tile.q": 12},
+        "vector": {"math": "mma", "vector": 4},
+        "math": {"math": "mma"},
+    }
+    for option, options in wrong.items():
+        p = layer(16, (9, 9), 3, dtype="f32") if option == "math" else problem
+        found = STRATEGY.obstacles(p, TARGET, {"kernel": "stream", **options})
+        assert option in {o.option for o in found}, (option, found)
+    (found,) = STRATEGY.obstacles(problem, TARGETS["sm_80"], {"kernel": "stream"})
+    assert found.option == "kernel"
+    assert not STRATEGY.obstacles(problem, TARGETS["sm_80"], {})

@@ -1,0 +1,174 @@
+"""Every golden's plan, emulated on a small geometry: the same configuration, with tails in every direction, blocks that
+take two tiles or more, and pipelines that come round.
+
+A row of small_goldens.py that has become too small to try what it is there for fails here; a golden without a row
+fails in tests/text/test_golden_source.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from small_goldens import GEOMETRIES
+from tma_specs import check_emulated
+
+from convgen import driver
+from convgen.ir.plan import Plan, launch_grid
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import direct, im2col, tma_im2col, tma_patch
+from convgen.strategies.base import Options
+from convgen.strategies.depthwise import patches, stream
+from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
+
+ROOT = Path(__file__).parents[2]
+SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
+
+
+def spec(name: str) -> driver.Spec:
+    return driver.Spec(*driver.read(SPECS[name]))
+
+
+def plan_of(text: driver.Spec) -> Plan:
+    (only,) = driver.choose_all(text)
+    return only.plan
+
+
+def options_of(plan: Plan) -> Options:
+    """What a strategy block would say to get exactly the plan's configuration."""
+    config = plan.config
+    match config:
+        case direct.DirectConfig():
+            return {"tile": config.tile}
+        case im2col.Im2colConfig():
+            return {"method": config.method, "workspace_mb": config.workspace_mb}
+    return config.options  # type: ignore[attr-defined]
+
+
+def shrunk(name: str, options: Options) -> str:
+    """The golden's spec with the small extents and every option said."""
+    text, small = spec(name).text, GEOMETRIES[name]
+    for letter, extent in small.extents.items():
+        text, count = re.subn(rf"\b{letter}=\d+(?=[\],])", f"{letter}={extent}", text)
+        assert count, f"specs/golden/{name}.conv has no extent of {letter}"
+    if small.groups > 1:
+        # a filter's channels are a group's
+        text = re.sub(r"(filter.*\bc=)\d+", lambda m: f"{m[1]}{small.extents['c'] // small.groups}", text)
+        text = re.sub(r"groups \d+", f"groups {small.groups}", text)
+    said = "  ".join(
+        f"tile {name[5:]}={v}" if name[:5] == "tile." else f"warps {name[6:]}={v}" if name[:6] == "warps." else
+        f"{name} {v}" for name, v in options.items()
+    )  # fmt: skip
+    strategy = plan_of(spec(name)).strategy
+    text, count = re.subn(r"strategy \w+( \{.*\})?", f"strategy {strategy} {{ {said} }}", text)
+    assert count == 1
+    return text
+
+
+# ---- what a small geometry has to try --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """Extents and their tiles, which must not divide them, by direction, and what comes round in a pipeline of
+    `stages`, which must be more than it holds; `takers` of a block take whole tiles in turn."""
+
+    tiles: Mapping[str, tuple[int, int]]
+    rounds: int = 0
+    stages: int = 0
+    takers: int = 1
+
+
+def _tma_im2col(p: ConvProblem, c: tma_im2col.TmaIm2colConfig) -> Work:
+    steps = p.taps * -(-p.c_per_group * c.bundle // c.k) // (c.merge * c.split)
+    tiles = {"m": (p.output_pixels, c.m)}
+    if p.groups == 1:  # tiles divide the channels of a group
+        tiles |= {"n": (p.k, c.n), "k": (p.c, c.k)}
+    return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1)
+
+
+def _tma_patch(p: ConvProblem, c: tma_patch.TmaPatchConfig) -> Work:
+    size = tma_patch.geometry(p, c)
+    along = (p.n, c.images) if c.images > 1 else (p.output[-1], c.strip)
+    # a ring's patches, over all tiles that one multiprocessor takes
+    patches = size.blocks * size.tiles // c.rings
+    tiles = {"m": along}
+    if p.groups == 1:
+        tiles |= {"n": (p.k, c.channels), "k": (p.c, c.k)}
+    return Work(tiles, patches, c.stages, c.rings)
+
+
+def _gather(p: ConvProblem, c: gather.GatherConfig) -> Work:
+    gemm_k = p.taps * p.c_per_group
+    tiles = {"m": (p.output_pixels, c.m), "n": (p.k_per_group, c.n), "k": (gemm_k, c.k)}
+    return Work(tiles, -(-gemm_k // c.k) // c.split, c.stages)
+
+
+def _rows(p: ConvProblem, c: rows.RowsConfig | rows_wgmma.RowsWgmmaConfig) -> Work:
+    return Work({"m": (math.prod(p.output), c.m), "n": (p.k, c.n)})
+
+
+def _grouped(p: ConvProblem, c: grouped.GroupedConfig) -> Work:
+    return Work({"rows": (p.output[0], c.rows)})
+
+
+def _patches(p: ConvProblem, c: patches.DepthwiseConfig) -> Work:
+    return Work({"p": (p.output[0], c.p), "q": (p.output[1], c.q)})
+
+
+def _stream(p: ConvProblem, c: stream.StreamConfig) -> Work:
+    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, stream.Layout(p, c).items, c.stages)
+
+
+def _direct(p: ConvProblem, c: direct.DirectConfig) -> Work:
+    return Work({"outputs": (p.result.size, c.tile * c.block)})
+
+
+def _im2col(p: ConvProblem, c: im2col.Im2colConfig) -> Work:
+    return Work({"outputs": (p.result.size, 256)})
+
+
+WORK: dict[type, Callable[..., Work]] = {
+    tma_im2col.TmaIm2colConfig: _tma_im2col,
+    tma_patch.TmaPatchConfig: _tma_patch,
+    gather.GatherConfig: _gather,
+    rows.RowsConfig: _rows,
+    rows_wgmma.RowsWgmmaConfig: _rows,
+    grouped.GroupedConfig: _grouped,
+    patches.DepthwiseConfig: _patches,
+    stream.StreamConfig: _stream,
+    direct.DirectConfig: _direct,
+    im2col.Im2colConfig: _im2col,
+}
+
+
+def complaints(plan: Plan, sms: int) -> list[str]:
+    """What a small geometry leaves untried."""
+    assert type(plan.config) in WORK, f"say in WORK how {type(plan.config).__name__} tiles a problem"
+    work = WORK[type(plan.config)](plan.problem, plan.config)
+    found = [f"{d}: {tile} divides {extent}" for d, (extent, tile) in work.tiles.items() if extent % tile == 0]
+    if work.rounds and work.rounds <= work.stages:
+        found.append(f"{work.rounds} steps fit the {work.stages} stages")
+    for launch in plan.launches:
+        tiles, blocks = math.prod(launch.grid), math.prod(launch_grid(launch, sms))
+        if launch.persistent and tiles < 2 * blocks * work.takers:
+            found.append(f"{tiles} tiles for {blocks} blocks with {work.takers} takers each")
+    return found
+
+
+# ---- the tests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(SPECS.keys() & GEOMETRIES))
+def test_golden(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("convgen.planner.database.lookup", lambda *_, **__: None)
+    options = options_of(plan_of(spec(name)))
+    text, sms = shrunk(name, options), GEOMETRIES[name].sms
+    small = plan_of(driver.Spec(text))
+    assert options_of(small) == options, "the same plan, on less work"
+    assert not complaints(small, sms)
+    check_emulated(text, seed=len(name), sms=(sms,))

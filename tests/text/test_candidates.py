@@ -1,0 +1,69 @@
+"""What strategies offer for measuring can be said in the language, and means the same there."""
+
+from __future__ import annotations
+
+import pytest
+from gemm_problems import PLANES, laid_out
+from gpu_runs import spec_text
+from problems import make
+
+from convgen import frontend, strategies
+from convgen.ir.problem import ConvProblem, Op
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+PROBLEMS = {
+    "1x1": make(Op.FPROP, 8, 256, 64, (14, 14), (1, 1)),
+    "3x3": make(Op.FPROP, 8, 128, 128, (28, 28), (3, 3), pad=1),
+    "strided": make(Op.FPROP, 8, 64, 64, (28, 28), (3, 3), stride=2, pad=1),
+    "stem 7x7": make(Op.FPROP, 8, 3, 64, (224, 224), (7, 7), stride=2, pad=3),
+    "stem 3x3": make(Op.FPROP, 8, 3, 64, (112, 112), (3, 3), pad=1),
+    "stem in planes": laid_out(make(Op.FPROP, 8, 3, 64, (224, 224), (7, 7), stride=2, pad=3), PLANES),
+    "groups in planes": laid_out(make(Op.FPROP, 8, 128, 128, (28, 28), (3, 3), pad=1, groups=32), PLANES),
+    "one channel": make(Op.FPROP, 8, 1, 20, (28, 28), (5, 5)),
+    "unaligned": make(Op.FPROP, 8, 1024, 425, (13, 13), (1, 1)),
+    "groups": make(Op.FPROP, 8, 128, 128, (28, 28), (3, 3), pad=1, groups=32),
+    "depthwise": make(Op.FPROP, 8, 96, 96, (28, 28), (3, 3), pad=1, groups=96),
+    "f32": make(Op.FPROP, 8, 3, 64, (56, 56), (3, 3), pad=1, dtype="f32"),
+    "dgrad": make(Op.DGRAD, 8, 64, 128, (14, 14), (3, 3), pad=1),
+    "wgrad": make(Op.WGRAD, 8, 64, 128, (14, 14), (3, 3), pad=1),
+}
+
+
+@pytest.mark.parametrize("name", strategies.MODULES)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
+    strategy = strategies.load(name)
+    if strategy.obstacles(problem, TARGET, {}) or not hasattr(strategy, "candidates"):
+        return
+    known = {name: strategy.options}
+    offered = strategy.candidates(problem, TARGET)
+    assert offered
+    for options in offered:
+        (request,) = frontend.load(spec_text(problem, name, options), strategies=known, targets=TARGETS)
+        assert (request.problem, request.strategy, request.options) == (problem, name, options)
+        assert not strategy.obstacles(problem, TARGET, options)
+    for options in offered[:: max(1, len(offered) // 8)]:
+        config = strategy.plan(problem, TARGET, options).config
+        assert getattr(config, "options", options) == options
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if "mma" in t.features], ids=str)
+def test_implicit_gemm_chooses_a_tile_that_fits(target) -> None:
+    """Large layers ask for large tiles, and some multiprocessors have 100 KB of shared memory."""
+    for dtype in ("f16", "f32"):
+        for n, c, k, size in ((64, 256, 256, 56), (8, 512, 512, 28), (64, 64, 64, 56)):
+            problem = make(Op.FPROP, n, c, k, (size, size), (3, 3), pad=1, dtype=dtype)
+            (launch, *_) = strategies.load("implicit_gemm").plan(problem, target, {}).launches
+            assert not strategies.load("implicit_gemm").obstacles(problem, target, {})
+            assert launch.shared_bytes <= target.shared_bytes_per_block
+
+
+@pytest.mark.parametrize("problem", [p for p in PROBLEMS.values() if p.op is Op.FPROP])
+def test_no_estimate_of_implicit_gemm_beats_the_hardware(problem: ConvProblem) -> None:
+    """f16's peak and the memory's rate are an H200's (NVIDIA's data sheet), operations and bytes a microsecond."""
+    strategy = strategies.load("implicit_gemm")
+    offered = strategy.candidates(problem, TARGET)
+    for options in [{}, *offered[:: max(1, len(offered) // 20)]]:
+        us = strategy.estimate(problem, TARGET, options)
+        assert 1000 > us > 1 + max(2 * problem.macs / 989.5e6, problem.min_bytes / 4.8e6)
