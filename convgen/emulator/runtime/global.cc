@@ -59,8 +59,7 @@ static void check_global(const void* address, u64 bytes, bool write, int line) {
 static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, const void* return_address) {
   if (!current) return;
   constexpr u32 often = 1 << 20;
-  static thread_local u32 accesses;
-  if (++accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
+  if (++machine->accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
   if (allowed(address, bytes, write)) {
     if (address % alignment == 0) return;
     fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()),

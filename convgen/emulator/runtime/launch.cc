@@ -19,13 +19,25 @@ constexpr double report_interval = 0.1;  // seconds
 
 struct Work {
   const Request* request;
-  Report report;
   std::vector<u32> order;  // of the clusters
   pthread_t caller = pthread_self();
   double reported = seconds();
   std::atomic<u32> next{0}, done{0};
   std::atomic<bool> interrupted{false};
+  // The first in `order` of the clusters that have findings, and these: which, no timing of the host decides.
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  std::atomic<u32> failed{UINT32_MAX};
+  Report report;
 };
+
+static void keep(Work& work, u32 i, Report report) {
+  pthread_mutex_lock(&work.mutex);
+  if (i < work.failed) {
+    work.failed = i;
+    work.report = std::move(report);
+  }
+  pthread_mutex_unlock(&work.mutex);
+}
 
 // Tells the caller how far the work is, and hears whether to give up.
 static void tell(Work& work) {
@@ -46,13 +58,15 @@ static void work_on(Work& work) {
   Machine m;
   SignalStack signals;
   m.request = work.request;
-  m.report = &work.report;
   m.work = &work;
   machine = &m;
   for (;;) {
     const u32 i = work.next++;
-    if (i >= work.order.size() || !go_on(work) || !work.report.empty()) break;
+    if (i >= work.order.size() || i > work.failed || !go_on(work)) break;
+    Report report;
+    m.report = &report;
     run_cluster(work.order[i]);
+    if (!report.empty()) keep(work, i, std::move(report));
     ++work.done;
   }
   machine = nullptr;

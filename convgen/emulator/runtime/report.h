@@ -1,7 +1,6 @@
 // Findings: what a kernel did wrong, where, and which threads.
 #pragma once
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -36,7 +35,6 @@ class Report {
 
   // Whether no more are wanted.  A finding of the same kind at the same place adds its threads.
   bool add(Finding found) {
-    const Lock lock(mutex_);
     for (Finding& f : findings_) {
       if (f.kind != found.kind || f.line != found.line || f.address != found.address) continue;
       if (f.block == found.block && f.threads.size() < 1024) {
@@ -47,10 +45,7 @@ class Report {
     findings_.push_back(std::move(found));
     return findings_.size() >= enough;
   }
-  bool empty() {
-    const Lock lock(mutex_);
-    return findings_.empty();
-  }
+  bool empty() const { return findings_.empty(); }
   std::string json() const {
     std::string text = "[";
     for (const Finding& f : findings_) {
@@ -69,13 +64,6 @@ class Report {
   }
 
  private:
-  struct Lock {
-    explicit Lock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-    ~Lock() { pthread_mutex_unlock(&mutex_); }
-    pthread_mutex_t& mutex_;
-  };
-
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::vector<Finding> findings_;
 };
 

@@ -82,9 +82,8 @@ static void set_aside() {
 // A place where another thread may go first.
 static void preemption_point() {
   constexpr u32 often = 1 << 16;
-  static thread_local u32 calls;
   // a starved thread lets operations go first, too; a loop without end must not lock the caller out
-  if (current->slow || chance(machine->temper.preempt) || ++calls % often == 0) set_aside();
+  if (current->slow || chance(machine->temper.preempt) || ++machine->calls % often == 0) set_aside();
 }
 
 static Agent new_agent(Block* block) { return block->cluster->agents++; }
@@ -114,8 +113,7 @@ static void resume(Thread* t) {
 // ---- operations ------------------------------------------------------------------------------------------
 
 static void start(std::unique_ptr<Operation> operation) {
-  static thread_local u32 started;
-  operation->rank = machine->temper.order == Order::newest_first ? ++started : machine->random.next();
+  operation->rank = machine->temper.order == Order::newest_first ? ++machine->started : machine->random.next();
   machine->pending.push_back(std::move(operation));
 }
 
@@ -311,6 +309,7 @@ static void run_cluster(u32 index) {
   m.runnable.clear();
   m.slow.clear();
   m.pending.clear();
+  m.calls = m.accesses = m.started = 0;
   build_cluster(index);
   for (u32 steps = 1; m.cluster->alive && !m.stop; ++steps) {
     if (steps % 256 == 0 && !go_on(*m.work)) m.stop = true;

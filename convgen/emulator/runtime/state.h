@@ -227,6 +227,7 @@ struct Machine {
   std::vector<Thread*> runnable, slow;  // slow: of the starved warpgroup
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;
+  u32 calls, accesses, started;  // of this cluster so far: by threads, to global memory, operations
   volatile bool stop = false;
   Work* work;
 };
