@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -333,9 +332,10 @@ def test_an_interrupt_is_quiet():
     # a shell starts what runs in the background with interrupts ignored, and children inherit that
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     made = process("check", "-", stdin=subprocess.PIPE, preexec_fn=listening)
-    time.sleep(1)  # it waits for standard input
+    made.stdin.write("#" * 100_000)  # more than a pipe holds: who wrote it all knows that it is being read
+    made.stdin.flush()
     made.send_signal(signal.SIGINT)
-    out, err = made.communicate(timeout=30)
+    out, err = made.communicate(timeout=120)
     assert (made.returncode, out, err) == (130, "", "")
 
 

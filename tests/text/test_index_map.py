@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import numpy as np
 import pytest
+from effort import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import element, inside, loop_nest, make, operands, problems
@@ -259,13 +259,13 @@ def test_algorithms_1_and_2_run(pad):
 
 
 def test_deriving_and_simplifying_is_quick():
-    """Part of every compilation: about 10 ms for three axes and groups, 60 ms is the limit."""
+    """Part of every compilation: about 10 ms for three axes and groups."""
     problem = make("dgrad", n=2, c=64, k=128, input=(16, 56, 56), filter=(3, 3, 3), stride=2, pad=1, groups=2)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
+
+    def derive_all() -> None:
         maps = matrix_view(problem).simplified()
         for role in maps.accesses:
             maps.offset(role)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.06
+
+    derive_all()  # what SymPy keeps
+    assert calls(derive_all) < 100_000
