@@ -148,10 +148,14 @@ class Plan:
         return sum(w.bytes for w in self.workspaces)
 
 
-def launch_grid(launch: Launch, sms: int) -> tuple[int, int, int]:
-    """Blocks to launch on a GPU of that many multiprocessors."""
+def launch_grid(launch: Launch, sms: int, clusters: int | None = None) -> tuple[int, int, int]:
+    """Blocks to launch on a GPU of that many multiprocessors, which places `clusters` of the kernel at once (by
+    default, as many as there is room for: but a cluster stays in one GPC, and these may have no multiple of it)."""
     if not launch.persistent:
         return launch.grid
     unit = lcm(launch.cluster, launch.multiple_of)
-    blocks = min(sms * launch.blocks_per_sm, prod(launch.grid)) // unit * unit
+    room = sms * launch.blocks_per_sm
+    if clusters is not None:
+        room = min(room, clusters * launch.cluster)
+    blocks = min(room, prod(launch.grid)) // unit * unit
     return max(blocks, unit), 1, 1

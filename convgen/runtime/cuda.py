@@ -126,6 +126,12 @@ class Driver:
             self._call("cuFuncSetAttribute", function, c_int(MAX_DYNAMIC_SHARED_SIZE_BYTES), c_int(shared_bytes))
         return function
 
+    def clusters_at_once(self, config: LaunchConfig, function: c_void_p) -> int | None:
+        """How many clusters of a kernel the GPU can place together; None where it does not say."""
+        count = c_int()
+        status = self._library.cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(config))
+        return count.value if status == SUCCESS and count.value > 0 else None
+
     @contextmanager
     def context(self, device: int) -> Iterator[None]:
         """Makes the device's primary context current, which CuPy and torch use as well."""

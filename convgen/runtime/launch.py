@@ -48,6 +48,7 @@ class Program:
         with driver.relaxed_capture(), driver.context(device):
             module = driver.load(cubin)
             self._functions = {s.entry: driver.function(module, s.entry, s.shared_bytes) for s in launches}
+            self._grids = {s: self._grid(s) for s in launches}
 
     def prepare(self, key: tuple[int, ...]) -> tuple[Call, ...]:
         """The calls that a launch takes, kept in `prepared`.  Raises DriverError."""
@@ -90,6 +91,14 @@ class Program:
         addresses = {name: address for name, (address, _) in buffers.items()}
         return cublas.prepare(step, addresses, self.device, stream), ()
 
+    def _grid(self, step: Launch) -> tuple[int, int, int]:
+        """Of no more clusters than run at once: one that has to wait would take as long again as all the others."""
+        grid = launch_grid(step, self._sms)
+        if not step.persistent or step.cluster == 1:
+            return grid
+        config = cuda.LaunchConfig(grid=grid, block=(step.block, 1, 1), shared_bytes=step.shared_bytes)
+        return launch_grid(step, self._sms, self._driver.clusters_at_once(config, self._functions[step.entry]))
+
     def _launch(self, step: Launch, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         values = [self._value(param, buffers) for param in step.params]
         block = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
@@ -97,7 +106,7 @@ class Program:
             cuda.LaunchAttribute(id=cuda.PROGRAMMATIC_STREAM_SERIALIZATION, value=1),
         )
         config = cuda.LaunchConfig(
-            grid=launch_grid(step, self._sms),
+            grid=self._grids[step],
             block=(step.block, 1, 1),
             shared_bytes=step.shared_bytes,
             stream=stream,

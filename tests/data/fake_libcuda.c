@@ -30,7 +30,7 @@ typedef struct {
 typedef struct { uint64_t address, bytes; void* stream; int value; } Fill;
 
 // what a test sets
-int fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
+int fake_clusters = 66, fake_occupancy_status = SUCCESS, fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
 char fake_name[64] = "NVIDIA H200";
 // what a test reads
 enum { KEPT = 4096 };
@@ -71,6 +71,9 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
   return attribute == 8 ? fake_shared_limit = value, SUCCESS : INVALID_VALUE;
+}
+int cuOccupancyMaxActiveClusters(int* clusters, void* function, const Config* config) {
+  return *clusters = fake_clusters, contexts[depth] ? fake_occupancy_status : INVALID_CONTEXT;
 }
 int cuLaunchKernelEx(const Config* config, void* function, void** params, void** extra) {
   if (fake_launch_status) return fake_launch_status;

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 import threading
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
@@ -103,9 +104,20 @@ def test_launch_is_what_the_manifest_says(driver):
     assert driver.context_depth == 0
 
 
-def test_dependent_launch_asks_for_stream_serialization(driver):
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("cluster", "fit", "status", "blocks"),
+    [(4, 32, 0, 128), (4, 33, 0, 132), (4, 40, 0, 132), (4, 2, 1, 132), (4, 0, 0, 132), (2, 9, 0, 18), (1, 9, 0, 132)],
+)
+def test_no_cluster_waits_for_another_to_end(driver, cluster, fit, status, blocks):
+    """An H200 has 132 multiprocessors and no place for 33 clusters of 4."""
+    driver.clusters, driver.occupancy_status = fit, status
+    step = replace(LAUNCH, grid=(1000, 1, 1), cluster=cluster, persistent=True)
+    kernel(step)(**right(), stream=STREAM)
+    (launch,) = driver.launches
+    assert tuple(launch.config.grid) == (blocks, 1, 1)
 
+
+def test_dependent_launch_asks_for_stream_serialization(driver):
     kernel(replace(LAUNCH, dependent=True))(**right(), stream=STREAM)
     (launch,) = driver.launches
     assert launch.config.attribute_count == 1
@@ -210,18 +222,21 @@ def test_refused_map_shows_its_fields(driver):
         tensor_map.encode(MAP, X + 8)
 
 
-@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 12), st.integers(1, 4), st.integers(1, 4000))
-def test_persistent_grid(sms, cluster, multiple_of, blocks_per_sm, tiles):
+@given(
+    st.integers(1, 300), st.integers(1, 8), st.integers(1, 12), st.integers(1, 4), st.integers(1, 4000),
+    st.none() | st.integers(1, 300),
+)  # fmt: skip
+def test_persistent_grid(sms, cluster, multiple_of, blocks_per_sm, tiles, clusters):
     unit = math.lcm(cluster, multiple_of)
     tiles *= unit
     launch = Launch(
         "k", (tiles, 1, 1), 128, (),
         cluster=cluster, multiple_of=multiple_of, persistent=True, blocks_per_sm=blocks_per_sm,
     )  # fmt: skip
-    blocks, *rest = launch_grid(launch, sms)
+    blocks, *rest = launch_grid(launch, sms, clusters)
     assert rest == [1, 1]
     assert blocks % cluster == blocks % multiple_of == 0
-    room = min(tiles, sms * blocks_per_sm)
+    room = min(tiles, sms * blocks_per_sm, (clusters or sms * blocks_per_sm) * cluster)
     assert blocks == unit or blocks <= room
     assert blocks + unit > room  # none is left for another unit
 
