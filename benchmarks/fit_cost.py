@@ -33,6 +33,9 @@ from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.planner import database
 from convgen.strategies import cost, prepare, tma_im2col, tma_patch
+from convgen.strategies.tma_im2col.choice import demands
+from convgen.strategies.tma_im2col.config import TmaIm2colConfig
+from convgen.strategies.tma_im2col.tiles import as_read
 from convgen.targets import TARGETS
 
 FOLDS = 5
@@ -59,9 +62,8 @@ class Model:
     choose: Callable[..., Any]
 
 
-def _im2col_demands(problem: ConvProblem, config: tma_im2col.TmaIm2colConfig) -> dict[str, Any]:
-    ready = prepare.channels_last(problem, bundle=config.bundle).problem
-    return tma_im2col.demands(ready, TARGET, config)
+def _im2col_demands(problem: ConvProblem, config: TmaIm2colConfig) -> dict[str, Any]:
+    return demands(as_read(problem, config.bundle).problem, TARGET, config)
 
 
 def _patch_demands(problem: ConvProblem, config: tma_patch.TmaPatchConfig) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def configurations(problem: ConvProblem, target: Target, rng: random.Random) -> 
     for name, (module, fields) in KINDS.items():
         if strategies.load(name).obstacles(problem, target, {}):
             continue
-        ranked = module._ranked(problem, target, ())
+        ranked = module.ranking(problem, target, ())
         least = module.estimate(problem, target, ranked[0])
         chosen = dict.fromkeys(ranked[:BEST])
         kinds: dict[tuple[object, ...], object] = {}

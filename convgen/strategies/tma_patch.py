@@ -28,16 +28,16 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.strategies import cost, fragments, prepare
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.patch import ALIGNMENT, Patch, Window, aligned, patch, windows
-from convgen.strategies.tma_im2col import (
+from convgen.strategies.hopper import (
     MAX_ELEMENT_STRIDE,
     REGISTERS,
     ROW_ALIGNMENT,
     SWIZZLE_FIELD,
-    _memory_order,
     block_threads,
     launch_registers,
+    memory_order,
 )
+from convgen.strategies.patch import ALIGNMENT, Patch, Window, aligned, patch, windows
 from convgen.targets import Target
 
 MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
@@ -210,7 +210,7 @@ class TmaPatch:
         if y.dtype not in ("f16", "bf16") or problem.accumulate != "f32":
             no(f"output type {y.dtype}, accumulate {problem.accumulate}: f16 or bf16, f32")
         pixels = problem.spatial.output
-        if not (_memory_order(y, ("n", *pixels, "k")) or _memory_order(y, ("n", "k", *pixels))):
+        if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
         if problem.k * y.element.bytes % ROW_ALIGNMENT:
             no(f"a pixel of {y.name} is {problem.k * y.element.bytes} bytes (k={problem.k})",
@@ -226,7 +226,7 @@ class TmaPatch:
         """Configurations worth measuring, the most promising first."""
         kinds: dict[tuple[object, ...], int] = {}
         found = []
-        for config in _ranked(problem, target, ()):
+        for config in ranking(problem, target, ()):
             kind = (
                 config.rows, config.schedule, config.consumers, config.weight_stages > 0, config.images > 1,
                 config.bundle, config.fold,
@@ -306,7 +306,7 @@ def _prepared(problem: ConvProblem, bundle: int, fold: int) -> prepare.Prepared:
 
 
 def _pixels_outside(problem: ConvProblem) -> bool:
-    return _memory_order(problem.y, ("n", *problem.spatial.output, "k"))
+    return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
 
 
 def _threads(config: TmaPatchConfig) -> int:
@@ -424,7 +424,7 @@ def demands(problem: ConvProblem, target: Target, config: TmaPatchConfig, size: 
 
 
 @lru_cache(maxsize=64)
-def _ranked(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | str], ...]) -> list[TmaPatchConfig]:
+def ranking(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | str], ...]) -> list[TmaPatchConfig]:
     """Legal configurations that go with fixed options, by estimated time."""
     options = dict(fixed)
     found = []
@@ -519,7 +519,7 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchCo
 
     Where nothing legal does, the first of what they ask for, for `obstacles` to explain.
     """
-    ranked = _ranked(problem, target, tuple(sorted(options.items())))
+    ranked = ranking(problem, target, tuple(sorted(options.items())))
     if ranked:
         return ranked[0]
     consumers = int(options.get("consumers", 2))

@@ -20,10 +20,11 @@ from tma_specs import check_emulated
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import direct, im2col, tma_im2col, tma_patch
+from convgen.strategies import direct, im2col, tma_patch
 from convgen.strategies.base import Options
 from convgen.strategies.depthwise import patches, stream
 from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
+from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 
 ROOT = Path(__file__).parents[2]
 SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
@@ -83,7 +84,7 @@ class Work:
     takers: int = 1
 
 
-def _tma_im2col(p: ConvProblem, c: tma_im2col.TmaIm2colConfig) -> Work:
+def _tma_im2col(p: ConvProblem, c: TmaIm2colConfig) -> Work:
     steps = p.taps * -(-p.c_per_group * c.bundle // c.k) // (c.merge * c.split)
     tiles = {"m": (p.output_pixels, c.m)}
     if p.groups == 1:  # tiles divide the channels of a group
@@ -133,7 +134,7 @@ def _im2col(p: ConvProblem, c: im2col.Im2colConfig) -> Work:
 
 
 WORK: dict[type, Callable[..., Work]] = {
-    tma_im2col.TmaIm2colConfig: _tma_im2col,
+    TmaIm2colConfig: _tma_im2col,
     tma_patch.TmaPatchConfig: _tma_patch,
     gather.GatherConfig: _gather,
     rows.RowsConfig: _rows,

@@ -28,8 +28,8 @@ from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
 from convgen.strategies.depthwise.patches import channel_run, run_result, w_offset
 from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
+from convgen.strategies.hopper import launch_registers
 from convgen.strategies.implicit_gemm import output
-from convgen.strategies.tma_im2col import launch_registers
 from convgen.targets import Target
 
 MATHS = ("fma", "mma")

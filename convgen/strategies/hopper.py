@@ -1,0 +1,49 @@
+"""What the kernels on TMA and wgmma share: limits of tensor maps, swizzles, and how registers are dealt out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgen.ir.tensor import Tensor
+from convgen.targets import Target
+
+MAX_ELEMENT_STRIDE = 8  # of a tensor map (CUDA driver API, cuTensorMapEncodeTiled)
+ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
+#: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
+SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
+
+
+@dataclass(frozen=True)
+class RegisterSplit:
+    """Registers a thread after setmaxnreg, for a number of consumer warpgroups at one block a
+    multiprocessor.  Producer plus consumers never exceed what the launch has: a kernel that asks for
+    more waits for ever.  None: the launch's own registers do."""
+
+    producer: int
+    consumer: int
+
+
+REGISTERS: dict[int, RegisterSplit | None] = {1: None, 2: RegisterSplit(40, 232), 3: RegisterSplit(32, 160)}
+
+
+def register_split(consumers: int, blocks: int) -> RegisterSplit | None:
+    """The split of a kernel that runs so many blocks a multiprocessor."""
+    return REGISTERS[consumers] if blocks == 1 else None
+
+
+def block_threads(consumers: int, blocks: int = 1) -> int:
+    """Threads of a block: the consumers' warpgroups, then a warp for the producer, which setmaxnreg asks to be a
+    warpgroup of its own."""
+    return 128 * consumers + (128 if register_split(consumers, blocks) else 32)
+
+
+def launch_registers(target: Target, threads: int, blocks: int) -> int:
+    """Registers a thread that ptxas has for a launch: the warps of a multiprocessor's blocks share them, in fours,
+    one for each of its quarters."""
+    fours = -(-(threads // 32 * blocks) // 4)
+    return min(target.registers_per_sm // (128 * fours) // 8 * 8, 255)
+
+
+def memory_order(tensor: Tensor, dims: tuple[str, ...]) -> bool:
+    """Whether a tensor's dims lie in this order, outermost first; it need not have all of them."""
+    return tensor.dims == tuple(d for d in dims if d in tensor.dims)
