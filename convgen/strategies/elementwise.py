@@ -101,6 +101,21 @@ class Kernel:
         return Launch(self.entry, (-(-threads // self.block), 1, 1), self.block, params)
 
 
+def fprop_pointers(problem: ConvProblem) -> list[Pointer]:
+    """x, w, y and the operands."""
+    return [*factor_pointers(problem), *result_pointers(problem)]
+
+
+def factor_pointers(problem: ConvProblem) -> list[Pointer]:
+    """x and w."""
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("w", problem.w.dtype, "w")]
+
+
+def result_pointers(problem: ConvProblem) -> list[Pointer]:
+    """y and the operands."""
+    return [Pointer("y", problem.y.dtype, "y", written=True), *operand_pointers(problem)]
+
+
 def operand_pointers(problem: ConvProblem) -> list[Pointer]:
     """Those that the result depends on."""
     return [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in used_operands(problem)]

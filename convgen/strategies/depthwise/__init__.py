@@ -6,16 +6,16 @@ shared memory by TMA, and multiplies on the ordinary cores or, with banded matri
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Mapping
 
-from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.depthwise import patches, stream
+from convgen.strategies.kernels import Kernel, KernelStrategy
 from convgen.targets import Target
 
-KERNELS = {"patches": patches, "stream": stream}
+KERNELS: Mapping[str, Kernel] = {"patches": patches, "stream": stream}
 
 #: Options that patches does not have.
 STREAM_OPTIONS = {"math", "slice", "strip", "band", "stages"}
@@ -45,12 +45,13 @@ OPTIONS = (
 )
 
 
-class Depthwise:
+class Depthwise(KernelStrategy):
     name = "depthwise"
     summary = "one filter a channel (groups = c), bound by memory: any multiplier, filter, stride and layout"
     options = OPTIONS
+    kernels = KERNELS
 
-    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
         found = lowering.type_obstacles(problem, target)
 
         def no(message: str, hint: str = "", option: str = "") -> None:
@@ -67,34 +68,17 @@ class Depthwise:
             no("three spatial dims are not served", "strategy implicit_gemm or direct")
         if problem.output_pixels >= MOST_PIXELS:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
-        return found or _kernel(problem, target, options).obstacles(problem, target, options)
+        return found
 
-    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        return _kernel(problem, target, options).plan(problem, target, options, self.name)
-
-    def render(self, plan: Plan) -> str:
-        for module in KERNELS.values():
-            if isinstance(plan.config, module.CONFIG):
-                return module.source(plan)
-        raise TypeError(f"not a configuration of {self.name}: {plan.config!r}")
+    def best(self, problem: ConvProblem, target: Target, options: Options) -> Kernel:
+        """stream where it serves."""
+        if options.keys() & STREAM_OPTIONS or not stream.obstacles(problem, target, options):
+            return stream
+        return patches
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
-        """Options worth measuring, the most promising first: stream's, where it serves, before patches'."""
-        return [c.options for module in (stream, patches) for c in module.candidates(problem, target, {})]
-
-    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
-        """Microseconds, by the kernels' cost models."""
-        kernel = _kernel(problem, target, options)
-        return kernel.microseconds(problem, target, kernel.choose(problem, target, options))
-
-
-def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleType:
-    """The module of the kernel that serves a problem: the one that is named, or stream where it serves."""
-    if "kernel" in options:
-        return KERNELS[str(options["kernel"])]
-    if options.keys() & STREAM_OPTIONS or not stream.obstacles(problem, target, options):
-        return stream
-    return patches
+        """stream's, where it serves, before patches'."""
+        return [c.options for kernel in (stream, patches) for c in kernel.candidates(problem, target, {})]
 
 
 STRATEGY = Depthwise()

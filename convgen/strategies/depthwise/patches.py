@@ -16,15 +16,15 @@ from functools import cached_property
 from sympy import Expr, Integer
 
 from convgen.codegen.render import render
-from convgen.ir.index_map import IndexMap, decompose, derive, variable
+from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
-from convgen.ir.plan import Launch, Plan
+from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import lowering
+from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
-from convgen.strategies.implicit_gemm import output
+from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 #: Filters of at most so many values a thread stay in its registers.
@@ -244,19 +244,12 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
     return []
 
 
-def plan(problem: ConvProblem, target: Target, options: Options, strategy: str) -> Plan:
-    config = choose(problem, target, options)
+def plan(problem: ConvProblem, target: Target, config: DepthwiseConfig, strategy: str) -> Plan:
     layout = Layout(problem, config)
-    launch = Launch(
-        f"convgen_{problem.name}",
-        (layout.block_rounds * layout.slices, 1, 1),
-        layout.threads,
-        tuple(p.vector_param for p in _pointers(problem)),
-        layout.shared_bytes,
-        persistent=True,
-        blocks_per_sm=config.blocks,
-        multiple_of=layout.slices,
-    )
+    launch = persistent(
+        problem, [p.vector_param for p in fprop_pointers(problem)], tiles=layout.block_rounds, slices=layout.slices,
+        threads=layout.threads, shared_bytes=layout.shared_bytes, blocks_per_sm=config.blocks,
+    )  # fmt: skip
     return Plan(problem, target, strategy, config, (launch,))
 
 
@@ -278,10 +271,10 @@ def source(plan: Plan) -> str:
         columns=layout.axes[1],
         launch=plan.launches[0],
         formulas=window_formulas(problem),
-        pointers=_pointers(problem),
+        pointers=fprop_pointers(problem),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulate].c_type,
-        load_filter=lowering.load(problem.w.dtype, f"w[{w_offset(problem)}]", accumulate),
+        load_filter=lowering.load(problem.w.dtype, f"w[{lowering.filter_offset(problem, 'channel')}]", accumulate),
         load_input=output.load_run(
             problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
         ),
@@ -297,28 +290,9 @@ def candidates(problem: ConvProblem, target: Target, options: Options) -> list[D
     return list(dict.fromkeys(sorted(_configs(problem, options), key=lambda c: cycles(problem, target, c))))
 
 
-def microseconds(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
+def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
     """By the cost model."""
     return LAUNCH_US + cycles(problem, target, config) / CLOCK_MHZ
-
-
-def _pointers(problem: ConvProblem) -> list[Pointer]:
-    return [
-        Pointer("x", problem.x.dtype, "x"),
-        Pointer("w", problem.w.dtype, "w"),
-        Pointer("y", problem.y.dtype, "y", written=True),
-        *operand_pointers(problem),
-    ]
-
-
-def w_offset(problem: ConvProblem) -> str:
-    """C text of a filter element's offset, from `channel` and `tap`."""
-    scope = lowering.Scope("int")
-    k = scope.declare("channel", problem.k)
-    tap = scope.declare("tap", problem.taps)
-    at = {"k": k, "c": Integer(0)}
-    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
-    return lowering.offset(scope, problem.w, at)
 
 
 def _x_offset(problem: ConvProblem) -> str:

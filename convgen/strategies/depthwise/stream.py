@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from convgen.codegen.render import render
-from convgen.ir.plan import Launch, Param, Plan, TensorMap
+from convgen.ir.plan import Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import cost, lowering
+from convgen.strategies import cost, lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.depthwise.patches import channel_run, run_result, w_offset
-from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
+from convgen.strategies.depthwise.patches import channel_run, run_result
+from convgen.strategies.elementwise import Pointer, fprop_pointers, window_formulas
 from convgen.strategies.hopper import launch_registers
-from convgen.strategies.implicit_gemm import output
+from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 MATHS = ("fma", "mma")
@@ -399,7 +399,7 @@ def _ranked(
     """Legal configurations that go with fixed options, by estimated time; and the first, legal or not."""
     found = list(dict.fromkeys(_configs(problem, target, dict(fixed))))
     legal = [c for c in found if not _illegal(problem, target, c)]
-    ranked = sorted(legal, key=lambda c: microseconds(problem, target, c))
+    ranked = sorted(legal, key=lambda c: time(problem, target, c))
     return tuple(ranked), found[0] if found else None
 
 
@@ -499,7 +499,7 @@ def _slices(problem: ConvProblem, vector: int, tensor_cores: bool) -> list[int]:
     return sorted({max((s for s in sectors if s <= limit), default=min(sectors)) for limit in limits}, reverse=True)
 
 
-def microseconds(problem: ConvProblem, target: Target, config: StreamConfig) -> float:
+def time(problem: ConvProblem, target: Target, config: StreamConfig) -> float:
     """By the cost model."""
     layout = Layout(problem, config)
     columns = layout.axes[1]
@@ -556,28 +556,18 @@ def _x_map(problem: ConvProblem, layout: Layout) -> TensorMap:
 
 
 def _pointers(problem: ConvProblem) -> list[Pointer]:
-    return [
-        Pointer("w", problem.w.dtype, "w"),
-        Pointer("y", problem.y.dtype, "y", written=True),
-        *operand_pointers(problem),
-    ]
+    """x comes by its tensor map."""
+    return fprop_pointers(problem)[1:]
 
 
-def plan(problem: ConvProblem, target: Target, options: Options, strategy: str) -> Plan:
-    config = choose(problem, target, options)
-    assert config
+def plan(problem: ConvProblem, target: Target, config: StreamConfig, strategy: str) -> Plan:
     layout = Layout(problem, config)
-    launch = Launch(
-        f"convgen_{problem.name}",
-        (layout.items * layout.slices, 1, 1),
-        layout.consumers + PRODUCER,
-        (Param("x_map", "tensor_map", "x", _x_map(problem, layout)), *(p.vector_param for p in _pointers(problem))),
-        layout.shared_bytes,
-        persistent=True,
-        blocks_per_sm=config.blocks,
-        multiple_of=layout.slices,
+    x_map = Param("x_map", "tensor_map", "x", _x_map(problem, layout))
+    launch = persistent(
+        problem, [x_map, *(p.vector_param for p in _pointers(problem))], tiles=layout.items, slices=layout.slices,
+        threads=layout.consumers + PRODUCER, shared_bytes=layout.shared_bytes, blocks_per_sm=config.blocks,
         dependent=True,
-    )
+    )  # fmt: skip
     return Plan(problem, target, strategy, config, (launch,))
 
 
@@ -594,6 +584,7 @@ def source(plan: Plan) -> str:
         "strip": q_tail and layout.strips > 1,
     }
     result = run_result(problem, 8 if layout.bands else config.vector, "int")
+    filter_element = f"w[{lowering.filter_offset(problem, 'channel')}]"
     text = "\n".join([*result.loads, *result.body, *result.store])
     return render(
         "depthwise/stream.cu.j2",
@@ -609,11 +600,7 @@ def source(plan: Plan) -> str:
         pointers=_pointers(problem),
         accumulator=lowering.ACCUMULATORS[accumulate].c_type,
         filter_type="u16" if layout.bands else lowering.ACCUMULATORS[accumulate].c_type,
-        load_filter=(
-            f"w[{w_offset(problem)}]"
-            if layout.bands
-            else lowering.load(problem.w.dtype, f"w[{w_offset(problem)}]", accumulate)
-        ),
+        load_filter=(filter_element if layout.bands else lowering.load(problem.w.dtype, filter_element, accumulate)),
         load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
         mma=f"mma_m16n8k16_f32_{problem.x.dtype}_{problem.x.dtype}",
         mentioned=set(re.findall(r"\w+", text)),

@@ -7,8 +7,8 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from types import ModuleType
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
@@ -17,9 +17,10 @@ from convgen.strategies.base import Obstacle, Option, Options
 from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.strategies.implicit_gemm.mma import MATHS, MIXED, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
+from convgen.strategies.kernels import Kernel, KernelStrategy
 from convgen.targets import Target
 
-KERNELS = {"gather": gather, "rows": rows, "rows_wgmma": rows_wgmma, "grouped": grouped}
+KERNELS: Mapping[str, Kernel] = {"gather": gather, "rows": rows, "rows_wgmma": rows_wgmma, "grouped": grouped}
 
 #: Pixels are counted in 32 bits.
 MOST_PIXELS = 2**31 - 512
@@ -45,12 +46,13 @@ OPTIONS = (
 )
 
 
-class ImplicitGemm:
+class ImplicitGemm(KernelStrategy):
     name = "implicit_gemm"
     summary = "implicit GEMM on mma.sync and cp.async with software addresses: any layout, alignment and groups"
     options = OPTIONS
+    kernels = KERNELS
 
-    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
         found = lowering.type_obstacles(problem, target)
 
         def no(message: str, hint: str = "", option: str = "") -> None:
@@ -74,40 +76,18 @@ class ImplicitGemm:
                 no(f"{x.dtype} products are added in {row.accumulator}", f"accumulate {row.accumulator}")
         if problem.output_pixels >= MOST_PIXELS:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
-        return found or _kernel(problem, target, options).obstacles(problem, target, options)
+        return found
+
+    def best(self, problem: ConvProblem, target: Target, options: Options) -> Kernel:
+        if rows_wgmma.serves_well(problem, target, options):
+            return rows_wgmma
+        if rows.serves_well(problem, target, options):
+            return rows
+        return grouped if grouped.serves_well(problem, target, options) else gather
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        plan = _kernel(problem, target, options).plan(problem, target, options, self.name)
+        plan = super().plan(problem, target, options)
         return replace(plan, arithmetic=str(options.get("math", maths(problem.x.dtype)[0])))
-
-    def render(self, plan: Plan) -> str:
-        for module in KERNELS.values():
-            if isinstance(plan.config, module.CONFIG):
-                return module.source(plan)
-        raise TypeError(f"not a configuration of {self.name}: {plan.config!r}")
-
-    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
-        """Options worth measuring, the most promising first."""
-        found = [
-            (module.time(problem, target, config), config.options)
-            for module in KERNELS.values()
-            if not module.obstacles(problem, target, {})
-            for config in module.candidates(problem, target, {})
-        ]
-        return [options for _, options in sorted(found, key=lambda row: row[0])]
-
-    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
-        """Microseconds, by the kernels' cost models."""
-        kernel = _kernel(problem, target, options)
-        config = kernel.choose(problem, target, options)
-        return float(kernel.time(problem, target, config))
-
-
-def _kernel(problem: ConvProblem, target: Target, options: Options) -> ModuleType:
-    """The module of the kernel that serves a problem: the one that is named, or the default."""
-    if "kernel" in options:
-        return KERNELS[str(options["kernel"])]
-    return next((k for k in (rows_wgmma, rows, grouped) if k.serves_well(problem, target, options)), gather)
 
 
 STRATEGY = ImplicitGemm()

@@ -14,10 +14,10 @@ from functools import cached_property
 from convgen.codegen.render import render
 from convgen.ir.plan import Launch, Param, Plan, Workspace
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import lowering
+from convgen.strategies import lowering, output
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
-from convgen.strategies.implicit_gemm import cost, output
+from convgen.strategies.elementwise import Pointer, factor_pointers, fprop_pointers, result_pointers, window_formulas
+from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
 from convgen.strategies.implicit_gemm.walk import Walk, walk
@@ -328,18 +328,12 @@ def unfit(layout: Layout, target: Target) -> list[Obstacle]:
 
 
 def _pointers(problem: ConvProblem, config: GatherConfig) -> list[Pointer]:
-    read = [Pointer("x", problem.x.dtype, "x"), Pointer("w", problem.w.dtype, "w")]
-    if config.split > 1:
-        return [*read, Pointer("partial", problem.accumulate, "partial", written=True)]
-    return [*read, *_result_pointers(problem)]
+    if config.split == 1:
+        return fprop_pointers(problem)
+    return [*factor_pointers(problem), Pointer("partial", problem.accumulate, "partial", written=True)]
 
 
-def _result_pointers(problem: ConvProblem) -> list[Pointer]:
-    return [Pointer("y", problem.y.dtype, "y", written=True), *operand_pointers(problem)]
-
-
-def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> Plan:
-    config = choose(problem, target, options)
+def plan(problem: ConvProblem, target: Target, config: GatherConfig, strategy: str) -> Plan:
     layout = Layout(problem, config)
     entry = f"convgen_{problem.name}"
     pixels, channels = layout.tiles
@@ -349,12 +343,12 @@ def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> P
         blocks_per_sm=config.blocks,
     )  # fmt: skip
     if config.split == 1:
-        return Plan(problem, target, name, config, (first,))
+        return Plan(problem, target, strategy, config, (first,))
     threads = -(-problem.y.size // _reduce_run(problem))
-    reads = [Param("partial", "pointer", "partial"), *(p.vector_param for p in _result_pointers(problem))]
+    reads = [Param("partial", "pointer", "partial"), *(p.vector_param for p in result_pointers(problem))]
     second = Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, tuple(reads))
     workspace = Workspace("partial", 4 * problem.y.size * config.split)
-    return Plan(problem, target, name, config, (first, second), (workspace,))
+    return Plan(problem, target, strategy, config, (first, second), (workspace,))
 
 
 def _reduce_run(problem: ConvProblem) -> int:
@@ -417,7 +411,7 @@ def _reduction(plan_: Plan, accumulator: str) -> Reduction:
     index = lowering.index_type(problem, (problem.y.size * config.split,))
     maps = output.element_map(problem)
     result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator, False)
-    pointers = (Pointer("partial", accumulator, "partial"), *_result_pointers(problem))
+    pointers = (Pointer("partial", accumulator, "partial"), *result_pointers(problem))
     return Reduction(
         plan_.launches[1], pointers, config.split, problem.y.size, run, index,
         lowering.ACCUMULATORS[accumulator].c_type, result,

@@ -16,20 +16,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from sympy import Integer
-
 from convgen.codegen.render import render
-from convgen.ir.index_map import decompose
-from convgen.ir.plan import Launch, Plan
+from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import lowering
+from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
-from convgen.strategies.implicit_gemm import cost, output
+from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import advance
 from convgen.strategies.implicit_gemm.walk import Digit, number
+from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 WARP = 32
@@ -307,31 +305,14 @@ def serves_well(problem: ConvProblem, target: Target, options: Options) -> bool:
     return problem.taps > 1 and problem.c_per_group <= 32 and not obstacles(problem, target, options)
 
 
-def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> Plan:
-    config = choose(problem, target, options)
-    assert config
+def plan(problem: ConvProblem, target: Target, config: GroupedConfig, strategy: str) -> Plan:
     layout = Layout(problem, config)
-    launch = Launch(
-        f"convgen_{problem.name}",
-        (layout.tiles * layout.slices, 1, 1),
-        layout.threads,
-        tuple(p.vector_param for p in _pointers(problem)),
-        layout.shared_bytes,
-        persistent=True,
-        blocks_per_sm=config.blocks,
-        multiple_of=layout.slices,
-    )
+    launch = persistent(
+        problem, [p.vector_param for p in fprop_pointers(problem)], tiles=layout.tiles, slices=layout.slices,
+        threads=layout.threads, shared_bytes=layout.shared_bytes, blocks_per_sm=config.blocks,
+    )  # fmt: skip
     notes = ("non-finite values of x spread among joined groups",) if layout.join > 1 else ()
-    return Plan(problem, target, name, config, (launch,), notes=notes)
-
-
-def _pointers(problem: ConvProblem) -> list[Pointer]:
-    return [
-        Pointer("x", problem.x.dtype, "x"),
-        Pointer("w", problem.w.dtype, "w"),
-        Pointer("y", problem.y.dtype, "y", written=True),
-        *operand_pointers(problem),
-    ]
+    return Plan(problem, target, strategy, config, (launch,), notes=notes)
 
 
 def source(plan_: Plan) -> str:
@@ -358,7 +339,7 @@ def source(plan_: Plan) -> str:
         columns=layout.axes[1],
         launch=plan_.launches[0],
         formulas=window_formulas(problem),
-        pointers=_pointers(problem),
+        pointers=fprop_pointers(problem),
         index=index,
         bits_type=element.c_type if element.is_float else output.ACCESS[element.bytes],
         run=layout.run,
@@ -367,18 +348,8 @@ def source(plan_: Plan) -> str:
         result=result,
         next_copy=advance(digits, number(digits, layout.threads)),
         x_strides=problem.x,
-        w_offset=_w_offset(problem),
+        w_offset=lowering.filter_offset(problem, "k"),
     )
-
-
-def _w_offset(problem: ConvProblem) -> str:
-    """C text of a filter element's offset, from `k`, `tap` and `c` in the group."""
-    scope = lowering.Scope("int")
-    k = scope.declare("k", problem.k)
-    tap = scope.declare("tap", problem.taps)
-    at = {"k": k, "c": scope.declare("c", problem.c_per_group)}
-    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
-    return lowering.offset(scope, problem.w, at)
 
 
 CONFIG = GroupedConfig

@@ -22,16 +22,17 @@ from typing import Protocol
 from sympy import Integer
 
 from convgen.ir.integer import floordiv, mod, symbol
-from convgen.ir.plan import Launch, Plan
+from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies import lowering
+from convgen.strategies import lowering, output
 from convgen.strategies.base import Obstacle
-from convgen.strategies.elementwise import Pointer, operand_pointers, window_formulas
-from convgen.strategies.implicit_gemm import cost, output
+from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, K_BYTES
 from convgen.strategies.implicit_gemm.reader import LEAST_ASYNC_BYTES, advance
 from convgen.strategies.implicit_gemm.walk import Digit, loop_map, number
+from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 WORD = 4
@@ -344,26 +345,12 @@ def short_taps(problem: ConvProblem) -> bool:
 
 
 def plan(layout: Lines, target: Target, strategy: str) -> Plan:
-    launch = Launch(
-        f"convgen_{layout.problem.name}",
-        (layout.tiles * layout.n_tiles, 1, 1),
-        layout.threads,
-        tuple(p.vector_param for p in pointers(layout.problem)),
-        layout.shared_bytes,
-        persistent=True,
-        blocks_per_sm=layout.config.blocks,
-        multiple_of=layout.n_tiles,
-    )
-    return Plan(layout.problem, target, strategy, layout.config, (launch,))
-
-
-def pointers(problem: ConvProblem) -> list[Pointer]:
-    return [
-        Pointer("x", problem.x.dtype, "x"),
-        Pointer("w", problem.w.dtype, "w"),
-        Pointer("y", problem.y.dtype, "y", written=True),
-        *operand_pointers(problem),
-    ]
+    problem, config = layout.problem, layout.config
+    launch = persistent(
+        problem, [p.vector_param for p in fprop_pointers(problem)], tiles=layout.tiles, slices=layout.n_tiles,
+        threads=layout.threads, shared_bytes=layout.shared_bytes, blocks_per_sm=config.blocks,
+    )  # fmt: skip
+    return Plan(problem, target, strategy, config, (launch,))
 
 
 def values(plan_: Plan, layout: Lines) -> dict[str, object]:
@@ -391,7 +378,7 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
         "window": layout.window,
         "launch": plan_.launches[0],
         "formulas": window_formulas(problem),
-        "pointers": pointers(problem),
+        "pointers": fprop_pointers(problem),
         "index": index,
         "bits_type": bits_type,
         "x_source": bits_of(problem.x),

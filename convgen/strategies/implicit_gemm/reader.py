@@ -17,8 +17,8 @@ from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
-from convgen.strategies.implicit_gemm.output import ACCESS, WORD, pixel_dims
 from convgen.strategies.implicit_gemm.walk import Digit, Walk, number
+from convgen.strategies.output import ACCESS, WORD, pixel_dims
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4

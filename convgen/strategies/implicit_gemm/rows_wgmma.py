@@ -181,10 +181,8 @@ def serves_well(problem: ConvProblem, target: Target, options: Options) -> bool:
     return lines.short_taps(problem) and "math" not in options and not obstacles(problem, target, options)
 
 
-def plan(problem: ConvProblem, target: Target, options: Options, name: str) -> Plan:
-    config = choose(problem, target, options)
-    assert config
-    return lines.plan(Layout(problem, config), target, name)
+def plan(problem: ConvProblem, target: Target, config: RowsWgmmaConfig, strategy: str) -> Plan:
+    return lines.plan(Layout(problem, config), target, strategy)
 
 
 def source(plan_: Plan) -> str:

@@ -24,11 +24,11 @@ from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering
-from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
 
 #: Two floats packed in one conversion.
 PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 WORD = 4
+VECTOR_BYTES = 16  # the widest load or store of a thread
 #: C text of a 4-byte element's bits, by its type and the accumulator's.
 WHOLE_WORDS = {
     ("f32", "f32"): "__float_as_uint({0})",
@@ -117,7 +117,7 @@ def neighbours(tensor: Tensor, along: Columns) -> int:
 def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
     """Elements that a lane stores at once: one vector, where y's rows are aligned and a warp's `width`
     columns hold four of them (one for each lane of a quad)."""
-    widest = max(CHUNK_BYTES // problem.y.element.bytes, 2)
+    widest = max(VECTOR_BYTES // problem.y.element.bytes, 2)
     return max(math.gcd(neighbours(problem.y, along), widest, width // 4), 1)
 
 
@@ -238,8 +238,8 @@ def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str
         return tuple(f"({pointer})[{i}] = {lowering.store(dtype, f'v[{i}]', accumulator)};" for i in range(run))
     words = _words(dtype, run, accumulator)
     lines = []
-    for start in range(0, len(words), CHUNK_BYTES // WORD):
-        vector = words[start : start + CHUNK_BYTES // WORD]
+    for start in range(0, len(words), VECTOR_BYTES // WORD):
+        vector = words[start : start + VECTOR_BYTES // WORD]
         at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
         value = {
             1: lambda v: v[0],
@@ -260,7 +260,7 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
         zero = f" : {lowering.ACCUMULATORS[accumulator].zero}" if condition else ""
         values = [when + lowering.load(dtype, f"({pointer})[{i}]", accumulator) + zero for i in range(run)]
         return [f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
-    width = min(run * size, CHUNK_BYTES)
+    width = min(run * size, VECTOR_BYTES)
     access = ACCESS[width]
     zero = f" : {access}{{}}" if condition else ""
     lines: list[str] = []
@@ -278,7 +278,7 @@ SHARED_LOADS = {4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
 
 def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
     """The same from shared memory, where the run takes 4 bytes or more."""
-    width = min(run * DTYPES[dtype].bytes, CHUNK_BYTES)
+    width = min(run * DTYPES[dtype].bytes, VECTOR_BYTES)
     lines: list[str] = []
     raws: list[str] = []
     for start in range(0, run * DTYPES[dtype].bytes, width):
