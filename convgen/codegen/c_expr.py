@@ -1,7 +1,7 @@
 """Integer expressions as C text.
 
 C's / and % round towards zero, ours towards minus infinity: where a dividend may be negative the text
-calls `floor_div` or `floor_mod` (templates/types.cuh.j2), otherwise the plain operators.
+calls `floor_div` or `floor_mod` (templates/helpers.cuh.j2), otherwise the plain operators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Epilogue expressions as C text: one float expression of `acc` and loaded operands.
 
 `C_FUNCTIONS` is the table of what each function becomes; its small device functions live in
-templates/math.cuh.j2.  Numbers are printed so that they round to the same float.
+templates/helpers.cuh.j2.  Numbers are printed so that they round to the same float.
 """
 
 from __future__ import annotations

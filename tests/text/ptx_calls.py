@@ -71,11 +71,8 @@ FAMILIES: dict[str, list[str]] = {
 LOWEST = {
     "wgmma": "sm_90a",
     "setmaxnreg": "sm_90a",
-    **dict.fromkeys(
-        ("tma_", "mbarrier_", "fence_", "prefetch_", "bulk_", "stmatrix", "elect_one"),
-        "sm_90",
-    ),
-    **dict.fromkeys(("cluster_", "ld_shared_cluster_", "st_shared_cluster_", "griddepcontrol_"), "sm_90"),
+    **dict.fromkeys(("tma_", "mbarrier_", "fence_", "prefetch_", "bulk_", "stmatrix"), "sm_90"),
+    **dict.fromkeys(("cluster_", "st_shared_cluster_", "griddepcontrol_"), "sm_90"),
     **dict.fromkeys(("mma_m16n8k32_f32_e", "cvt_f32_e", "cvt_e4m3", "cvt_e5m2"), "sm_89"),
 }
 

@@ -209,8 +209,6 @@ void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);
 void st_shared_u32(u32 address, u32 v, CONVGEN_LINE);
 void st_shared_v2_u32(u32 address, u32 x, u32 y, CONVGEN_LINE);
 void st_shared_v4_u32(u32 address, Vec4 v, CONVGEN_LINE);
-void st_shared_v4_f32(u32 address, float x, float y, float z, float w, CONVGEN_LINE);
-void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, CONVGEN_LINE);
 void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w, CONVGEN_LINE);
 void red_global_add_f32(float* address, float v, CONVGEN_LINE);
 
@@ -224,7 +222,6 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 void setmaxnreg(int registers, bool increase, int line);
 }  // namespace convgen_emulator
 
-bool elect_one(CONVGEN_LINE);
 template <int registers>
 inline void setmaxnreg_dec(CONVGEN_LINE) {
   convgen_emulator::setmaxnreg(registers, false, line);

@@ -177,8 +177,9 @@ static Block* peer(u32 rank, const char* what, int line) {
   return block;
 }
 
-static void load(Block* block, u32 address, void* to, u32 bytes, int line) {
+static void load(u32 address, void* to, u32 bytes, int line) {
   Thread* t = current;
+  Block* block = t->block;
   check_aligned(address, bytes, "a load", line);
   const u32 offset = shared_offset(block, address, bytes, "a load", line);
   check_read(block, offset, bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, "reads");
@@ -209,29 +210,29 @@ u32 shared_address(const void*, int) { return current->block->base; }
 
 u16 ld_shared_u16(u32 address, int line) {
   u16 v;
-  load(current->block, address, &v, 2, line);
+  load(address, &v, 2, line);
   return v;
 }
 
 u32 ld_shared_u32(u32 address, int line) {
   u32 v;
-  load(current->block, address, &v, 4, line);
+  load(address, &v, 4, line);
   return v;
 }
 
 u64 ld_shared_u64(u32 address, int line) {
   u64 v;
-  load(current->block, address, &v, 8, line);
+  load(address, &v, 8, line);
   return v;
 }
 
 Vec4 ld_shared_v4_u32(u32 address, int line) {
   Vec4 v;
-  load(current->block, address, &v, 16, line);
+  load(address, &v, 16, line);
   return v;
 }
 
-void ld_shared_v4_f32(float (&v)[4], u32 address, int line) { load(current->block, address, v, 16, line); }
+void ld_shared_v4_f32(float (&v)[4], u32 address, int line) { load(address, v, 16, line); }
 
 void st_shared_u8(u32 address, u8 v, int line) { store(address, &v, 1, line); }
 void st_shared_u16(u32 address, u16 v, int line) { store(address, &v, 2, line); }
@@ -240,14 +241,6 @@ void st_shared_v4_u32(u32 address, Vec4 v, int line) { store(address, &v, 16, li
 void st_shared_v2_u32(u32 address, u32 x, u32 y, int line) {
   const u32 v[2] = {x, y};
   store(address, v, 8, line);
-}
-void st_shared_v4_f32(u32 address, float x, float y, float z, float w, int line) {
-  const float v[4] = {x, y, z, w};
-  store(address, v, 16, line);
-}
-
-void ld_shared_cluster_v4_f32(float (&v)[4], u32 address, u32 rank, int line) {
-  load(peer(rank, "reads from", line), address, v, 16, line);
 }
 
 void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w, int line) {

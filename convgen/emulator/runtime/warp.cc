@@ -216,16 +216,6 @@ u32 __ballot_sync(u32 mask, int predicate, int line) {
 
 u32 __activemask(int) { return current->bit; }  // no lane is promised to run beside another
 
-bool elect_one(int line) {
-  bool elected = false;
-  meet("elect_one", Lanes::all, 0, line, &elected, [](Rendezvous& r) {
-    // which lane is left open, but it is always the same
-    const u64 seed = machine->request->seed;
-    *static_cast<bool*>(r.arguments[seed % r.warp->threads.size()]) = true;
-  });
-  return elected;
-}
-
 float cvt_f32_f16(u16 v) { return decode(f16_format, v); }
 float cvt_f32_bf16(u16 v) { return decode_bf16(v); }
 float cvt_f32_e4m3(u8 v) { return decode(e4m3_format, v); }

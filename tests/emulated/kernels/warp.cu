@@ -1,4 +1,4 @@
-// Votes, shuffles, an elected lane, and matrices to shared memory and back.
+// Votes, shuffles, and matrices to shared memory and back.
 extern "C" __global__ __launch_bounds__(32)
 void warp(u32* __restrict__ out) {
   extern __shared__ u8 shared_memory[];
@@ -10,10 +10,9 @@ void warp(u32* __restrict__ out) {
   out[96 + lane] = __shfl_xor_sync(0xffffffff, lane, 9);
   out[128 + lane] = __ballot_sync(0xffffffff, lane % 3 == 0);
   out[160 + lane] = __any_sync(0xffffffff, lane == 7) * 2 + __all_sync(0xffffffff, lane < 32);
-  out[192 + lane] = elect_one();
   double wide = lane * 1.5;
   wide = __shfl_xor_sync(0xffffffff, wide, 1);
-  out[224 + lane] = u32(wide * 2);
+  out[192 + lane] = u32(wide * 2);
   if (lane < 16) out[256 + lane] = __shfl_sync(0x0000ffff, lane, 15 - lane);
 
   // registers that hold 8x8 matrices of row * 8 + column, stored as they are and transposed
