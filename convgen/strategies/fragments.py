@@ -157,6 +157,15 @@ def output_map(problem: ConvProblem) -> IndexMap:
     return derive(problem, (m, n), loop)
 
 
+#: So many elements of 2 bytes from `place` in shared memory to y, at once.
+COPIES = {
+    8: "*reinterpret_cast<Vec4*>(y + {offset}) = ld_shared_v4_u32(place);",
+    4: "*reinterpret_cast<u64*>(y + {offset}) = ld_shared_u64(place);",
+    2: "*reinterpret_cast<u32*>(y + {offset}) = ld_shared_u32(place);",
+    1: "y[{offset}] = ld_shared_u16(place);",
+}
+
+
 def store(problem: ConvProblem) -> Store:
     return Store(_offset(output_map(problem), "y", problem.y), CONVERSIONS[problem.y.dtype].from_float)
 

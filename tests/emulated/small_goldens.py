@@ -41,6 +41,7 @@ GEOMETRIES = {
     "tma_im2col_cluster": Small({"n": 3, "h": 13, "w": 11, "c": 72, "k": 264}, sms=2),
     "tma_im2col_groups": Small({"n": 3, "h": 17, "w": 15, "c": 64, "k": 64}, groups=16),
     "tma_im2col_nchw": Small({"n": 3, "h": 11, "w": 9, "c": 19, "k": 72}),
+    "tma_im2col_odd_channels": Small({"n": 3, "h": 13, "w": 11, "c": 456, "k": 135}),
     "tma_im2col_pingpong": Small({"n": 3, "h": 9, "w": 8, "c": 72, "k": 136}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
     "tma_im2col_stream_k": Small({"n": 90, "h": 7, "w": 9, "c": 72, "k": 168}),

@@ -29,7 +29,7 @@ from tma_specs import (
 from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Options
 
-#: 468 pixels over 72 channels, to 40 channels: a TMA store; to 37: element by element.
+#: 468 pixels over 72 channels, to 40 channels: a TMA store; to 37: by threads, 2 bytes at a time.
 STORED_BY_TMA = make("fprop", 4, 72, 40, (13, 9), (3, 3), pad=1)
 STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
 
@@ -120,6 +120,24 @@ def test_y_in_planes(name: str, tile_n: int, seed: int) -> None:
     problem = laid_out(make("fprop", 5, 24, k, size, (3, 3), pad=1), y="nkpq")
     options = {**(PINGPONG if tile_n == 16 else SMALL), "tile.n": tile_n}
     check_emulated(spec(problem, "tma_im2col", options, "bias f32" if k % 2 else "residual"), seed)
+
+
+#: y whose channels are neighbours, but no rows for TMA: threads store as many bytes at once as alignment allows.
+CHANNELS = {
+    "2 bytes": make("fprop", 4, 24, 37, (13, 9), (3, 3), pad=1),
+    "4 bytes": make("fprop", 4, 24, 42, (13, 9), (3, 3), pad=1, dtype="bf16"),
+    "8 bytes": make("fprop", 4, 24, 76, (13, 9), (3, 3), pad=1),
+    "16 bytes, images inside": laid_out(make("fprop", 4, 24, 72, (13, 9), (3, 3), pad=1), y="pqnk"),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+@pytest.mark.parametrize("tile", [(64, 8), (128, 32), (48, 64)])
+def test_y_in_channels(name: str, tile: tuple[int, int], seed: int) -> None:
+    m, n = tile
+    rows = {"tile.m": m, "tile.n": n, "rows": "channels" if m < 64 else "pixels"}
+    options = {**(PINGPONG if m == 128 else SMALL), **rows}
+    check_emulated(spec(CHANNELS[name], "tma_im2col", options, "bias f32" if n % 64 else "residual"), seed)
 
 
 @pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.get("rows") != "channels"])

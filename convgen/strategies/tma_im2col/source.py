@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from sympy import Integer
 
 from convgen.codegen.c_expr import c_expr
@@ -23,6 +21,7 @@ from convgen.strategies.tma_im2col.tiles import (
     pixels_together,
     plane,
     registers_of,
+    store_vector,
     stores_by_tma,
     taps_outside,
     x_in_planes,
@@ -48,6 +47,7 @@ def source(plan: Plan) -> str:
     first = [(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)]
     finds_pixels = is_pointwise(problem) or any(m0.name in text for _, text in first)
     axes = () if is_pointwise(problem) else tma_axes(problem)
+    vector, store = store_vector(problem), fragments.store(problem)
     taps = [
         {
             "dim": f,
@@ -92,13 +92,14 @@ def source(plan: Plan) -> str:
         in_type=problem.x.dtype,
         by_tma=stores_by_tma(problem),
         plane=plane(problem),
-        plane_vector=math.gcd(plane(problem), 8),
+        store_vector=vector,
         y=problem.y,
         epilogue=fragments.of_gemm_elements(problem) if config.by_channels else fragments.of_pairs(problem),
         load_early=_loads_early(problem, config, plan.target),
         last_pair=fragments.last_pair(problem),
         pack=fragments.PACK.get(problem.y.dtype),
-        store=fragments.store(problem),
+        store=store,
+        copy=fragments.COPIES[vector].format(offset=store.offset) if vector else "",
     )
 
 

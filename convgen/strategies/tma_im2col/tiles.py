@@ -48,6 +48,15 @@ def stores_by_tma(problem: ConvProblem) -> bool:
     return y.dims == in_order and y.element.bytes == 2 and problem.k * 2 % ROW_ALIGNMENT == 0
 
 
+def store_vector(problem: ConvProblem) -> int:
+    """Elements that threads may store at once where TMA cannot: neighbours in y, aligned wherever a row begins.  0
+    where neighbours are neither channels nor pixels of an image, or not of 2 bytes."""
+    y = problem.y
+    if pixels := plane(problem):
+        return math.gcd(pixels, 8)
+    return math.gcd(problem.k, 8) if y.dims[-1] == "k" and y.element.bytes == 2 else 0
+
+
 def taps_outside(problem: ConvProblem) -> bool:
     """Whether the filter's taps lie outside of its output channels: RSKC, not KRSC."""
     return problem.w.dims[0] != "k" and problem.taps > 1
@@ -113,7 +122,7 @@ def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
         chunk_m, chunk_n = max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
     else:
         chunk_m, chunk_n = 64, next(c for c in (64, 32, 16, 8, 1) if columns % c == 0)
-    chunk = chunk_m * chunk_n * 2 if stores_by_tma(problem) or plane(problem) else 0
+    chunk = chunk_m * chunk_n * 2 if store_vector(problem) else 0
     stages = config.stages * stage
     aligned = plane(problem) > 0 or (chunk > 0 and config.by_channels and stages % 1024 > 0)
     partials = config.m * config.n * 4 // config.split * (config.split - 1)
