@@ -25,7 +25,8 @@ from convgen.resources import cache_directory
 LIMIT_BYTES = 2 << 30
 _SUMS = "SHA256SUMS"
 #: What else is kept in the folder: templates and the grammar in prepared form.
-_PREPARED = ("templates", "grammar.pickle")
+_PREPARED = ("templates/__jinja2_*.cache", "grammar.pickle")
+_STAGED = "convgen-"  # how names of folders on their way in or out begin
 _STALE_SECONDS = 24 * 3600
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 _warned: set[Path] = set()
@@ -86,21 +87,21 @@ class Cache:
         return len(sizes), sum(sizes)
 
     def clear(self) -> None:
-        """Removes every entry, and whatever else is kept in the folder."""
-        for entry in [*self._entries(), *(self.root / name for name in _PREPARED if (self.root / name).exists())]:
+        """Removes every entry, and whatever else convgen keeps in the folder: the user's files may be there, too."""
+        for entry in [*self._entries(), *(path for kept in _PREPARED for path in self.root.glob(kept))]:
             self._discard(entry)
 
     def _entry(self, key: str) -> Path:
         return self.root / key[-2:] / key
 
     def _entries(self) -> list[Path]:
-        return list(self.root.glob("[0-9a-f][0-9a-f]/*"))
+        return [sums.parent for sums in self.root.glob(f"[0-9a-f][0-9a-f]/*/{_SUMS}")]
 
     def _staging(self) -> Path:
         """A fresh folder on the cache's own file system."""
         base = self.root / "staging"
         base.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=base))
+        return Path(tempfile.mkdtemp(prefix=_STAGED, dir=base))
 
     def _discard(self, entry: Path) -> None:
         """Takes an entry out of sight in one step, then deletes it."""
@@ -128,7 +129,7 @@ class Cache:
                 break
             self._discard(entry)
             excess -= size
-        for left in self.root.glob("staging/*"):  # of processes that were killed
+        for left in self.root.glob(f"staging/{_STAGED}*"):  # of processes that were killed
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > _STALE_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)

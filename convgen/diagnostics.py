@@ -185,11 +185,22 @@ def _columns(text: str) -> int:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint where one of the known names is close."""
+    close = closest(name, known)
+    return f"did you mean `{close}`?" if close else None
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Another name that is close, whatever its case and the dashes before it."""
     from difflib import get_close_matches
 
-    known = list(known)
-    close = get_close_matches(name, known, 1) or get_close_matches(name.lower(), known, 1)
-    return f"did you mean `{close[0]}`?" if close and close[0] != name else None
+    bare = {k.lstrip("-").lower(): k for k in known if k != name and not _is_another_number(name, k)}
+    close = get_close_matches(name.lstrip("-").lower(), bare, 1)
+    return bare[close[0]] if close else None
+
+
+def _is_another_number(a: str, b: str) -> bool:
+    """Whether names differ in digits alone: sm_75 is not sm_90 with a slip of the finger."""
+    return [not c.isdigit() and c for c in a] == [not c.isdigit() and c for c in b]
 
 
 def quote(text: str) -> str:

@@ -22,7 +22,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, did_you_mean
+from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, closest, did_you_mean
 from convgen.resources import directory
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
@@ -51,7 +51,7 @@ class UsageError(ConvgenError):
 class Spec:
     """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
 
-    `only` names the convolutions that are wanted; empty, all are.
+    `only` names the convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
     """
 
     text: str
@@ -79,12 +79,15 @@ def read(source: str | os.PathLike[str]) -> tuple[str, str]:
     """
     if isinstance(source, str) and ("{" in source or "\n" in source or not source.strip()):
         return source, "<text>"
-    return read_file(Path(source)), os.fspath(source)
+    return read_file(source), os.fspath(source)
 
 
-def read_file(path: Path) -> str:
+def read_file(name: str | os.PathLike[str]) -> str:
     """The text of a spec's file.  Raises UsageError."""
+    path = Path(name)
     try:
+        if not os.fspath(name):  # which a Path takes for the folder at hand
+            raise UsageError("'': no such file")
         with open(path, "rb") as file:
             data = file.read(LARGEST_SPEC + 1)
         if len(data) > LARGEST_SPEC:
@@ -193,10 +196,11 @@ def load(spec: Spec) -> list[Compilation]:
     options = {name: s.options for name, s in strategies.load_all().items()}
     requests = frontend.load(spec.text, spec.path, spec.defines, strategies=options, targets=TARGETS)
     found = [Compilation(spec, request) for request in requests]
+    names = dict.fromkeys(name for c in found for name in (c.request.conv, c.name))
     for name in spec.only:
-        if name not in (names := [c.name for c in found]):
+        if name not in names:
             raise UsageError(f"{spec.path}: {unknown('convolution', name, names)}")
-    return [c for c in found if not spec.only or c.name in spec.only]
+    return [c for c in found if not spec.only or not {c.name, c.request.conv}.isdisjoint(spec.only)]
 
 
 def choose_all(spec: Spec) -> list[Compilation]:
@@ -292,13 +296,14 @@ def _specs_in(folder: Path) -> str:
 
 def _nearby(path: Path) -> str:
     """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
-    hint = None
+    hint: Path | None = None
     with suppress(OSError):
-        hint = did_you_mean(path.name, [p.name for p in path.parent.glob("*.conv")])
-    with suppress(FileNotFoundError, ValueError):
-        shipped = directory("specs").joinpath(*path.parts[path.parts.index("specs") + 1 :])
-        hint = f"did you mean `{shipped}`?" if shipped.is_file() else hint
-    return f"\nhint: {hint}" if hint else ""
+        if close := closest(path.name, [p.name for p in path.parent.glob("*.conv")]):
+            hint = path.with_name(close)
+    with suppress(FileNotFoundError):
+        shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]
+        hint = max(shipped, key=lambda p: (p.parent.name == path.parent.name, -len(p.parts)), default=hint)
+    return f"\nhint: did you mean `{hint}`?" if hint else ""
 
 
 def _request_key(spec: Spec) -> str:

@@ -90,7 +90,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
+        hint = did_you_mean(name, (*COMMANDS, "--help", "--version")) or f"commands are {', '.join(COMMANDS)}"
         if name.endswith(".conv"):
             hint = f"did you mean `convgen compile {name}`?"
         raise UsageError(f"unknown command {name!r}\nhint: {hint}")

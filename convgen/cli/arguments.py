@@ -6,7 +6,6 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from convgen.diagnostics import did_you_mean
@@ -32,16 +31,16 @@ def define(text: str) -> tuple[str, int]:
     """`n=64`."""
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not NAME=INTEGER, such as n=64")
+        raise argparse.ArgumentTypeError(f"{short(text)} is not NAME=INTEGER, such as n=64")
     if not re.fullmatch(r"[+-]?[0-9]{1,100}", value):
-        raise argparse.ArgumentTypeError(f"{name}={_short(value)}: the value must be a whole number, such as {name}=64")
+        raise argparse.ArgumentTypeError(f"{name}={short(value)}: the value must be a whole number, such as {name}=64")
     return name, int(value)
 
 
 def jobs(text: str) -> int:
     """How many processes."""
     if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number of processes, such as 4")
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a number of processes, such as 4")
     return int(text)
 
 
@@ -53,8 +52,8 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
         for name in names:
             if name not in known:
                 hint = did_you_mean(name, known) or f"known are {', '.join(known)}"
-                raise argparse.ArgumentTypeError(f"unknown {_short(name)}\nhint: {hint}")
-        return names
+                raise argparse.ArgumentTypeError(f"unknown {short(name)}\nhint: {hint}")
+        return tuple(dict.fromkeys(names))
 
     return read
 
@@ -76,18 +75,20 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )  # fmt: skip
     parser.add_argument(
         "--only", action="append", default=[], metavar="CONV",
-        help="this convolution of the spec alone; may be repeated",
+        help="this convolution, or conv block, of the spec alone; may be repeated",
     )  # fmt: skip
 
 
 def read_specs(arguments: argparse.Namespace) -> list[Spec]:
     """The specs that the arguments name.  Raises UsageError."""
+    if arguments.specs.count("-") > 1:
+        raise UsageError("standard input can be read once: `-` is given twice")
     return [read_spec(arguments, path) for path in arguments.specs]
 
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
     """A spec with the overrides that the arguments name.  Raises UsageError."""
-    text, path = (_standard_input(), "<stdin>") if path == "-" else (read_file(Path(path)), path)
+    text, path = (_standard_input(), "<stdin>") if path == "-" else (read_file(path), path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
     return Spec(text, path, defines, arguments.target, arguments.strategy, only)
 
@@ -113,5 +114,5 @@ def _usage(check: Callable[[str], str]) -> Callable[[str], str]:
     return read
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")

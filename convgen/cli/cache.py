@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not cache.enabled:
         console.write("the cache is off: CONVGEN_CACHE is 0")
         return 0
+    if cache.root.exists() and not cache.root.is_dir():
+        raise ConvgenError(f"{cache.root}: is not a folder\nhint: CONVGEN_CACHE_DIR names the folder")
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"

@@ -19,11 +19,14 @@ import re
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, read_specs
+from convgen.cli.arguments import add_specs, read_specs, short
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel
+
+#: A seed has this many bits, whether drawn or given.
+_SEED_BITS = 32
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    seed = random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
+    seed = random.SystemRandom().getrandbits(_SEED_BITS) if arguments.seed is None else arguments.seed
     right = True
     for spec in read_specs(arguments):
         for compilation in driver.choose_all(spec):
@@ -55,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _seed(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of at most nine digits")
+    if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 1 << _SEED_BITS:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number from 0 to {(1 << _SEED_BITS) - 1}")
     return int(text)
 
 

@@ -59,13 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.planner import database
 
     check_place(arguments.export)
-    for path in (arguments.db, arguments.export):
+    place = arguments.db or database.user_path()
+    for path in (place, arguments.export):
         if path and path.exists():
             _check_database(path)
-    with database.Database(arguments.db or database.user_path(), warn=console.warn) as db:
-        code = 0
-        if arguments.specs or arguments.suite or not arguments.export:
-            code = _tune(read_sources(arguments), arguments, db)
+    tuned = arguments.specs or arguments.suite or not arguments.export
+    sources = read_sources(arguments) if tuned else []  # before a database is made for them
+    with database.Database(place, warn=console.warn) as db:
+        code = _tune(sources, arguments, db) if sources else 0
         if arguments.export:
             console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
     return code

@@ -162,8 +162,13 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     place, level = SOURCE, ["-O1", "-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
         folder = Path(debug).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / SOURCE).write_text(source, encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SOURCE).write_text(source, encoding="utf-8")
+        except OSError as e:
+            raise ConvgenError(
+                f"{folder}: cannot be written: {e.strerror or e}\nhint: CONVGEN_EMULATOR_DEBUG names another folder"
+            ) from None
         place, level = str(folder / SOURCE), ["-O0", "-g"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     arguments = [

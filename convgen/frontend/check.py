@@ -103,7 +103,7 @@ class _Block:
                 accumulate=ACCUMULATOR_OF[tensors[reads].dtype],
                 epilogue=Epilogue(operands, epilogue.body) if epilogue and epilogue.op is op else None,
             )
-            requests.append(Request(problem, strategy, options, target, self._spans()))
+            requests.append(Request(conv.name.text, problem, strategy, options, target, self._spans()))
         return requests
 
     # --- settings ---

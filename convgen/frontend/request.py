@@ -15,12 +15,14 @@ AUTO = "auto"
 class Request:
     """One convolution, one operator, and how the spec wants it done.
 
-    `problem` has the conv's name, with the operator behind it (`name_dgrad`) where the spec asks for
-    several.  `strategy` is `auto` and `target` None where the spec says nothing; `options` are the
-    strategy block's, flattened: {"tile.m": 128, "stages": 5}.  `spans` tells later passes where the
-    spec said a thing: conv, a setting's keyword, strategy.<option>; only what is stated is there.
+    `conv` names the block; `problem` has the same name, with the operator behind it (`name_dgrad`) where
+    the spec asks for several.  `strategy` is `auto` and `target` None where the spec says nothing;
+    `options` are the strategy block's, flattened: {"tile.m": 128, "stages": 5}.  `spans` tells later
+    passes where the spec said a thing: conv, a setting's keyword, strategy.<option>; only what is stated
+    is there.
     """
 
+    conv: str
     problem: ConvProblem
     strategy: str
     options: Mapping[str, int | str]

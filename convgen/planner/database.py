@@ -204,7 +204,7 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
     except (sqlite3.Error, ValueError) as e:
         warnings.warn(
             f"{path} cannot be read as a tuning database ({e}); going on without it. "
-            "`convgen tune` sets a broken one aside and begins a new one.",
+            "Move it away, and `convgen tune` begins a new one.",
             DatabaseWarning,
             stacklevel=3,
         )

@@ -72,6 +72,24 @@ def test_a_seed_gives_the_same_run_again(capsys):
     assert runs[0] == runs[1] != runs[2]
 
 
+@pytest.mark.parametrize("drawn", [0, 1 << 31, (1 << 32) - 1])
+def test_a_seed_that_is_shown_is_taken(drawn, monkeypatch, capsys):
+    monkeypatch.setattr("random.SystemRandom.getrandbits", lambda self, bits: drawn % (1 << bits))
+    command = ["run", "layer.conv", "--only", "layer_fprop", "--device", "emulate"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    seed = shown.split()[-1]
+    assert main([*command, "--seed", seed]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_a_folder_for_the_debugger_that_cannot_be_made_is_said(monkeypatch, capsys):
+    monkeypatch.setenv("CONVGEN_EMULATOR_DEBUG", "layer.conv")
+    assert main(["run", "layer.conv", "--device", "emulate"]) == 1
+    err = capsys.readouterr().err
+    assert "layer.conv: cannot be written: File exists\nhint: CONVGEN_EMULATOR_DEBUG names another folder" in err
+
+
 def test_a_wrong_kernel_fails(monkeypatch, capsys):
     right = driver.Compilation.source.func  # type: ignore[attr-defined]
 

@@ -52,6 +52,11 @@ def folder(tmp_path, monkeypatch):
         ("compile layr.conv", "did you mean `layer.conv`?"),
         ("compile .", "is a folder"),
         ("compile layer.conv/x", "cannot be read: Not a directory"),
+        ("compile - -", "standard input can be read once"),
+        ("help", "did you mean `--help`?"),
+        ("version", "did you mean `--version`?"),
+        ("compile --suite resnet50", "`convgen compile --help` shows"),
+        ("compile layer.conv --target sm_75", "known are sm_80, sm_86,"),
         ("compile layer.conv --stratgy direct", "did you mean `--strategy`?"),
         ("compile layer.conv --strategy drect", "did you mean `direct`?"),
         ("compile layer.conv --target sm_90b", "did you mean `sm_90`?"),
@@ -89,6 +94,34 @@ def test_a_wrong_command(command, said, capsys):
     out, err = capsys.readouterr()
     assert err.startswith("convgen: error: ") and said in err and "Traceback" not in err
     assert out == ""
+
+
+def test_an_empty_file_name(capsys):
+    assert main(["check", ""]) == 2
+    assert capsys.readouterr().err == "convgen: error: '': no such file\n"
+
+
+def test_a_similar_name_is_shown_with_its_folder(capsys):
+    Path("my specs").mkdir()
+    Path("layer.conv").rename("my specs/layer.conv")
+    assert main(["check", "my specs/layr.conv"]) == 2
+    assert "hint: did you mean `my specs/layer.conv`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50.conv", "resnet50", "conv1d", "specs/resnet50.conv", "specs/examples/conv1d.conv"]
+)
+def test_a_spec_that_ships_is_found_by_its_name(name, capsys):
+    assert main(["check", name]) == 2
+    found = re.search(r"hint: did you mean `(.*)`\?", capsys.readouterr().err)
+    assert found and Path(found[1]).stem == Path(name).stem and Path(found[1]).is_file()
+
+
+def test_what_was_named_as_the_tuning_database_and_is_none_stays(capsys, monkeypatch):
+    monkeypatch.setenv("CONVGEN_TUNING_DB", "layer.conv")
+    assert main(["tune", "layer.conv"]) == 2
+    assert "layer.conv: not a tuning database" in capsys.readouterr().err
+    assert {p.name: p.read_text() for p in Path().iterdir()} == {"layer.conv": SPEC}
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\n", 300 * "x", "\udcff", "-", "\u202e.conv"])

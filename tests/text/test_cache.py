@@ -197,6 +197,24 @@ def test_clear(tmp_path):
     assert not entry_files(tmp_path)
 
 
+def test_clear_and_prune_leave_the_user_s_files(tmp_path, monkeypatch):
+    """CONVGEN_CACHE_DIR may name a folder that has more than the cache: this checkout, or what git keeps."""
+    own = ["templates/direct.cu.j2", "grammar/conv.lark", "ab/cdef", "ab/folder/file", "staging/notes"]
+    for name in own:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(1000))
+        os.utime(path, (0, 0))
+        os.utime(path.parent, (0, 0))
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 1)
+    Cache(tmp_path).put("key-ab", FILES)
+    Cache(tmp_path).put("key-a0", FILES)  # a put that prunes
+    assert Cache(tmp_path).extent()[0] < 2
+    Cache(tmp_path).clear()
+    assert Cache(tmp_path).extent() == (0, 0)
+    assert entry_files(tmp_path) == sorted(tmp_path / name for name in own)
+
+
 def test_request_keys_differ_with_every_fact(monkeypatch):
     facts = {"text": "conv a {}", "defines": {"n": 1}, "target": None, "strategy": "auto"}
     keys = {artifacts.request_key(**facts)}

@@ -87,6 +87,16 @@ def test_cache_that_cannot_be_cleared_says_so(monkeypatch, tmp_path, capsys):
     assert "1 entry could not be removed\nhint: " in capsys.readouterr().err
 
 
+def test_a_cache_that_is_no_folder_is_said(monkeypatch, capsys):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", "layer.conv")
+    monkeypatch.delenv("CONVGEN_CACHE", raising=False)
+    for command in (["cache"], ["cache", "clear"]):
+        assert main(command) == 1
+        assert capsys.readouterr().err == (
+            "convgen: error: layer.conv: is not a folder\nhint: CONVGEN_CACHE_DIR names the folder\n"
+        )
+
+
 def test_cache_may_be_off(monkeypatch, capsys):
     monkeypatch.setenv("CONVGEN_CACHE", "0")
     for command in (["cache"], ["cache", "clear"]):
@@ -115,6 +125,20 @@ def test_emit_and_only_choose_what_is_written():
     assert main(["compile", "layer.conv", "--emit", "ptx", "--only", "second", "-o", "out"]) == 0
     assert [p.name for p in Path("out").iterdir()] == ["second.ptx"]
     assert ".target sm_80" in Path("out/second.ptx").read_text()
+
+
+def test_a_kind_is_written_once(capsys):
+    assert main(["compile", "layer.conv", "--emit", "cu,cu", "--only", "second", "-o", "out"]) == 0
+    assert "wrote 1 file (.cu) for sm_80" in capsys.readouterr().out
+
+
+def test_only_takes_a_block_for_all_of_its_operators(capsys):
+    Path("layer.conv").write_text(SPEC.replace("pad 1", "pad 1  op fprop dgrad"))
+    for only, left in (("first", 2), ("first_dgrad", 1), ("second", 1)):
+        assert main(["check", "layer.conv", "--only", only]) == 0
+        assert capsys.readouterr().out.startswith(f"layer.conv: {left} convolution")
+    assert main(["check", "layer.conv", "--only", "frist"]) == 2
+    assert "did you mean `first`?" in capsys.readouterr().err
 
 
 def test_target_and_strategy_override_the_spec():

@@ -205,6 +205,9 @@ def test_a_report_keeps_the_order_of_the_text_and_each_finding_once():
     [
         ("relv", ("relu", "exp"), "did you mean `relu`?"),
         ("RELU", ("relu", "exp"), "did you mean `relu`?"),
+        ("Gelu", ("relu", "gelu"), "did you mean `gelu`?"),
+        ("--suit", ("--emit", "--suite"), "did you mean `--suite`?"),
+        ("--suite", ("--emit", "--only"), None),
         ("frobnicate", ("relu", "exp"), None),
         ("relu", ("relu",), None),
         ("x", (), None),
