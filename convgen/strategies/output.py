@@ -105,6 +105,8 @@ def neighbours(tensor: Tensor, along: Columns) -> int:
     """How many neighbouring columns are neighbours in a tensor too, as a power of two: any run of so many
     that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
     for all of them."""
+    if along.extent == 1:
+        return 1  # a tensor need not have a dim of one element
     if not any(d in tensor.dims for d in along.dims):
         return 0
     held = [d for d in tensor.dims if tensor.extent(d) > 1]

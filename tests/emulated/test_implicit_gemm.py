@@ -114,6 +114,19 @@ def test_slices_are_added_in_order(fresh_seed: int) -> None:
     assert np.array_equal(runs[0], runs[1])
 
 
+@pytest.mark.parametrize("kernel", ["rows", "gather", "gather, split"])
+@pytest.mark.parametrize("size", [13, 1])
+def test_dims_of_one_element_left_out(kernel: str, size: int, fresh_seed: int) -> None:
+    options = {"kernel": "gather", "split": 2} if "split" in kernel else {"kernel": kernel}
+    problem = make("fprop", 1, 24, 1, (size, 1), (3, 1), stride=(2, 1), pad=((1, 1), 0), dtype="f32")
+    for role in "xwy":
+        tensor = problem.tensor(role)
+        kept = [(d, e) for d, e in zip(tensor.dims, tensor.extents, strict=True) if e > 1]
+        bare = replace(tensor, dims=tuple(d for d, _ in kept), extents=tuple(e for _, e in kept))
+        problem = replace(problem, **{role: bare})  # type: ignore[arg-type]
+    check(problem, options, fresh_seed)
+
+
 # ---- rows ----------------------------------------------------------------------------------------
 
 STEMS = {
@@ -203,3 +216,18 @@ def test_depthwise_vectors(fresh_seed: int) -> None:
         check(problem, {"kernel": "patches", "vector": vector, "tile.p": 2, "tile.q": 2}, fresh_seed, DEPTHWISE)
     (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"kernel": "patches", "vector": 16})
     assert found.option == "vector"
+
+
+def test_depthwise_of_one_column(fresh_seed: int) -> None:
+    """Outputs beside the only column of x see padding alone."""
+    problem = make("fprop", 2, 24, 24, (7, 1), (3, 3), pad=(1, 2), groups=24)
+    check(problem, {"kernel": "patches"}, fresh_seed, DEPTHWISE)
+
+
+def test_depthwise_says_where_rows_do_not_fit_registers() -> None:
+    far = make("fprop", 2, 64, 64, (2000,), (3,), pad=512, dilation=512, groups=64)
+    (found,) = DEPTHWISE.obstacles(far, TARGETS["sm_80"], {})
+    assert "1025 columns" in found.message
+    near = make("fprop", 2, 24, 24, (9, 9), (3, 3), pad=1, groups=24)
+    (found,) = DEPTHWISE.obstacles(near, TARGET, {"kernel": "patches", "tile.q": 64})
+    assert found.option == "tile.q"

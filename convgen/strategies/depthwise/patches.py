@@ -236,6 +236,11 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
     if run % vector or vector * problem.x.element.bytes > 16:
         message = f"vector {vector}: {run} channels are aligned neighbours"
         return [Obstacle(message, f"vector {min(run, 8)} or less", "vector")]
+    if not any(_configs(problem, options)):
+        columns = axes(problem)[1].inputs(int(options.get("tile.q", 1)))
+        message = f"the {columns} columns of x under a thread's outputs, or its outputs, do not fit its registers"
+        option = next((o for o in ("tile.p", "tile.q", "vector") if o in options), "")
+        return [Obstacle(message, "a smaller tile, or strategy implicit_gemm or direct", option)]
     layout = Layout(problem, choose(problem, target, options))
     if layout.shared_bytes > target.shared_bytes_per_block and not layout.planes:
         channels = layout.slice_vectors * layout.config.vector
@@ -299,7 +304,8 @@ def _x_offset(problem: ConvProblem) -> str:
     """C text of the offset of input channel `c` of row `h`, column `first_w`, image `n`."""
     x = problem.x
     names = {"n": "n", "h": "h", "w": "first_w", "c": "c"}
-    terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1]
+    # a column is first_w and some more, also where x has but one
+    terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1 or d == "w"]
     return " + ".join(name if step == 1 else f"{name} * {step}" for name, step in terms) or "0"
 
 
