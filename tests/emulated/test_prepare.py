@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import PLAIN, SEEDS, check_emulated, im2col_problems, laid_out, patch_problems, serves, spec
+from tma_specs import PLAIN, SEEDS, check_emulated, compilation, im2col_problems, laid_out, patch_problems, serves, spec
 
 from convgen import emulator
 from convgen.codegen.render import render
@@ -115,6 +117,20 @@ def _of_channels(p: ConvProblem, c: int) -> ConvProblem:
         dtype=p.x.dtype,
     )  # fmt: skip
     return laid_out(made, y="".join(p.y.dims))
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_tensors_of_2_to_the_31_elements_count_in_64_bits(layout: str) -> None:
+    problem = make("fprop", 1024, 3, 64, (1024, 1024), (3, 3), stride=8, pad=1)
+    source = compilation(spec(laid_out(problem, x=layout), "tma_im2col", {})).source
+    offsets = re.findall(r"const (.*) (?:n|h|w|c|batch) = .*(?:number|block|first)", _function(source, "prepare_x"))
+    assert offsets and set(offsets) == {"long long"}, source
+    assert "long long" not in _function(source, "prepare_w")
+
+
+def _function(source: str, name: str) -> str:
+    """The text of a function of generated source."""
+    return source.partition(f" {name}(")[2].partition("\n}\n")[0]
 
 
 def test_a_channel_may_be_a_formula() -> None:

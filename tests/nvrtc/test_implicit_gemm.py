@@ -151,6 +151,8 @@ REFUSED = [
         "2048",
         "warps.m",
     ),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows", "tile.n": 24}, "multiple of 16", "tile.n"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma", "tile.n": 20}, "multiple of 8", "tile.n"),
     (make("fprop", 1, 3, 8, (5, 5), (3, 3), groups=3), {"kernel": "rows_wgmma"}, "groups", "kernel"),
     (make("fprop", 1, 3, 8, (5, 5), (3, 3), dtype="s8"), {"kernel": "rows_wgmma"}, "f16 and bf16", "kernel"),
     (make("fprop", 1, 1, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma"}, "a quad of lanes", "kernel"),

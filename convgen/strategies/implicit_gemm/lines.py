@@ -26,7 +26,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering, output
-from convgen.strategies.base import Obstacle
+from convgen.strategies.base import Obstacle, Options
 from convgen.strategies.elementwise import fprop_pointers, window_formulas
 from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, K_BYTES
@@ -337,6 +337,15 @@ def no_fit(problem: ConvProblem) -> Obstacle:
         "kernel gather serves it",
         "kernel",
     )
+
+
+def uneven_tile(options: Options, multiple: int) -> list[Obstacle]:
+    """What stands against a tile of channels that instructions do not fill."""
+    n = int(options.get("tile.n", multiple))
+    if n % multiple == 0:
+        return []
+    up = -(-n // multiple) * multiple
+    return [Obstacle(f"tile n={n} is no multiple of {multiple} channels", f"n={up}", "tile.n")]
 
 
 def short_taps(problem: ConvProblem) -> bool:

@@ -18,6 +18,8 @@ from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, MMAS, ROW
 from convgen.targets import Target
 
 WARP = 32
+#: Channels whose filters a warp loads at once: of two instructions.
+PAIR = 2 * COLUMNS
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> RowsConfig
 
 def candidates(problem: ConvProblem, target: Target, options: Options) -> list[RowsConfig]:
     """Configurations that run and that `options` allow, the most promising first."""
-    if lines.unserved(problem):
+    if lines.unserved(problem) or lines.uneven_tile(options, PAIR):
         return []
     fitting = [c for c in _configs(problem, options) if not _unfit(Layout(problem, c), target)]
     return sorted(fitting, key=lambda c: time(problem, target, c))
@@ -152,7 +154,7 @@ def time(problem: ConvProblem, target: Target, config: RowsConfig) -> float:
 
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-    if found := lines.unserved(problem):
+    if found := lines.unserved(problem) or lines.uneven_tile(options, PAIR):
         return found
     return [lines.no_fit(problem)] if choose(problem, target, options) is None else []
 

@@ -172,7 +172,7 @@ def unserved(problem: ConvProblem, target: Target) -> list[Obstacle]:
 
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-    found = unserved(problem, target)
+    found = unserved(problem, target) or lines.uneven_tile(options, 8)
     return found or ([lines.no_fit(problem)] if choose(problem, target, options) is None else [])
 
 
