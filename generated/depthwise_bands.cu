@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=96]
-//       y = (acc + b)
+//       y = acc + b
 //     }
 //     op fprop
 //   }
 //
-// digest   36821915270e0db0
+// digest   adf65756fa5f432c
 // strategy depthwise mma: 4x32 pixels by 16 channels a warp, bands of 4x56 pixels by 48 channels, 4 chunks of rows, 96 threads, 2 blocks a multiprocessor
 // target   sm_90a
 
@@ -119,7 +119,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 3
-//   y = (acc + b)
+//   y = acc + b
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
 // band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
@@ -342,7 +342,7 @@ void convgen_depthwise_bands(
             const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
             #pragma unroll
             for (int i = 0; i < 8; ++i) {
-              v[i] = (v[i] + value_b[i]);
+              v[i] = v[i] + value_b[i];
             }
 
           }

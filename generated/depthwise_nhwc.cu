@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=64]
-//       y = clamp((acc + b), 0, 6)
+//       y = clamp(acc + b, 0, 6)
 //     }
 //     op fprop
 //   }
 //
-// digest   d7b9bf1ab67561a7
+// digest   26f29b5e9abc3907
 // strategy depthwise 2x4 pixels by 2 channels a thread, 256 threads, 2 blocks a multiprocessor
 // target   sm_80
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 1
-//   y = clamp((acc + b), 0, 6)
+//   y = clamp(acc + b, 0, 6)
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int VECTOR = 2;  // output channels of a thread
@@ -164,7 +164,7 @@ void convgen_depthwise_nhwc(
         const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
         #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          v[i] = fminf(fmaxf((v[i] + value_b[i]), 0.0f), 6.0f);
+          v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
         }
         *reinterpret_cast<u32*>(y + (n * 200704 + p * 3584 + q * 64 + k)) = cvt_f16x2_f32(v[0], v[1]);
 

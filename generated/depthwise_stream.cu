@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=144]
-//       y = clamp((acc + b), 0, 6)
+//       y = clamp(acc + b, 0, 6)
 //     }
 //     op fprop
 //   }
 //
-// digest   6dbd428e0d6e36ca
+// digest   ccc0b521408a1a2a
 // strategy depthwise fma: 2x4 pixels by 4 channels a thread, bands of 2x28 pixels by 144 channels, 4 chunks of rows, 256 threads, 1 block a multiprocessor
 // target   sm_90a
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-//   y = clamp((acc + b), 0, 6)
+//   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
 // band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
@@ -302,7 +302,7 @@ void convgen_depthwise_stream(
           const float value_b[4] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w)};
           #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            v[i] = fminf(fmaxf((v[i] + value_b[i]), 0.0f), 6.0f);
+            v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
           }
           *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) = u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
 

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=32]
-//       y = clamp((acc + b), 0, 6)
+//       y = clamp(acc + b, 0, 6)
 //     }
 //     op fprop
 //   }
 //
-// digest   33529876e519c094
+// digest   37320d0d9965b6be
 // strategy direct tile 1, block 256
 // target   sm_80
 
@@ -31,7 +31,7 @@ using u64 = unsigned long long;
 // and outside of x is padding, which counts as zero.
 // Group g joins channels c = g * 1 + c_in_group with the outputs k / 1 = g.
 // Epilogue:
-//   y = clamp((acc + b), 0, 6)
+//   y = clamp(acc + b, 0, 6)
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_depthwise(
     const float* __restrict__ x,
@@ -63,5 +63,5 @@ void convgen_direct_depthwise(
   }
 
   const float value_b = operand_b[k];
-  y[index] = fminf(fmaxf((acc + value_b), 0.0f), 6.0f);
+  y[index] = fminf(fmaxf(acc + value_b, 0.0f), 6.0f);
 }

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=50]
-//       y = leaky_relu((acc + b), 0.1)
+//       y = leaky_relu(acc + b, 0.1)
 //     }
 //     op fprop
 //   }
 //
-// digest   26ad36c8c5675ea2
+// digest   6b53b54c9ab7e3ef
 // strategy im2col method gather, workspace_mb 16
 // target   sm_90a
 // workspace 1270400 bytes
@@ -76,7 +76,7 @@ void convgen_im2col_gemm_im2col(
 
 // finish: from fprop's sums over n p q k to y[n, p, q, k]
 // Epilogue:
-//   y = leaky_relu((acc + b), 0.1)
+//   y = leaky_relu(acc + b, 0.1)
 extern "C" __global__ __launch_bounds__(256)
 void convgen_im2col_gemm_finish(
     const float* __restrict__ sums,
@@ -88,5 +88,5 @@ void convgen_im2col_gemm_finish(
   const int k = index % 50;
   const float acc = sums[index];
   const float value_b = operand_b[k];
-  y[index] = cvt_f16_f32(leaky_relu((acc + value_b), 0.1f));
+  y[index] = cvt_f16_f32(leaky_relu(acc + value_b, 0.1f));
 }

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=64]
-//       y = relu((acc + b))
+//       y = relu(acc + b)
 //     }
 //     op fprop
 //   }
 //
-// digest   9b736b3639805282
+// digest   9fc85cac78c2cb06
 // strategy implicit_gemm rows_wgmma: tile 256x64, 4 warpgroups, 2 patches, 1 block a multiprocessor
 // target   sm_90a
 
@@ -116,7 +116,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // counted in 32-bit words.
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 3
-//   y = relu((acc + b))
+//   y = relu(acc + b)
 constexpr int GEMM_N = 64;
 constexpr int TILE_M = 256;
 constexpr int TILE_N = 64;
@@ -301,7 +301,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
           const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
           #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            v[i] = fmaxf((v[i] + value_b[i]), 0.0f);
+            v[i] = fmaxf(v[i] + value_b[i], 0.0f);
           }
           *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])};
 

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand scale: f32[]
-//       y = gelu((acc * scale))
+//       y = gelu(acc * scale)
 //     }
 //     op fprop
 //   }
 //
-// digest   834a67ce742ed5f2
+// digest   ef36f3f114a5fdc6
 // strategy implicit_gemm gather: tile 128x128x64, 4x2 warps, 3 stages, channel_first
 // target   sm_89
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(
 // gemm_k taps, channels inside.
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-//   y = gelu((acc * scale))
+//   y = gelu(acc * scale)
 constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 128;
 constexpr int TILE_M = 128;
@@ -292,7 +292,7 @@ void convgen_implicit_gemm_fp8(
       const float value_scale = operand_scale[0];
       #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        v[i] = gelu((v[i] * value_scale));
+        v[i] = gelu(v[i] * value_scale);
       }
       *reinterpret_cast<Vec4*>(y + (gemm_m * 128 + gemm_n)) = Vec4{cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7])};
 

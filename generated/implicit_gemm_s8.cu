@@ -12,12 +12,12 @@
 //     epilogue {
 //       operand scale: f32[k=128]
 //       operand b: f32[k=128]
-//       y = max(((acc * scale) + b), 0)
+//       y = max(acc * scale + b, 0)
 //     }
 //     op fprop
 //   }
 //
-// digest   d35532aa4985c036
+// digest   49869063d14d20bb
 // strategy implicit_gemm gather: tile 64x128x128, 2x4 warps, 3 stages, channel_first
 // target   sm_80
 
@@ -76,7 +76,7 @@ __device__ __forceinline__ s8 cvt_s8_f32(float v) {
 // gemm_k taps, channels inside.
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
-//   y = max(((acc * scale) + b), 0)
+//   y = max(acc * scale + b, 0)
 constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 128;
 constexpr int TILE_M = 64;
@@ -294,7 +294,7 @@ void convgen_implicit_gemm_s8(
       const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
       #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        v[i] = fmaxf(((v[i] * value_scale[i]) + value_b[i]), 0.0f);
+        v[i] = fmaxf(v[i] * value_scale[i] + value_b[i], 0.0f);
       }
       *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) = u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 | u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
 

@@ -12,12 +12,12 @@
 //     epilogue {
 //       operand b: f32[k=512]
 //       operand z: f16[n=8, k=512, p=28, q=28]
-//       y = relu(((acc + b) + z))
+//       y = relu(acc + b + z)
 //     }
 //     op fprop
 //   }
 //
-// digest   1f57b71eff0d5589
+// digest   5978da73744d5a2a
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner
 // target   sm_90a
 
@@ -186,7 +186,7 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // A 1x1 filter of unit stride without padding: an image of x is the matrix [channels, pixels] as it stands, and wgmma
 // takes it with the pixels contiguous.
 //
-// Epilogue: y = relu(((acc + b) + z))
+// Epilogue: y = relu(acc + b + z)
 
 constexpr int gemm_n = 512;
 constexpr int tile_m = 128;
@@ -227,7 +227,7 @@ __device__ __forceinline__ void epilogue(
                             cvt_f32_f16(operand_z[(gemm_m / 784) * 401408 + gemm_n * 784 + gemm_m % 784 + 784])};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = fmaxf(((v[i] + value_b[i]) + value_z[i]), 0.0f);
+    v[i] = fmaxf(v[i] + value_b[i] + value_z[i], 0.0f);
   }
 }
 

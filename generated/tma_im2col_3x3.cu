@@ -12,12 +12,12 @@
 //     epilogue {
 //       operand b: f32[k=256]
 //       operand z: f16[n=8, p=14, q=14, k=256]
-//       y = relu(((acc + b) + z))
+//       y = relu(acc + b + z)
 //     }
 //     op fprop
 //   }
 //
-// digest   4b0a9da97b26b167
+// digest   eb7a2532582d6165
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner, k split over 4 blocks
 // target   sm_90a
 
@@ -232,7 +232,7 @@ __device__ __forceinline__ void load_pair_f16(const f16* p, float (&v)[2]) {
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
-// Epilogue: y = relu(((acc + b) + z))
+// Epilogue: y = relu(acc + b + z)
 
 constexpr int gemm_m = 1568;
 constexpr int gemm_n = 256;
@@ -277,7 +277,7 @@ __device__ __forceinline__ void epilogue(
   load_pair_f16(operand_z + (gemm_m * 256 + gemm_n), value_z);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = fmaxf(((v[i] + value_b[i]) + value_z[i]), 0.0f);
+    v[i] = fmaxf(v[i] + value_b[i] + value_z[i], 0.0f);
   }
 }
 

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=512]
-//       y = relu((acc + b))
+//       y = relu(acc + b)
 //     }
 //     op fprop
 //   }
 //
-// digest   edb55235b879d51e
+// digest   50f673290e33ee9b
 // strategy tma_im2col tile 96x128x64, 7 stages, 2 cooperative consumers, channels_inner, m runs over channels
 // target   sm_90a
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
 //
-// Epilogue: y = relu((acc + b))
+// Epilogue: y = relu(acc + b)
 
 constexpr int gemm_m = 3136;
 constexpr int gemm_n = 512;
@@ -207,7 +207,7 @@ __device__ __forceinline__ float epilogue(
     float v,
     float value_b
 ) {
-  return fmaxf((v + value_b), 0.0f);
+  return fmaxf(v + value_b, 0.0f);
 }
 
 // A barrier for the 128 threads of one consumer.

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=255]
-//       y = (acc + b)
+//       y = acc + b
 //     }
 //     op fprop
 //   }
 //
-// digest   0dc75af56da7e84d
+// digest   6c3e6e5a9a9e5830
 // strategy tma_im2col tile 128x128x64, 6 stages, 2 pingpong consumers, channels_inner
 // target   sm_90a
 
@@ -166,7 +166,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // A 1x1 filter of unit stride without padding: x is the matrix [pixels, channels] as it stands.
 //
-// Epilogue: y = (acc + b)
+// Epilogue: y = acc + b
 
 constexpr int gemm_m = 10816;
 constexpr int gemm_n = 255;
@@ -202,7 +202,7 @@ __device__ __forceinline__ void epilogue(
 ) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = (v[i] + value_b[i]);
+    v[i] = v[i] + value_b[i];
   }
 }
 

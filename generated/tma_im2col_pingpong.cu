@@ -12,13 +12,13 @@
 //     epilogue {
 //       operand scale: f32[k=128]
 //       operand shift: f32[k=128]
-//       v = ((acc * scale) + shift)
+//       v = acc * scale + shift
 //       y = silu(v)
 //     }
 //     op fprop
 //   }
 //
-// digest   83b88da7eb1817e8
+// digest   418bc708425bbc2a
 // strategy tma_im2col tile 64x128x64, 6 stages, 2 pingpong consumers, channels_inner
 // target   sm_90a
 
@@ -194,7 +194,7 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
-// Epilogue: v = ((acc * scale) + shift); y = silu(v)
+// Epilogue: v = acc * scale + shift; y = silu(v)
 
 constexpr int gemm_m = 50176;
 constexpr int gemm_n = 128;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void epilogue(
 ) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float local_v = ((v[i] * value_scale[i]) + value_shift[i]);
+    const float local_v = v[i] * value_scale[i] + value_shift[i];
     v[i] = silu(local_v);
   }
 }

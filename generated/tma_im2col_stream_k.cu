@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=320]
-//       y = relu((acc + b))
+//       y = relu(acc + b)
 //     }
 //     op fprop
 //   }
 //
-// digest   f93a172ebf207e9d
+// digest   469cb9cae8f7116a
 // strategy tma_im2col tile 128x160x64, 5 stages, 2 cooperative consumers, channels_inner, k steps shared evenly
 // target   sm_90a
 
@@ -200,7 +200,7 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
-// Epilogue: y = relu((acc + b))
+// Epilogue: y = relu(acc + b)
 
 constexpr int gemm_m = 6272;
 constexpr int gemm_n = 320;
@@ -239,7 +239,7 @@ __device__ __forceinline__ void epilogue(
 ) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = fmaxf((v[i] + value_b[i]), 0.0f);
+    v[i] = fmaxf(v[i] + value_b[i], 0.0f);
   }
 }
 

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand b: f32[k=64]
-//       y = relu((acc + b))
+//       y = relu(acc + b)
 //     }
 //     op fprop
 //   }
 //
-// digest   b123c108f43c5d47
+// digest   e51fa487e2ef75a4
 // strategy tma_patch 112 pixels x 64 channels over 64, strips of 75, 2 pingpong consumers, 1 patches a ring, all weights resident, m runs over channels
 // target   sm_90a
 
@@ -178,7 +178,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // 75 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
 //
-// Epilogue: y = relu((acc + b))
+// Epilogue: y = relu(acc + b)
 
 constexpr int K = 64;
 constexpr int P = 224;
@@ -221,7 +221,7 @@ __device__ __forceinline__ float epilogue(
     float v,
     float value_b
 ) {
-  return fmaxf((v + value_b), 0.0f);
+  return fmaxf(v + value_b, 0.0f);
 }
 
 // A barrier for the 128 threads of one consumer.

@@ -11,12 +11,12 @@
 //     accumulate f32
 //     epilogue {
 //       operand z: f16[n=32, p=7, q=7, k=512]
-//       y = relu((acc + z))
+//       y = relu(acc + z)
 //     }
 //     op fprop
 //   }
 //
-// digest   4615e165b6453bd7
+// digest   e473588136d1c6ef
 // strategy tma_patch 192 pixels x 128 channels over 64, 3 images, 2 cooperative consumers, 3 patches a ring, weights 4 taps ahead, m runs over channels
 // target   sm_90a
 
@@ -194,7 +194,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
 // A tile is whole images, one after the other on the line.
 //
-// Epilogue: y = relu((acc + z))
+// Epilogue: y = relu(acc + z)
 
 constexpr int N = 32;
 constexpr int K = 512;
@@ -240,7 +240,7 @@ __device__ __forceinline__ float epilogue(
     const f16* __restrict__ operand_z
 ) {
   const float value_z = cvt_f32_f16(operand_z[n * 25088 + p * 3584 + q * 512 + k]);
-  return fmaxf((v + value_z), 0.0f);
+  return fmaxf(v + value_z, 0.0f);
 }
 
 // A barrier for the 128 threads of one consumer.

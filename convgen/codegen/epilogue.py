@@ -26,41 +26,52 @@ C_FUNCTIONS: dict[str, str] = {
     "min": "fminf({0}, {1})",
     "max": "fmaxf({0}, {1})",
     "clamp": "fminf(fmaxf({0}, {1}), {2})",
-    "select": "(({0}) != 0.0f ? {1} : {2})",
 }
-_COMPARE = frozenset({"<", "<=", ">", ">=", "==", "!="})
+#: A condition with two results binds less than any operator.
+_CHOICE = 0
 
 
 def c_number(value: float) -> str:
     text = repr(float(value))
     if text in ("inf", "-inf"):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
-    if text == "nan":
-        return "NAN"
-    return f"({text}f)" if text.startswith("-") else f"{text}f"  # "--1.0f" would be a decrement
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return "NAN" if text == "nan" else f"{text}f"
 
 
 def c_epilogue(e: ep.Expr, acc: str, values: Mapping[str, str]) -> str:
     """C text of an expression; `values` gives the text of each operand and local by name."""
 
-    def go(x: ep.Expr) -> str:
-        if isinstance(x, ep.Number):
-            return c_number(x.value)
-        if isinstance(x, ep.Acc):
-            return acc
-        if isinstance(x, ep.OperandRef | ep.LocalRef):
-            return values[x.name]
-        if isinstance(x, ep.Unary):
-            return f"(-{go(x.operand)})" if x.op == "-" else f"({go(x.operand)} == 0.0f ? 1.0f : 0.0f)"
-        if isinstance(x, ep.Binary):
-            left, right = go(x.left), go(x.right)
-            if x.op in _COMPARE:
-                return f"({left} {x.op} {right} ? 1.0f : 0.0f)"
-            if x.op in ("&&", "||"):
-                return f"({left} != 0.0f {x.op} {right} != 0.0f ? 1.0f : 0.0f)"
-            return f"({left} {x.op} {right})"
-        if isinstance(x, ep.Call):
-            return C_FUNCTIONS[x.function].format(*(go(a) for a in x.arguments))
+    def go(x: ep.Expr) -> tuple[str, int]:
+        """Text, and how strongly it binds."""
+        match x:
+            case ep.Number():
+                return c_number(x.value), x.precedence
+            case ep.Acc():
+                return acc, ep.ATOM
+            case ep.OperandRef() | ep.LocalRef():
+                return values[x.name], ep.ATOM
+            case ep.Unary(op="-"):
+                return f"-{within(x.operand, ep.ATOM)}", ep.UNARY  # "--" would be a decrement
+            case ep.Unary():
+                return f"{within(x.operand, ep.COMPARISON + 1)} == 0.0f ? 1.0f : 0.0f", _CHOICE
+            case ep.Binary(op="&&" | "||"):
+                left, right = (f"{within(part, ep.COMPARISON + 1)} != 0.0f" for part in (x.left, x.right))
+                return f"{left} {x.op} {right} ? 1.0f : 0.0f", _CHOICE
+            case ep.Binary(precedence=ep.COMPARISON):
+                left, right = (within(part, ep.COMPARISON + 1) for part in (x.left, x.right))
+                return f"{left} {x.op} {right} ? 1.0f : 0.0f", _CHOICE
+            case ep.Binary():
+                return f"{within(x.left, x.precedence)} {x.op} {within(x.right, x.precedence + 1)}", x.precedence
+            case ep.Call(function="select"):
+                condition, yes, no = x.arguments
+                test = f"{within(condition, ep.COMPARISON + 1)} != 0.0f"
+                return f"{test} ? {within(yes, _CHOICE + 1)} : {within(no, _CHOICE + 1)}", _CHOICE
+            case ep.Call():
+                return C_FUNCTIONS[x.function].format(*(go(a)[0] for a in x.arguments)), ep.ATOM
         raise TypeError(f"no C text for {x!r}")
 
-    return go(e)
+    def within(x: ep.Expr, least: int) -> str:
+        text, own = go(x)
+        return text if own >= least else f"({text})"
+
+    return go(e)[0]

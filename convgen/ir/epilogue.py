@@ -12,9 +12,20 @@ from dataclasses import dataclass
 
 from convgen.ir.tensor import Tensor
 
+#: How strongly operators bind, here and in C.  Comparisons do not chain; the others associate to the left.
+PRECEDENCE: dict[str, int] = {
+    "||": 1, "&&": 2, **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 3), **dict.fromkeys("+-", 4),
+    **dict.fromkeys("*/", 5),
+}  # fmt: skip
+COMPARISON, UNARY, ATOM = PRECEDENCE["<"], 6, 7
+
 
 class Expr:
-    """Base of the tree's nodes."""
+    """Base of the tree's nodes.  Their text has the parentheses that it needs, and no others."""
+
+    @property
+    def precedence(self) -> int:
+        return ATOM
 
     def children(self) -> tuple[Expr, ...]:
         return ()
@@ -30,6 +41,10 @@ class Number(Expr):
     """A number as it is written: finite and not negative, since a minus sign is a `Unary`."""
 
     value: float
+
+    @property
+    def precedence(self) -> int:
+        return UNARY if self.value < 0 else ATOM
 
     def __str__(self) -> str:
         return repr(int(self.value)) if self.value == int(self.value) and abs(self.value) < 1e15 else repr(self.value)
@@ -70,11 +85,15 @@ class Unary(Expr):
     op: str
     operand: Expr
 
+    @property
+    def precedence(self) -> int:
+        return UNARY
+
     def children(self) -> tuple[Expr, ...]:
         return (self.operand,)
 
     def __str__(self) -> str:
-        return f"{self.op}{self.operand}"
+        return f"{self.op}{_within(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -85,11 +104,16 @@ class Binary(Expr):
     left: Expr
     right: Expr
 
+    @property
+    def precedence(self) -> int:
+        return PRECEDENCE[self.op]
+
     def children(self) -> tuple[Expr, ...]:
         return (self.left, self.right)
 
     def __str__(self) -> str:
-        return f"({self.left} {self.op} {self.right})"
+        own = self.precedence
+        return f"{_within(self.left, own + (own == COMPARISON))} {self.op} {_within(self.right, own + 1)}"
 
 
 @dataclass(frozen=True)
@@ -104,6 +128,11 @@ class Call(Expr):
 
     def __str__(self) -> str:
         return f"{self.function}({', '.join(map(str, self.arguments))})"
+
+
+def _within(e: Expr, least: int) -> str:
+    """The text of a part, in parentheses where it binds less than it must."""
+    return str(e) if e.precedence >= least else f"({e})"
 
 
 @dataclass(frozen=True)

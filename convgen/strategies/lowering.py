@@ -278,19 +278,9 @@ def epilogue(
     number = acc if accumulate == "f32" else f"float({acc})"
     *locals_, last = used_body(problem)
     for a in locals_:
-        lines.append(f"const float local_{a.name} = {_bare(c_epilogue(a.value, number, values))};")
+        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, number, values)};")
         values[a.name] = f"local_{a.name}"
-    return lines, store(dtype, _bare(c_epilogue(last.value, number, values)), "f32")
-
-
-def _bare(text: str) -> str:
-    """An expression without parentheses round all of it."""
-    depth = 0
-    for i, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if depth == 0:
-            return text[1:-1] if text[0] == "(" and i == len(text) - 1 else text
-    return text
+    return lines, store(dtype, c_epilogue(last.value, number, values), "f32")
 
 
 def operand_offsets(scope: Scope, problem: ConvProblem, at: Mapping[str, Expr]) -> dict[str, str]:

@@ -136,11 +136,11 @@ def test_locals_are_computed_once_and_in_order() -> None:
     found = fragments.of_elements(problem)
     assert found
     assert found.body == (
-        "const float local_t = (v + value_b);",
-        "const float local_u = (local_t * local_t);",
+        "const float local_t = v + value_b;",
+        "const float local_u = local_t * local_t;",
     )
-    assert found.value == "(local_u - local_t)"
-    assert found.formula == ("t = (acc + b)", "u = (t * t)", "y = (u - t)")
+    assert found.value == "local_u - local_t"
+    assert found.formula == ("t = acc + b", "u = t * t", "y = u - t")
 
 
 @settings(max_examples=100, deadline=None)

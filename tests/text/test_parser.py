@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast as python
+import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convgen import frontend, resources
+from convgen.codegen.epilogue import c_epilogue
 from convgen.diagnostics import Report, Span, SpecError
 from convgen.frontend import ast
 from convgen.frontend.parser import parse
 from convgen.frontend.wording import KEYWORDS, SETTINGS
+from convgen.ir import epilogue as ep
 
 FULL = """\
 let n = 8
@@ -80,7 +85,7 @@ def test_the_whole_language_at_once():
         "tile.m": 128, "tile.n": 128, "tile.k": 64, "stages": 5, "order": "channel_first", "split": 4,
     }  # fmt: skip
     assert fprop.problem.stride == (2, 1) and fprop.problem.pad_lo == (0, 2) and fprop.problem.pad_hi == (1, 1)
-    assert [str(a) for a in fprop.problem.epilogue.body] == ["t = (acc + b)", "y = relu((t + z))"]
+    assert [str(a) for a in fprop.problem.epilogue.body] == ["t = acc + b", "y = relu(t + z)"]
 
 
 def test_what_is_not_stated():
@@ -143,8 +148,69 @@ def test_spans_say_where_things_are_stated():
     ],
 )
 def test_precedence(written, meaning):
+    value = parsed(written)
+    assert bracketed(value) == meaning
+    assert parsed(str(value)) == value, str(value)
+
+
+def parsed(written: str) -> ep.Expr:
     (request,) = frontend.load(BLOCK.format(f"epilogue {{ y = {written} }}"))
-    assert str(request.problem.epilogue.body[0].value) == meaning
+    return request.problem.epilogue.body[0].value
+
+
+def bracketed(e: ep.Expr) -> str:
+    """The text of an expression with parentheses round every operation of two parts."""
+    if isinstance(e, ep.Binary):
+        return f"({bracketed(e.left)} {e.op} {bracketed(e.right)})"
+    if isinstance(e, ep.Unary):
+        return f"{e.op}{bracketed(e.operand)}"
+    if isinstance(e, ep.Call):
+        return f"{e.function}({', '.join(map(bracketed, e.arguments))})"
+    return str(e)
+
+
+def random_value(rng: random.Random, depth: int, operators: Sequence[str], unary: str) -> ep.Expr:
+    if not depth or rng.random() < 0.2:
+        return rng.choice((ep.Acc(), ep.Number(0.5), ep.Number(3)))
+    if rng.random() < 0.2:
+        return ep.Unary(rng.choice(unary), random_value(rng, depth - 1, operators, unary))
+    left, right = (random_value(rng, depth - 1, operators, unary) for _ in "lr")
+    return ep.Binary(rng.choice(operators), left, right)
+
+
+def test_the_text_of_a_value_is_that_value():
+    rng = random.Random(5)
+    for _ in range(30):
+        value = random_value(rng, 4, tuple(ep.PRECEDENCE), "-!")
+        assert parsed(str(value)) == value, str(value)
+
+
+def test_c_has_the_parentheses_that_it_needs():
+    """Arithmetic binds in Python as in C: its parser says what the text means."""
+    rng = random.Random(6)
+    for _ in range(200):
+        value = random_value(rng, 4, "+-*/", "-")
+        text = c_epilogue(value, "acc", {})
+        assert "--" not in text
+        meant = bracketed(value).replace("3", "3.0")
+        assert python.dump(python.parse(text.replace("f", ""))) == python.dump(python.parse(meant)), (text, meant)
+
+
+@pytest.mark.parametrize(
+    ("written", "c"),
+    [
+        ("relu(acc + 1)", "fmaxf(acc + 1.0f, 0.0f)"),
+        ("acc < 1", "acc < 1.0f ? 1.0f : 0.0f"),
+        ("(acc < 1) * acc", "(acc < 1.0f ? 1.0f : 0.0f) * acc"),
+        ("acc + 1 < 2 * acc", "acc + 1.0f < 2.0f * acc ? 1.0f : 0.0f"),
+        ("acc < 1 && acc", "(acc < 1.0f ? 1.0f : 0.0f) != 0.0f && acc != 0.0f ? 1.0f : 0.0f"),
+        ("!acc == 0", "(acc == 0.0f ? 1.0f : 0.0f) == 0.0f ? 1.0f : 0.0f"),
+        ("select(acc, acc < 1, -acc) + 1", "(acc != 0.0f ? (acc < 1.0f ? 1.0f : 0.0f) : -acc) + 1.0f"),
+        ("--acc", "-(-acc)"),
+    ],
+)
+def test_conditions_in_c(written, c):
+    assert c_epilogue(parsed(written), "acc", {}) == c
 
 
 @pytest.mark.parametrize("text", ["acc < 1 < 2", "acc == 1 == 2", "acc ** 2", "acc 2", "relu acc", "acc += 1", "+acc"])
