@@ -83,6 +83,20 @@ def test_stream(case: str) -> None:
     assert ("mma_m16n8k16" in source) == (options["math"] == "mma")
 
 
+@pytest.mark.parametrize(
+    ("problem", "options"),
+    [
+        (layer(16, (5, 6), 31), {"kernel": "patches"}),
+        (layer(16, (5, 6), 31, dtype="f32"), {"kernel": "patches"}),
+        (layer(16, (3, 4), 7, dilation=31), {"kernel": "patches"}),
+        (layer(16, (4, 90), 3, n=1), {"kernel": "patches", "tile.q": 64}),
+    ],
+)
+def test_windows_that_ask_for_many_registers(problem: ConvProblem, options: Options) -> None:
+    """As in networks of 31x31 filters: no configuration that is taken elsewhere fits a thread's registers."""
+    check_plan(STRATEGY, problem, options, SEED)
+
+
 @pytest.mark.parametrize("math", ["fma", "mma"])
 def test_an_epilogue_of_many_operands(math: str) -> None:
     """One value a channel, one an image and channel, one an element, one a pixel."""

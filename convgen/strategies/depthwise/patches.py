@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from convgen.targets import Target
 #: Filters of at most so many values a thread stay in its registers.
 MOST_REGISTER_FILTER = 40
 MOST_SLICE = 64  # channel vectors of a block
+MOST_REGISTERS = 224  # of a thread, by `_registers`
 CLOCK_MHZ = 1700
 LAUNCH_US = 1.5
 BYTES_PER_CYCLE = 2400  # of an H200's memory, read and written
@@ -165,10 +166,24 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseC
     return min(_configs(problem, options), key=lambda c: cycles(problem, target, c))
 
 
-def _configs(problem: ConvProblem, options: Options) -> Iterator[DepthwiseConfig]:
-    rows, columns = axes(problem)
+def _configs(problem: ConvProblem, options: Options) -> list[DepthwiseConfig]:
+    """Those that are taken to fit a thread's registers; where the window is too wide for any, the smallest."""
     most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
-    vectors = [int(options["vector"])] if "vector" in options else [v for v in (8, 4, 2, 1) if v <= most][:2]
+    vectors = [int(options["vector"])] if "vector" in options else [v for v in (8, 4, 2, 1) if v <= most]
+    stated = {"tile.p", "tile.q", "vector"} <= set(options)
+    tried: list[tuple[int, DepthwiseConfig]] = []
+    for some in (vectors[:2], vectors[2:]):  # the narrower ones where they must be
+        tried += _with_registers(problem, options, some)
+        if fitting := [c for registers, c in tried if stated or registers <= MOST_REGISTERS]:
+            return fitting
+    fewest = min(registers for registers, _ in tried)
+    return [c for registers, c in tried if registers == fewest]
+
+
+def _with_registers(
+    problem: ConvProblem, options: Options, vectors: Sequence[int]
+) -> Iterator[tuple[int, DepthwiseConfig]]:
+    rows, columns = axes(problem)
     ps = [int(options["tile.p"])] if "tile.p" in options else [p for p in (1, 2, 4) if p <= rows.output]
     qs = (
         [int(options["tile.q"])]
@@ -181,10 +196,8 @@ def _configs(problem: ConvProblem, options: Options) -> Iterator[DepthwiseConfig
             for q in qs:
                 for t in threads:
                     registers = _registers(Layout(problem, DepthwiseConfig(p, q, v, t, 1)))
-                    if registers > 224 and not {"tile.p", "tile.q", "vector"} <= set(options):
-                        continue
                     blocks = int(options.get("blocks", max(1, min(8, 65536 // (t * -(-registers // 8) * 8)))))
-                    yield DepthwiseConfig(p, q, v, t, blocks)
+                    yield registers, DepthwiseConfig(p, q, v, t, blocks)
 
 
 def _registers(layout: Layout) -> int:
