@@ -116,9 +116,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- kernel ----------------------------------------------------------------------------------
-// y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
+// y[n, p, q, k] = sum over r, s of x[n, in_h, in_w, k] * w[k, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 3
+// Epilogue:
 //   y = acc + b
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
@@ -134,7 +135,7 @@ constexpr int S = 7;
 constexpr int VECTOR = 16;  // output channels of a warp
 constexpr int CONSUMERS = 96;  // threads; a producer's warp comes after them
 
-// A block has SLICES-th part of the channels, and of its bands a run.
+// A block has one of SLICES slices of the channels, and a run of its bands.
 constexpr int SLICES = 2;
 constexpr int CHANNELS = 48;
 constexpr int BAND = 4;  // output rows of a band
@@ -156,13 +157,14 @@ constexpr int ENTRIES = 23;  // of a band of a filter row, from input column -7 
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 PIXEL_BYTES = 112;
-constexpr u32 ROW_BYTES = 74 * PIXEL_BYTES;
+constexpr u32 ROW_BYTES = 74 * PIXEL_BYTES;  // the padding of x included
 constexpr int CHUNK_ROWS = 4;
 constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
 constexpr int CHUNKS = 3;  // that a band reads
 constexpr int STAGES = 4;  // chunks in the ring
 constexpr u32 FILTERS = STAGES * CHUNK_BYTES;
-constexpr u32 FULL_BARRIERS = FILTERS + 15456;
+constexpr u32 FILTER_BYTES = 15456;
+constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
 
 // Eight channels of every fourth place from `address` on, `step` bytes from one to the next, as an mma takes them:
@@ -278,18 +280,18 @@ void convgen_depthwise_bands(
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }
-    #pragma unroll 1
+#pragma unroll 1
     for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
       const int tile_p = tile / COLUMN_TILES * TILE_P;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
       u32 held[P_SETS * Q_SETS * 4][4];  // results of the first 8 channels
-    #pragma unroll 1
+#pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         float acc[P_SETS * Q_SETS][8][4] = {};
         // what two input rows hold, in the order of A: [set][channel][input columns]; the rows of a pair's outputs
         u32 above[P_SETS * Q_SETS][8][2 * DEPTH];
         u32 below[P_SETS * Q_SETS][8][2 * DEPTH];
-        #pragma unroll
+#pragma unroll
         for (int set = 0; set < P_SETS * Q_SETS; ++set) {
           int at = slot * CHUNK_ROWS + (tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair);
           if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
@@ -297,13 +299,13 @@ void convgen_depthwise_bands(
           const u32 source = base + at * ROW_BYTES + first * PIXEL_BYTES + channel * 2 + half * 16;
           load_pairs(below[set], source, PIXEL_BYTES);
         }
-    #pragma unroll 1
+#pragma unroll 1
         for (int r = 0; r < R; ++r) {
-    #pragma unroll
+#pragma unroll
           for (int i = 0; i < P_SETS * Q_SETS * 8 * 2 * DEPTH; ++i) {
             above[i / (16 * DEPTH)][i / (2 * DEPTH) % 8][i % (2 * DEPTH)] = below[i / (16 * DEPTH)][i / (2 * DEPTH) % 8][i % (2 * DEPTH)];
           }
-          #pragma unroll
+#pragma unroll
           for (int set = 0; set < P_SETS * Q_SETS; ++set) {
             int at = slot * CHUNK_ROWS + (tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair) + r + 1;
             if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
@@ -313,11 +315,11 @@ void convgen_depthwise_bands(
           }
           u32 band[8][2 * DEPTH];
           load_pairs(band, filters + r * (CHANNELS / 8 * ENTRIES * 16) + half * (ENTRIES * 16), 16);
-    #pragma unroll
+#pragma unroll
           for (int set = 0; set < P_SETS * Q_SETS; ++set) {
-    #pragma unroll
+#pragma unroll
             for (int v = 0; v < 8; ++v) {
-    #pragma unroll
+#pragma unroll
               for (int d = 0; d < 2 * DEPTH; d += 2) {
                 const u32 a[4] = {above[set][v][d], below[set][v][d], above[set][v][d + 1], below[set][v][d + 1]};
                 const u32 b[2] = {band[v][d], band[v][d + 1]};
@@ -327,24 +329,26 @@ void convgen_depthwise_bands(
           }
         }
         u32 made[P_SETS * Q_SETS * 4][4];
-    #pragma unroll
+#pragma unroll
         for (int i = 0; i < P_SETS * Q_SETS * 4; ++i) {
           const int set = i / 4;
           const int p = first_p + tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair + i / 2 % 2;
           const int q = tile_q + (set % Q_SETS * BLOCKS + block) * 8 + column * 2 + i % 2;
           const int k = first_k + channel + half * 8;
           float v[8];
-    #pragma unroll
+#pragma unroll
           for (int e = 0; e < 8; ++e) v[e] = acc[set][e][i % 4];
           if (p < P && q < Q) {
             const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
             const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + k + 4);
-            const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-            #pragma unroll
+            const float value_b[8] = {
+                __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+                __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+                __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+#pragma unroll
             for (int i = 0; i < 8; ++i) {
               v[i] = v[i] + value_b[i];
             }
-
           }
           made[i][0] = cvt_f16x2_f32(v[0], v[1]);
           made[i][1] = cvt_f16x2_f32(v[2], v[3]);
@@ -352,26 +356,26 @@ void convgen_depthwise_bands(
           made[i][3] = cvt_f16x2_f32(v[6], v[7]);
         }
         if (half == 0) {
-    #pragma unroll
+#pragma unroll
           for (int i = 0; i < P_SETS * Q_SETS * 16; ++i) held[i / 4][i % 4] = made[i / 4][i % 4];
           continue;
         }
         // a lane has 16 channels of its pixels: two lanes write a pixel's 32 bytes together, then the other's
         const bool odd = lane % 2;
         const int k = first_k + channel + lane % 2 * 8;
-    #pragma unroll
+#pragma unroll
         for (int i = 0; i < P_SETS * Q_SETS * 4; ++i) {
           const int set = i / 4;
           const int p = first_p + tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair + i / 2 % 2;
           u32 words[2][4];
-    #pragma unroll
+#pragma unroll
           for (int e = 0; e < 4; ++e) {
             const u32 own = odd ? made[i][e] : held[i][e];
             const u32 other = __shfl_xor_sync(0xffffffff, odd ? held[i][e] : made[i][e], 1);
             words[0][e] = odd ? other : own;
             words[1][e] = odd ? own : other;
           }
-    #pragma unroll
+#pragma unroll
           for (int side = 0; side < 2; ++side) {
             const int q = tile_q + (set % Q_SETS * BLOCKS + block) * 8 + ((column & 2) + side) * 2 + i % 2;
             if (p < P && q < Q) {

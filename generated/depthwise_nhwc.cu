@@ -58,9 +58,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- kernel ----------------------------------------------------------------------------------
-// y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
+// y[n, p, q, k] = sum over r, s of x[n, in_h, in_w, k] * w[k, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 1
+// Epilogue:
 //   y = clamp(acc + b, 0, 6)
 constexpr int R = 3;
 constexpr int S = 3;
@@ -73,12 +74,12 @@ constexpr int TILE_P = 2;
 constexpr int TILE_Q = 4;
 constexpr int ROWS = 5;
 constexpr int COLUMNS = 9;
-constexpr int P_TILES = 28;
-constexpr int Q_TILES = 14;
-constexpr int PATCHES = 3136;
+constexpr int P_TILES = 28;  // down an image
+constexpr int Q_TILES = 14;  // across
+constexpr int PATCHES = 3136;  // of all images
 constexpr int COLUMN_STEP = 64;  // elements of x from one column to the next
 
-// A block has SLICES-th part of the channels.
+// A block has one of SLICES slices of the channels.
 constexpr int SLICES = 1;
 constexpr int CHANNELS = 64;
 constexpr int PITCH = 68;  // of a tap's filters in shared memory
@@ -111,7 +112,7 @@ void convgen_depthwise_nhwc(
   float filter[R * S][VECTOR];
 #pragma unroll
   for (int tap = 0; tap < R * S; ++tap) {
-    filter[tap][0] = __uint_as_float(ld_shared_u32(filters + (tap * PITCH) * 4));
+    filter[tap][0] = __uint_as_float(ld_shared_u32(filters + tap * PITCH * 4));
     filter[tap][1] = __uint_as_float(ld_shared_u32(filters + (tap * PITCH + 1) * 4));
   }
 
@@ -136,16 +137,16 @@ void convgen_depthwise_nhwc(
         for (int v = 0; v < INPUTS; ++v) row[j][v] = value[v];
       }
       // output row a has this input row under tap r
-      #pragma unroll
+#pragma unroll
       for (int a = 0; a < TILE_P; ++a) {
         const int r = i - a * 2;
         if (r < 0 || r >= R) continue;
-      #pragma unroll
+#pragma unroll
         for (int s = 0; s < S; ++s) {
           const float (&factor)[VECTOR] = filter[r * S + s];
-      #pragma unroll
+#pragma unroll
           for (int b = 0; b < TILE_Q; ++b) {
-      #pragma unroll
+#pragma unroll
             for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b * 2 + s][v];
           }
         }
@@ -162,12 +163,11 @@ void convgen_depthwise_nhwc(
         for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
         const u64 raw_b_0 = *reinterpret_cast<const u64*>(operand_b + k);
         const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < 2; ++i) {
           v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
         }
         *reinterpret_cast<u32*>(y + (n * 200704 + p * 3584 + q * 64 + k)) = cvt_f16x2_f32(v[0], v[1]);
-
       }
     }
   }

@@ -115,9 +115,10 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 #endif
 
 // ---- kernel ----------------------------------------------------------------------------------
-// y[n, p, q, k] = sum over r, s of x[n, h, w, k] w[k, r, s]
+// y[n, p, q, k] = sum over r, s of x[n, in_h, in_w, k] * w[k, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
+// Epilogue:
 //   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
@@ -128,7 +129,7 @@ constexpr int VECTOR = 4;  // output channels of a thread
 constexpr int INPUTS = 4;  // input channels of a thread
 constexpr int CONSUMERS = 256;  // threads; a producer's warp comes after them
 
-// A block has SLICES-th part of the channels, and of its bands a run.
+// A block has one of SLICES slices of the channels, and a run of its bands.
 constexpr int SLICES = 1;
 constexpr int CHANNELS = 144;
 constexpr int STRIP = 28;  // output columns of a band
@@ -149,13 +150,14 @@ constexpr int PITCH = 148;  // of a tap's filters in shared memory
 
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 PIXEL_BYTES = 288;
-constexpr u32 ROW_BYTES = 30 * PIXEL_BYTES;
+constexpr u32 ROW_BYTES = 30 * PIXEL_BYTES;  // the padding of x included
 constexpr int CHUNK_ROWS = 2;
 constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
 constexpr int CHUNKS = 2;  // that a band reads
 constexpr int STAGES = 4;  // chunks in the ring
 constexpr u32 FILTERS = STAGES * CHUNK_BYTES;
-constexpr u32 FULL_BARRIERS = FILTERS + 5328;
+constexpr u32 FILTER_BYTES = 5328;
+constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
 
 extern "C" __global__ __launch_bounds__(288, 1)
@@ -238,7 +240,7 @@ void convgen_depthwise_stream(
   float filter[R * S][VECTOR];
 #pragma unroll
   for (int tap = 0; tap < R * S; ++tap) {
-    const Vec4 words0 = ld_shared_v4_u32(filters + (tap * PITCH) * 4);
+    const Vec4 words0 = ld_shared_v4_u32(filters + tap * PITCH * 4);
     filter[tap][0] = __uint_as_float(words0.x);
     filter[tap][1] = __uint_as_float(words0.y);
     filter[tap][2] = __uint_as_float(words0.z);
@@ -255,57 +257,61 @@ void convgen_depthwise_stream(
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }
-    #pragma unroll 1
+#pragma unroll 1
     for (int tile = lane; tile < TILES && lane < LANES; tile += LANES) {
       const int tile_p = tile / COLUMN_TILES * TILE_P;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
       float acc[TILE_P][TILE_Q][VECTOR] = {};
-    #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
         int at = slot * CHUNK_ROWS + tile_p + i;
         if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
         float row[COLUMNS][INPUTS];
-    #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           const u32 source = base + at * ROW_BYTES + (tile_q + j) * PIXEL_BYTES + k_in_slice * 2;
           const u64 raw_0 = ld_shared_u64(source);
-          const float value[4] = {cvt_f32_f16(f16(u32(raw_0))), cvt_f32_f16(f16(u32(raw_0) >> 16)), cvt_f32_f16(f16(u32(raw_0 >> 32))), cvt_f32_f16(f16(u32(raw_0 >> 32) >> 16))};
-    #pragma unroll
+          const float value[4] = {
+              cvt_f32_f16(f16(u32(raw_0))), cvt_f32_f16(f16(u32(raw_0) >> 16)),
+              cvt_f32_f16(f16(u32(raw_0 >> 32))), cvt_f32_f16(f16(u32(raw_0 >> 32) >> 16))};
+#pragma unroll
           for (int v = 0; v < INPUTS; ++v) row[j][v] = value[v];
         }
         // output row a has this input row under tap r
-        #pragma unroll
+#pragma unroll
         for (int a = 0; a < TILE_P; ++a) {
           const int r = i - a;
           if (r < 0 || r >= R) continue;
-        #pragma unroll
+#pragma unroll
           for (int s = 0; s < S; ++s) {
             const float (&factor)[VECTOR] = filter[r * S + s];
-        #pragma unroll
+#pragma unroll
             for (int b = 0; b < TILE_Q; ++b) {
-        #pragma unroll
+#pragma unroll
               for (int v = 0; v < VECTOR; ++v) acc[a][b][v] += factor[v] * row[b + s][v];
             }
           }
         }
       }
-    #pragma unroll
+#pragma unroll
       for (int a = 0; a < TILE_P; ++a) {
         const int p = first_p + tile_p + a;
-    #pragma unroll
+#pragma unroll
         for (int b = 0; b < TILE_Q; ++b) {
           const int q = strip_q + tile_q + b;
           float v[VECTOR];
-    #pragma unroll
+#pragma unroll
           for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
           const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
-          const float value_b[4] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w)};
-          #pragma unroll
+          const float value_b[4] = {
+              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+              __uint_as_float(raw_b_0.w)};
+#pragma unroll
           for (int i = 0; i < 4; ++i) {
             v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
           }
-          *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) = u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
-
+          *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) =
+              u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
         }
       }
     }

@@ -68,15 +68,15 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product for each 2 joined groups: gemm_m are output pixels, gemm_n 16 output channels,
-// gemm_k taps and 16 input channels; a factor of w is zero where its two channels are of different groups.
+// gemm_k taps and 16 input channels (w is zero between channels of different groups), where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int P = 28;
 constexpr int Q = 28;
 constexpr int TILE_P = 7;  // output rows of a block
 constexpr int PIXELS = TILE_P * Q;
-constexpr int P_TILES = 4;
-constexpr int TILES = 32;
+constexpr int P_TILES = 4;  // down an image
+constexpr int TILES = 32;  // of all images
 constexpr int SLICES = 16;  // of the channels; a block has one
 constexpr int IN_CHANNELS = 16;  // of joined groups
 constexpr int OUT_CHANNELS = 16;
@@ -104,7 +104,7 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 // Starts copying the patch of a tile.
 __device__ __forceinline__ void load_patch(const f16* __restrict__ source, u32 patch, int tile) {
   const int n = tile / P_TILES;
-  const int top = tile % P_TILES * TILE_P * 1 - 1;
+  const int top = tile % P_TILES * TILE_P - 1;
   int row = threadIdx.x / 60;
   int column = threadIdx.x / 2 % PATCH_COLUMNS;
   int chunk = threadIdx.x % 2;
@@ -175,7 +175,7 @@ void convgen_implicit_gemm_cardinality(
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int at = min(pixel + i * 16 + lane % 16, PIXELS - 1);
-        window[i] = patch + (at / Q * 1 * PATCH_COLUMNS + at % Q * 1) * PITCH + joined * (IN_CHANNELS * 2) + lane / 16 * 16;
+        window[i] = patch + (at / Q * PATCH_COLUMNS + at % Q) * PITCH + joined * (IN_CHANNELS * 2) + lane / 16 * 16;
       }
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap) {
@@ -184,7 +184,7 @@ void convgen_implicit_gemm_cardinality(
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             u32 a[4];
-            ldmatrix_x4(a, window[i] + (tap / 3 * 1 * PATCH_COLUMNS + tap % 3 * 1) * PITCH + k * 32);
+            ldmatrix_x4(a, window[i] + (tap / 3 * PATCH_COLUMNS + tap % 3) * PITCH + k * 32);
 #pragma unroll
             for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][k][j]);
           }
@@ -202,8 +202,8 @@ void convgen_implicit_gemm_cardinality(
           float v[RUN];
 #pragma unroll
           for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-          *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) = u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
-
+          *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
+              u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
         }
       }
     }

@@ -66,7 +66,7 @@ __device__ __forceinline__ u32 cvt_tf32_f32(float v) {
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside.
+// gemm_k taps, channels inside, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int GEMM_M = 6272;
@@ -132,7 +132,7 @@ struct XReader {
     const int thread = threadIdx.x;
     const int k_offset = r * 1792 + s * 64 + c;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 1; ++i) {
       const int row = thread / 4;
       const bool inside = (taps[i] & wanted) == wanted;
@@ -166,7 +166,7 @@ struct WReader {
   __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile) {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 1; ++i) {
       const int row = thread / 4;
       cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, 16);
@@ -201,7 +201,7 @@ void convgen_implicit_gemm_f32(
   const int first_m = blockIdx.x / TILES_N * TILE_M;
   const int first_n = blockIdx.x % TILES_N * TILE_N;
   const int slice = blockIdx.z;
-  partial += slice * 401408ll;
+  partial += slice * 401408ll;  // elements of y
 
   XReader x_reader;
   x_reader.start(first_m, slice * (K_STEPS * 16));
@@ -257,7 +257,7 @@ void convgen_implicit_gemm_f32(
       u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
       // f32 factors as sums of two tf32 numbers
       u32 a_rest[ROWS][4];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS * 4; ++i) {
         u32& factor = a[i / 4][i % 4];
         const float whole = __uint_as_float(factor);
@@ -265,16 +265,16 @@ void convgen_implicit_gemm_f32(
         a_rest[i / 4][i % 4] = cvt_tf32_f32(whole - __uint_as_float(factor));
       }
       u32 b_rest[COLUMNS][2];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < COLUMNS * 2; ++i) {
         u32& factor = b[i / 2][i % 2];
         const float whole = __uint_as_float(factor);
         factor = cvt_tf32_f32(whole);
         b_rest[i / 2][i % 2] = cvt_tf32_f32(whole - __uint_as_float(factor));
       }
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-      #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           mma_m16n8k8_f32_tf32_tf32(acc[i][j], a_rest[i], b[j]);
           mma_m16n8k8_f32_tf32_tf32(acc[i][j], a[i], b_rest[j]);
@@ -298,8 +298,8 @@ void convgen_implicit_gemm_f32(
       float v[RUN];
 #pragma unroll
       for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-
+      *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{
+          __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
     }
   }
 }
@@ -310,7 +310,7 @@ void convgen_implicit_gemm_f32_reduce(
     const float* __restrict__ partial,
     float* __restrict__ y
 ) {
-  constexpr int SIZE = 401408;
+  constexpr int SIZE = 401408;  // elements of y
   const int offset = (blockIdx.x * 256 + threadIdx.x) * 4;
   if (offset >= SIZE) return;
   float sum[4] = {};
@@ -322,6 +322,6 @@ void convgen_implicit_gemm_f32_reduce(
   float v[4];
 #pragma unroll
   for (int e = 0; e < 4; ++e) v[e] = sum[e];
-  *reinterpret_cast<Vec4*>(y + offset) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-
+  *reinterpret_cast<Vec4*>(y + offset) = Vec4{
+      __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
 }

@@ -95,14 +95,14 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
-// counted in 32-bit words.
+// counted in 32-bit words, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 3
 constexpr int GEMM_N = 64;
 constexpr int TILE_M = 512;
 constexpr int TILE_N = 64;
-constexpr int IMAGE_TILES = 25;
-constexpr int TILES = 200;
+constexpr int IMAGE_TILES = 25;  // of an image's pixels
+constexpr int TILES = 200;  // of all images
 constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int THREADS = 256;
@@ -201,7 +201,7 @@ void convgen_implicit_gemm_first_layer(
       for (int e = 0; e < 2; ++e) {
         if (line < LINES && u32(word * 2 - shift_of(phase) + e) < RUN_ELEMENTS) mask |= 0xffffu << e * 16;
       }
-      const u32 row = line * 1;
+      const u32 row = line;
       st_shared_v2_u32(shared + TABLE + at * 8, line < LINES ? row * PITCH + word * 4 : 0, mask);
     }
   }
@@ -248,9 +248,9 @@ void convgen_implicit_gemm_first_layer(
         b[j][0] = pair[0], b[j][1] = pair[1];
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-      #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           mma_m16n8k16_f32_f16_f16(acc[i][j], a[i], b[j]);
         }
@@ -265,15 +265,16 @@ void convgen_implicit_gemm_first_layer(
       const int at = lane_m + i * 8;
       if (at >= P * Q) continue;
       const int gemm_m = image * (P * Q) + at;
-      #pragma unroll
+#pragma unroll
       for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
         const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
         if (gemm_n >= GEMM_N) continue;
         float v[RUN];
-      #pragma unroll
+#pragma unroll
         for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-        *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])};
-
+        *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+            cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
+            cvt_f16x2_f32(v[6], v[7])};
       }
     }
   }

@@ -113,15 +113,16 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
-// counted in 32-bit words.
+// counted in 32-bit words, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p * 2 + r - 3
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q * 2 + s - 3
+// Epilogue:
 //   y = relu(acc + b)
 constexpr int GEMM_N = 64;
 constexpr int TILE_M = 256;
 constexpr int TILE_N = 64;
-constexpr int IMAGE_TILES = 49;
-constexpr int TILES = 392;
+constexpr int IMAGE_TILES = 49;  // of an image's pixels
+constexpr int TILES = 392;  // of all images
 constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int THREADS = 512;
@@ -171,7 +172,7 @@ __device__ __forceinline__ void load_patch(const f16* __restrict__ source, u32 p
 
 // Bytes from a window's first line to another of its lines.
 __device__ __forceinline__ constexpr u32 line_offset(int line) {
-  return line * 1 * PITCH;
+  return line * PITCH;
 }
 
 // This lane's word of the four that a quad of lanes takes from place `place` of gemm_k on.  `window` is where the lane's
@@ -289,22 +290,26 @@ void convgen_implicit_gemm_first_layer_wgmma(
         const int at = lane_m + i * 8;
         if (at >= P * Q) continue;
         const int gemm_m = image * (P * Q) + at;
-        #pragma unroll
+#pragma unroll
         for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
           const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
           if (gemm_n >= GEMM_N) continue;
           float v[RUN];
-        #pragma unroll
+#pragma unroll
           for (int e = 0; e < RUN; ++e) v[e] = acc[(j * RUN + e) / 2 * 4 + i * 2 + e % 2];
           const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
           const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
-          const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-          #pragma unroll
+          const float value_b[8] = {
+              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+              __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+              __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+#pragma unroll
           for (int i = 0; i < 8; ++i) {
             v[i] = fmaxf(v[i] + value_b[i], 0.0f);
           }
-          *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])};
-
+          *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+              cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
+              cvt_f16x2_f32(v[6], v[7])};
         }
       }
     }

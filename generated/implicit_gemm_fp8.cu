@@ -76,9 +76,10 @@ __device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside.
+// gemm_k taps, channels inside, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
+// Epilogue:
 //   y = gelu(acc * scale)
 constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 128;
@@ -143,7 +144,7 @@ struct XReader {
     const int thread = threadIdx.x;
     const int k_offset = r * 3584 + s * 128 + c;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 64;
       const bool inside = (taps[i] & wanted) == wanted;
@@ -177,7 +178,7 @@ struct WReader {
   __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile) {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 64;
       cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, 16);
@@ -265,9 +266,9 @@ void convgen_implicit_gemm_fp8(
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
       u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-      #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           mma_m16n8k32_f32_e4m3_e4m3(acc[i][j], a[i], b[j]);
         }
@@ -290,12 +291,13 @@ void convgen_implicit_gemm_fp8(
 #pragma unroll
       for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
       const float value_scale = operand_scale[0];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         v[i] = gelu(v[i] * value_scale);
       }
-      *reinterpret_cast<Vec4*>(y + (gemm_m * 128 + gemm_n)) = Vec4{cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7])};
-
+      *reinterpret_cast<Vec4*>(y + (gemm_m * 128 + gemm_n)) = Vec4{
+          cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),
+          cvt_bf16x2_f32(v[6], v[7])};
     }
   }
 }

@@ -67,7 +67,7 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels of a group,
-// gemm_k taps, channels inside.
+// gemm_k taps, channels inside, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 constexpr int GEMM_M = 6272;
@@ -119,7 +119,7 @@ struct XReader {
       in_h[i] = p - 1;
       in_w[i] = q - 1;
     }
-    const int first_chunk = 0 * 8;
+    const int first_chunk = 0;
     c = first_chunk;
     s = 0;
     r = 0;
@@ -138,11 +138,11 @@ struct XReader {
 #pragma unroll
       for (int e = 0; e < 8; e += 8) {
         const int k_offset = r * 28 + s + c * 784;
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < 1; ++i) {
           const bool inside = u32(in_h[i] + r) < 28 && u32(in_w[i] + s) < 28;
           const bf16* p = source + offset[i] + k_offset;
-        #pragma unroll
+#pragma unroll
           for (int part = 0; part < 8; ++part) {
             u32& word = held[i][j][(e + part) / 2];
             const u32 bits = inside ? u32(p[part * 784]) : 0;
@@ -164,7 +164,7 @@ struct XReader {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const u32 (&words)[4] = held[i][j];
-        st_shared_v4_u32(tile + slot(row, 0 + j * 1), Vec4{words[0], words[1], words[2], words[3]});
+        st_shared_v4_u32(tile + slot(row, j), Vec4{words[0], words[1], words[2], words[3]});
       }
     }
   }
@@ -193,10 +193,10 @@ struct WReader {
   // Loads this step's tile into registers, and moves on to the next step.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
     const int k_offset = rs + c * 9;
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bf16* p = source + offset[i] + k_offset;
-    #pragma unroll
+#pragma unroll
       for (int part = 0; part < 8; ++part) {
         u32& word = held[i][0][part / 2];
         const u32 bits = u32(p[part * 9]);
@@ -303,9 +303,9 @@ void convgen_implicit_gemm_grouped(
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
       u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-      #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           mma_m16n8k16_f32_bf16_bf16(acc[i][j], a[i], b[j]);
         }
@@ -327,8 +327,9 @@ void convgen_implicit_gemm_grouped(
       float v[RUN];
 #pragma unroll
       for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(y + ((gemm_m / 784) * 200704 + group * 50176 + gemm_n * 784 + gemm_m % 784)) = Vec4{cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7])};
-
+      *reinterpret_cast<Vec4*>(y + ((gemm_m / 784) * 200704 + group * 50176 + gemm_n * 784 + gemm_m % 784)) = Vec4{
+          cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),
+          cvt_bf16x2_f32(v[6], v[7])};
     }
   }
 }

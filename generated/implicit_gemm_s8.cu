@@ -73,9 +73,10 @@ __device__ __forceinline__ s8 cvt_s8_f32(float v) {
 
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
-// gemm_k taps, channels inside.
+// gemm_k taps, channels inside, where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
+// Epilogue:
 //   y = max(acc * scale + b, 0)
 constexpr int GEMM_M = 6272;
 constexpr int GEMM_N = 128;
@@ -140,7 +141,7 @@ struct XReader {
     const int thread = threadIdx.x;
     const int k_offset = r * 3584 + s * 128 + c;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 8 + i * 32;
       const bool inside = (taps[i] & wanted) == wanted;
@@ -173,7 +174,7 @@ struct WReader {
   __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile) {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
-    #pragma unroll
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = thread / 8 + i * 32;
       cp_async_16(tile + slot(row, thread % 8), source + offset[i] + k_offset, 16);
@@ -262,9 +263,9 @@ void convgen_implicit_gemm_s8(
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
       u32 (&b)[COLUMNS][2] = column_fragments[k % 2];
-      #pragma unroll
+#pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-      #pragma unroll
+#pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
           mma_m16n8k32_s32_s8_s8(acc[i][j], a[i], b[j]);
         }
@@ -288,16 +289,23 @@ void convgen_implicit_gemm_s8(
       for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
       const Vec4 raw_scale_0 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n);
       const Vec4 raw_scale_1 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n + 4);
-      const float value_scale[8] = {__uint_as_float(raw_scale_0.x), __uint_as_float(raw_scale_0.y), __uint_as_float(raw_scale_0.z), __uint_as_float(raw_scale_0.w), __uint_as_float(raw_scale_1.x), __uint_as_float(raw_scale_1.y), __uint_as_float(raw_scale_1.z), __uint_as_float(raw_scale_1.w)};
+      const float value_scale[8] = {
+          __uint_as_float(raw_scale_0.x), __uint_as_float(raw_scale_0.y), __uint_as_float(raw_scale_0.z),
+          __uint_as_float(raw_scale_0.w), __uint_as_float(raw_scale_1.x), __uint_as_float(raw_scale_1.y),
+          __uint_as_float(raw_scale_1.z), __uint_as_float(raw_scale_1.w)};
       const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
       const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
-      const float value_b[8] = {__uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z), __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y), __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-      #pragma unroll
+      const float value_b[8] = {
+          __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+          __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+          __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         v[i] = fmaxf(v[i] * value_scale[i] + value_b[i], 0.0f);
       }
-      *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) = u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 | u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
-
+      *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
+          u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |
+          u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
     }
   }
 }

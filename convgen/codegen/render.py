@@ -15,6 +15,7 @@ from convgen.resources import cache_directory, directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
+_INDENTED_DIRECTIVE = re.compile(r"^[ \t]+#", re.MULTILINE)
 _SYNTAX: dict[str, Any] = {
     "trim_blocks": True,
     "lstrip_blocks": True,
@@ -50,6 +51,8 @@ def environment() -> jinja2.Environment:
         **_SYNTAX,
     )
     env.filters["format_c"] = str.format
+    env.filters["times"] = lambda factor: f" * {factor}" if factor != 1 else ""
+    env.filters["plus"] = lambda term: f" {'+' if term > 0 else '-'} {abs(term)}" if term else ""
     return env
 
 
@@ -118,4 +121,6 @@ def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
 
 
 def _tidy(text: str) -> str:
-    return _BLANK_RUN.sub("\n\n", _TRAILING.sub("\n", text)).strip() + "\n"
+    """No blanks at the ends of lines, no runs of blank lines, directives at the margin."""
+    text = _INDENTED_DIRECTIVE.sub("#", _TRAILING.sub("\n", text))
+    return _BLANK_RUN.sub("\n\n", text).strip() + "\n"

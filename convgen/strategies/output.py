@@ -29,6 +29,7 @@ from convgen.strategies import lowering
 PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 WORD = 4
 VECTOR_BYTES = 16  # the widest load or store of a thread
+LINE = 100  # characters of generated text before it is indented
 #: C text of a 4-byte element's bits, by its type and the accumulator's.
 WHOLE_WORDS = {
     ("f32", "f32"): "__float_as_uint({0})",
@@ -243,13 +244,29 @@ def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str
     for start in range(0, len(words), VECTOR_BYTES // WORD):
         vector = words[start : start + VECTOR_BYTES // WORD]
         at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
-        value = {
-            1: lambda v: v[0],
-            2: lambda v: f"u64({v[1]}) << 32 | {v[0]}",
-            4: lambda v: "Vec4{" + ", ".join(v) + "}",
-        }[len(vector)](vector)
-        lines.append(f"*reinterpret_cast<{ACCESS[WORD * len(vector)]}*>({at}) = {value};")
+        target = f"*reinterpret_cast<{ACCESS[WORD * len(vector)]}*>({at}) = "
+        if len(vector) == 1:
+            lines.append(f"{target}{vector[0]};")
+        elif len(vector) == 2:
+            lines += _broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
+        else:
+            lines += _broken(f"{target}Vec4{{", vector, ", ", "};")
     return tuple(lines)
+
+
+def _broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[str]:
+    """The parts between head and tail: on one line, or as many on each as it has room for."""
+    whole = head + separator.join(parts) + tail
+    if len(whole) <= LINE:
+        return [whole]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1] + separator + part) <= LINE - 4:
+            lines[-1] += separator + part
+        else:
+            lines[-1] += separator.rstrip()
+            lines.append(part)
+    return [head.rstrip(), *(f"    {line}" for line in lines[:-1]), f"    {lines[-1]}{tail}"]
 
 
 def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "", accumulator: str = "f32") -> list[str]:
@@ -271,7 +288,7 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
         at = pointer if start == 0 else f"{pointer} + {start // size}"
         raws.append(f"raw_{name.removeprefix('value_')}_{start // width}")
         lines.append(f"const {access} {raws[-1]} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
-    return [*lines, _decode_run(dtype, name, raws, width, run, accumulator)]
+    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
 
 
 #: C text that loads so many bytes of shared memory.
@@ -287,11 +304,11 @@ def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: 
         raws.append(f"raw_{start // width}")
         at = address if start == 0 else f"{address} + {start}"
         lines.append(f"const {ACCESS[width]} {raws[-1]} = {SHARED_LOADS[width]}({at});")
-    return [*lines, _decode_run(dtype, name, raws, width, run, accumulator)]
+    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
 
 
-def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> str:
-    """The line that makes `name[run]` of loaded vectors of `width` bytes."""
+def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> list[str]:
+    """The lines that make `name[run]` of loaded vectors of `width` bytes."""
     size = DTYPES[dtype].bytes
     words = [word for raw in raws for word in _parts(raw, width)]
     values = []
@@ -299,7 +316,7 @@ def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int
         word, bits = words[i * size // WORD], 8 * (i * size % WORD)
         shifted = f"{word} >> {bits}" if bits else word
         values.append(_decode(dtype, shifted, accumulator))
-    return f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{{', '.join(values)}}};"
+    return _broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
 
 
 def _parts(name: str, width: int) -> Sequence[str]:

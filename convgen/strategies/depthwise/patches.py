@@ -23,7 +23,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.elementwise import element, epilogue_formulas, fprop_pointers, window_formulas
 from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
@@ -243,6 +243,18 @@ def _element_map(problem: ConvProblem) -> IndexMap:
     return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
 
 
+def formulas(problem: ConvProblem) -> list[str]:
+    """What a depthwise convolution is, for comments."""
+    sp, m = problem.spatial, problem.k_per_group
+    x = element("x", ("n", *sp.input, "k" if m == 1 else f"k / {m}"))
+    product = f"{x} * {element('w', ('k', *sp.filter))}"
+    return [
+        f"{element('y', ('n', *sp.output, 'k'))} = sum over {', '.join(sp.filter)} of {product}, where",
+        *window_formulas(problem),
+        *epilogue_formulas(problem),
+    ]
+
+
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
     run = channel_run(problem)
     vector = int(options.get("vector", 1))
@@ -288,7 +300,7 @@ def source(plan: Plan) -> str:
         rows=layout.axes[0],
         columns=layout.axes[1],
         launch=plan.launches[0],
-        formulas=window_formulas(problem),
+        formulas=formulas(problem),
         pointers=fprop_pointers(problem),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulate].c_type,

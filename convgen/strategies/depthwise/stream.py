@@ -26,8 +26,8 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import cost, lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.depthwise.patches import channel_run, run_result
-from convgen.strategies.elementwise import Pointer, fprop_pointers, window_formulas
+from convgen.strategies.depthwise.patches import channel_run, formulas, run_result
+from convgen.strategies.elementwise import Pointer, fprop_pointers
 from convgen.strategies.hopper import launch_registers
 from convgen.strategies.kernels import persistent
 from convgen.targets import Target
@@ -596,7 +596,7 @@ def source(plan: Plan) -> str:
         columns=columns,
         guards=guards,
         launch=plan.launches[0],
-        formulas=window_formulas(problem),
+        formulas=formulas(problem),
         pointers=_pointers(problem),
         accumulator=lowering.ACCUMULATORS[accumulate].c_type,
         filter_type="u16" if layout.bands else lowering.ACCUMULATORS[accumulate].c_type,

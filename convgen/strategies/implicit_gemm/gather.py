@@ -16,7 +16,14 @@ from convgen.ir.plan import Launch, Param, Plan, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering, output
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import Pointer, factor_pointers, fprop_pointers, result_pointers, window_formulas
+from convgen.strategies.elementwise import (
+    Pointer,
+    epilogue_formulas,
+    factor_pointers,
+    fprop_pointers,
+    result_pointers,
+    window_formulas,
+)
 from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
@@ -376,7 +383,7 @@ def source(plan_: Plan) -> str:
         columns=along,
         pixel_dims=output.pixel_dims(problem),
         order_doc=ORDER_DOCS[config.order],
-        formulas=window_formulas(problem),
+        formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
         row_mmas=layout.warp_rows // ROWS,
         col_mmas=layout.warp_columns // COLUMNS,
         run=run,

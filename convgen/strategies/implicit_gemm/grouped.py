@@ -22,7 +22,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.elementwise import epilogue_formulas, fprop_pointers, window_formulas
 from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import advance
@@ -338,7 +338,7 @@ def source(plan_: Plan) -> str:
         rows=layout.axes[0],
         columns=layout.axes[1],
         launch=plan_.launches[0],
-        formulas=window_formulas(problem),
+        formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
         pointers=fprop_pointers(problem),
         index=index,
         bits_type=element.c_type if element.is_float else output.ACCESS[element.bytes],

@@ -27,7 +27,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering, output
 from convgen.strategies.base import Obstacle, Options
-from convgen.strategies.elementwise import fprop_pointers, window_formulas
+from convgen.strategies.elementwise import epilogue_formulas, fprop_pointers, window_formulas
 from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, K_BYTES
 from convgen.strategies.implicit_gemm.reader import LEAST_ASYNC_BYTES, advance
@@ -386,7 +386,7 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
         "layout": layout,
         "window": layout.window,
         "launch": plan_.launches[0],
-        "formulas": window_formulas(problem),
+        "formulas": [*window_formulas(problem), *epilogue_formulas(problem)],
         "pointers": fprop_pointers(problem),
         "index": index,
         "bits_type": bits_type,
