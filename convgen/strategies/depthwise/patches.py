@@ -167,22 +167,13 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseC
 
 
 def _configs(problem: ConvProblem, options: Options) -> list[DepthwiseConfig]:
-    """Those that are taken to fit a thread's registers; where the window is too wide for any, the smallest."""
+    """Those that are taken to fit a thread's registers: with few channels a thread, where the window is wide."""
     most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
     vectors = [int(options["vector"])] if "vector" in options else [v for v in (8, 4, 2, 1) if v <= most]
-    stated = {"tile.p", "tile.q", "vector"} <= set(options)
-    tried: list[tuple[int, DepthwiseConfig]] = []
-    for some in (vectors[:2], vectors[2:]):  # the narrower ones where they must be
-        tried += _with_registers(problem, options, some)
-        if fitting := [c for registers, c in tried if stated or registers <= MOST_REGISTERS]:
-            return fitting
-    fewest = min(registers for registers, _ in tried)
-    return [c for registers, c in tried if registers == fewest]
+    return list(_fitting(problem, options, vectors[:2])) or list(_fitting(problem, options, vectors[2:]))
 
 
-def _with_registers(
-    problem: ConvProblem, options: Options, vectors: Sequence[int]
-) -> Iterator[tuple[int, DepthwiseConfig]]:
+def _fitting(problem: ConvProblem, options: Options, vectors: Sequence[int]) -> Iterator[DepthwiseConfig]:
     rows, columns = axes(problem)
     ps = [int(options["tile.p"])] if "tile.p" in options else [p for p in (1, 2, 4) if p <= rows.output]
     qs = (
@@ -196,8 +187,10 @@ def _with_registers(
             for q in qs:
                 for t in threads:
                     registers = _registers(Layout(problem, DepthwiseConfig(p, q, v, t, 1)))
+                    if registers > MOST_REGISTERS and not {"tile.p", "tile.q", "vector"} <= set(options):
+                        continue
                     blocks = int(options.get("blocks", max(1, min(8, 65536 // (t * -(-registers // 8) * 8)))))
-                    yield registers, DepthwiseConfig(p, q, v, t, blocks)
+                    yield DepthwiseConfig(p, q, v, t, blocks)
 
 
 def _registers(layout: Layout) -> int:
@@ -261,7 +254,7 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
     if run % vector or vector * problem.x.element.bytes > 16:
         message = f"vector {vector}: {run} channels are aligned neighbours"
         return [Obstacle(message, f"vector {min(run, 8)} or less", "vector")]
-    if not any(_configs(problem, options)):
+    if not _configs(problem, options):
         columns = axes(problem)[1].inputs(int(options.get("tile.q", 1)))
         message = f"the {columns} columns of x under a thread's outputs, or its outputs, do not fit its registers"
         option = next((o for o in ("tile.p", "tile.q", "vector") if o in options), "")
