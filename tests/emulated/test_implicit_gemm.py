@@ -229,5 +229,5 @@ def test_depthwise_says_where_rows_do_not_fit_registers() -> None:
     (found,) = DEPTHWISE.obstacles(far, TARGETS["sm_80"], {})
     assert "1025 columns" in found.message
     near = make("fprop", 2, 24, 24, (9, 9), (3, 3), pad=1, groups=24)
-    (found,) = DEPTHWISE.obstacles(near, TARGET, {"kernel": "patches", "tile.q": 64})
+    (found,) = DEPTHWISE.obstacles(near, TARGET, {"kernel": "patches", "tile.q": 64, "vector": 8})
     assert found.option == "tile.q"
