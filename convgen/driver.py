@@ -22,7 +22,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, closest, did_you_mean
+from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, closest, did_you_mean, listing
 from convgen.resources import directory
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.kernel import Kernel
+    from convgen.strategies.base import Obstacle
 
 #: Each pass and the record of a `Compilation` that it makes.
 PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan", "render": "source"}
@@ -174,19 +175,36 @@ class Compilation:
         return explain(self.request, plan, strategies.load_all(), self.target)
 
     def _refusals(self, error: CannotServe) -> list[Diagnostic]:
-        """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame."""
+        """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame.
+
+        What several strategies say is said once; the last that no option is to blame for tells who serves.
+        """
         spans = self.request.spans
         whole = spans.get("strategy") or spans.get("conv")
+        names: dict[Obstacle, list[str]] = {}
+        for name, obstacles in error.obstacles.items():
+            for o in obstacles:
+                names.setdefault(o, []).append(name)
+        general = [o for o in names if not (o.hint or o.option)]
+        hints = {general[-1]: self._who_serves(error)} if general else {}
         return [
             Diagnostic(
                 "E401",
-                f"{name} cannot serve {self.name}: {o.message}",
+                f"{listing(by, 'and').replace('`', '')} cannot serve {self.name}: {o.message}",
                 spans.get(f"strategy.{o.option}", whole),
-                o.hint or None,
+                hints.get(o, o.hint) or None,
             )
-            for name, obstacles in error.obstacles.items()
-            for o in obstacles
+            for o, by in names.items()
         ]
+
+    def _who_serves(self, error: CannotServe) -> str:
+        from convgen import planner, strategies
+
+        if error.obstacles.keys() >= strategies.MODULES.keys():
+            return ""
+        names = planner.serving(self.request.problem, self.target)
+        verb = "serves" if len(names) == 1 else "serve"
+        return f"{listing(names, 'and')} {verb} it" if names else "no strategy serves it"
 
 
 def load(spec: Spec) -> list[Compilation]:

@@ -71,6 +71,11 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
     return Choice(strategies.load(best), {}, reason, rejected)
 
 
+def serving(problem: ConvProblem, target: Target) -> list[str]:
+    """The names of the strategies that serve a problem."""
+    return [name for name in strategies.MODULES if not strategies.load(name).obstacles(problem, target, {})]
+
+
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
     """What the database knows, as long as it is still legal: strategies change, measurements stay."""
     tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)

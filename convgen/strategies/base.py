@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a strategy cannot serve a problem: the constraint, and what would lift it.
+    """Why a strategy cannot serve a problem: the constraint, and what would lift it, other strategies apart.
 
     `option` names the option of the strategy block that is to blame, where one is.
     """

@@ -432,9 +432,7 @@ def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
     for t in {t.dtype: t for t in problem.reads}.values():
         if t.dtype not in GEMM_TYPES:
             served = ", ".join(GEMM_TYPES)
-            found.append(
-                Obstacle(f"cuBLAS's GEMM does not take {t.dtype} ({t.name}); it takes {served}", "strategy direct does")
-            )
+            found.append(Obstacle(f"cuBLAS's GEMM does not take {t.dtype} ({t.name}); it takes {served}"))
     v = matrices(problem)
     if not v.filter_k:
         found.append(
@@ -476,7 +474,7 @@ def _slice_obstacles(problem: ConvProblem, options: Options) -> list[Obstacle]:
         found += [
             Obstacle(
                 f"cuBLAS's {problem.reads[0].dtype} GEMM wants {what} to be a multiple of {multiple}; it is {value}",
-                "more channels, or strategy direct",
+                "more channels",
             )
             for what, value in sorted({pair for g in gemms for pair in _alignments(g) if pair[1] % multiple})
         ]

@@ -73,10 +73,13 @@ def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """Element types that the target does not convert; im2col moves elements as they are."""
     if "fp8_convert" in target.features or problem.op is Op.IM2COL:
         return []
+    names: dict[str, list[str]] = {}
+    for t in (*problem.reads, problem.result, *problem.operands):
+        if t.dtype in FP8:
+            names.setdefault(t.dtype, []).append(t.name)
     return [
-        Obstacle(f"target {target} does not convert {t.dtype} ({t.name})", "sm_89 and later do")
-        for t in (*problem.reads, problem.result, *problem.operands)
-        if t.dtype in FP8
+        Obstacle(f"target {target} does not convert {dtype} ({', '.join(found)})", "sm_89 and later do")
+        for dtype, found in names.items()
     ]
 
 

@@ -202,8 +202,7 @@ def bundle_obstacle(problem: ConvProblem, options: Options) -> list[Obstacle]:
         return [Obstacle(fault, option="bundle")]
     if not bundles(problem):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no number of them has multiples of {BUNDLE_C} and {BUNDLE_K}",
-                         "strategy implicit_gemm or direct serves any groups")]  # fmt: skip
+        return [Obstacle(f"{size}: no number of them has multiples of {BUNDLE_C} and {BUNDLE_K}")]
     return []
 
 

@@ -198,13 +198,12 @@ class TmaPatch:
         if problem.op is not Op.FPROP:
             no(f"op {problem.op} is not served, fprop alone")
         if problem.rank == 3:
-            no("3 spatial dims: one or two alone", "strategy tma_im2col serves three")
+            no("3 spatial dims: one or two alone")
         found += prepare.bundle_obstacle(problem, options)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
-            no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}",
-               "strategy implicit_gemm or direct serves any stride")  # fmt: skip
+            no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if problem.taps == 1:
-            no("a filter of one tap has nothing to reuse", "strategy tma_im2col serves it")
+            no("a filter of one tap has nothing to reuse")
         if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
             no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
         if y.dtype not in ("f16", "bf16") or problem.accumulate != "f32":
@@ -216,7 +215,7 @@ class TmaPatch:
             no(f"a pixel of {y.name} is {problem.k * y.element.bytes} bytes (k={problem.k})",
                f"k must be a multiple of {ROW_ALIGNMENT // y.element.bytes}")  # fmt: skip
         if y.size >= 2**31 or x.size >= 2**31:
-            no("a tensor of 2^31 elements or more", "strategy tma_im2col or direct")
+            no("a tensor of 2^31 elements or more")
         if found:
             return found
         config = choose(problem, target, options)
@@ -384,7 +383,7 @@ def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> li
         no(
             f"patches, weights and chunks take {size.total} bytes of shared memory; "
             f"{target} has {target.shared_bytes_per_block}",
-            "fewer pixels, stages or consumers, streamed weights; with many channels strategy tma_im2col serves better",
+            "fewer pixels, stages or consumers, streamed weights",
             "pixels",
         )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -289,6 +290,29 @@ def test_check_says_why_no_strategy_serves_every_convolution(capsys):
     out = capsys.readouterr().out
     for name in ("first", "second"):
         assert f"tma_im2col cannot serve {name}: target sm_80 has no wgmma" in out
+
+
+def test_who_serves_instead_is_said_and_true(capsys):
+    Path("layer.conv").write_text(SPEC.replace("pad 1", "pad 1 op dgrad").replace("direct", "auto"))
+    assert main(["check", "layer.conv", "--only", "first", "--strategy", "depthwise"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("error[E401]: depthwise cannot serve first: ") == 2
+    (hint,) = re.findall(r"hint: (.*)", out)
+    assert hint == "`im2col` and `direct` serve it"
+    for name in ("im2col", "direct"):
+        assert main(["check", "layer.conv", "--only", "first", "--strategy", name]) == 0
+
+
+def test_what_several_strategies_say_is_said_once(capsys):
+    Path("layer.conv").write_text(SPEC.replace("f16", "e4m3").replace("direct", "auto"))
+    assert main(["check", "layer.conv", "--only", "first"]) == 1
+    out = capsys.readouterr().out
+    assert "tma_im2col and tma_patch cannot serve first: target sm_80 has no wgmma" in out
+    assert (
+        "depthwise, implicit_gemm, im2col and direct cannot serve first: target sm_80 does not convert e4m3 (x, w, y)"
+    ) in out
+    reasons = re.findall(r"cannot serve first: (.*)", out)
+    assert len(reasons) == len(set(reasons))
 
 
 def test_explain_shows_formulas_roofline_strategies_and_plan(capsys):

@@ -58,14 +58,11 @@ class Depthwise(KernelStrategy):
             found.append(Obstacle(message, hint, option))
 
         if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
+            no(f"op {problem.op} is not served, fprop alone")
         if problem.groups != problem.c:
-            no(
-                f"groups {problem.groups} of {problem.c} channels: each channel must be a group",
-                "strategy implicit_gemm",
-            )
+            no(f"groups {problem.groups} of {problem.c} channels: each channel must be a group")
         if problem.rank > 2:
-            no("three spatial dims are not served", "strategy implicit_gemm or direct")
+            no("three spatial dims are not served")
         if problem.output_pixels >= MOST_PIXELS:
             no(f"{problem.output_pixels} output pixels do not fit 32 bits")
         return found

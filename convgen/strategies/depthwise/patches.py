@@ -182,12 +182,14 @@ def _fitting(problem: ConvProblem, options: Options, vectors: Sequence[int]) -> 
         else sorted({min(q, columns.output) for q in (1, 2, 4, 5, 7, 8)})
     )
     threads = [int(options["threads"])] if "threads" in options else [128, 256]
+    stated = {"tile.p", "tile.q", "vector"} <= set(options)
     for v in vectors:
         for p in ps:
             for q in qs:
                 for t in threads:
                     registers = _registers(Layout(problem, DepthwiseConfig(p, q, v, t, 1)))
-                    if registers > MOST_REGISTERS and not {"tile.p", "tile.q", "vector"} <= set(options):
+                    # what is stated in full goes beyond the estimate, not beyond what sums alone take
+                    if (p * q * v if stated else registers) > MOST_REGISTERS:
                         continue
                     blocks = int(options.get("blocks", max(1, min(8, 65536 // (t * -(-registers // 8) * 8)))))
                     yield DepthwiseConfig(p, q, v, t, blocks)
@@ -258,12 +260,12 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
         columns = axes(problem)[1].inputs(int(options.get("tile.q", 1)))
         message = f"the {columns} columns of x under a thread's outputs, or its outputs, do not fit its registers"
         option = next((o for o in ("tile.p", "tile.q", "vector") if o in options), "")
-        return [Obstacle(message, "a smaller tile, or strategy implicit_gemm or direct", option)]
+        return [Obstacle(message, "a smaller tile", option)]
     layout = Layout(problem, choose(problem, target, options))
     if layout.shared_bytes > target.shared_bytes_per_block and not layout.planes:
         channels = layout.slice_vectors * layout.config.vector
         message = f"filters of {channels} channels take {layout.shared_bytes} bytes"
-        return [Obstacle(message, "strategy direct serves it")]
+        return [Obstacle(message)]
     return []
 
 

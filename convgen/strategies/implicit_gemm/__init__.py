@@ -62,7 +62,7 @@ class ImplicitGemm(KernelStrategy):
         math_ = str(options.get("math", maths(x.dtype)[0]))
         row = MMAS.get((x.dtype, math_))
         if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served, fprop alone", "strategy direct or im2col serves it")
+            no(f"op {problem.op} is not served, fprop alone")
         if x.dtype != w.dtype and not {x.dtype, w.dtype} <= MIXED:
             no(f"types {x.dtype} x {w.dtype}: the factors must have one type, or both be fp8")
         if math_ not in maths(x.dtype):

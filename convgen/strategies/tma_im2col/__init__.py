@@ -39,7 +39,7 @@ class TmaIm2col:
         if "wgmma" not in target.features:
             no(f"target {target} has no wgmma", "target sm_90a has it")
         if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served yet, fprop alone", "strategy direct or im2col serves it")
+            no(f"op {problem.op} is not served, fprop alone")
         found += prepare.bundle_obstacle(problem, options)
         if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
             no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
@@ -48,8 +48,7 @@ class TmaIm2col:
         if problem.y.dtype not in ("f16", "bf16", "f32"):
             no(f"output type {problem.y.dtype}: f16, bf16 or f32")
         if problem.output_pixels + LARGEST_TILE >= 2**31:
-            no(f"{problem.output_pixels} output pixels do not fit 32 bits, counted by whole tiles",
-               "strategy direct counts in 64")  # fmt: skip
+            no(f"{problem.output_pixels} output pixels do not fit 32 bits, counted by whole tiles")
         if problem.op is Op.FPROP:
             found += map_obstacles(problem)
         if not found:

@@ -50,10 +50,7 @@ def map_obstacles(problem: ConvProblem) -> list[Obstacle]:
     for axis, taps in zip(tma_axes(problem), problem.filter, strict=True):
         if axis.element_stride > MAX_ELEMENT_STRIDE:
             found.append(
-                Obstacle(
-                    f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}",
-                    "strategy implicit_gemm or direct serves any stride",
-                )
+                Obstacle(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
             )
         for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
             if not limits.corner_low <= corner <= limits.corner_high:
@@ -61,7 +58,7 @@ def map_obstacles(problem: ConvProblem) -> list[Obstacle]:
                     Obstacle(
                         f"the im2col box's {name} corner on {axis.dim} is {corner}; "
                         f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
-                        "less padding or dilation, or strategy implicit_gemm or direct",
+                        "less padding or dilation",
                     )
                 )
         furthest = axis.offset(taps - 1)
@@ -69,7 +66,7 @@ def map_obstacles(problem: ConvProblem) -> list[Obstacle]:
             found.append(
                 Obstacle(
                     f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
-                    "a smaller dilation, or strategy implicit_gemm or direct",
+                    "a smaller dilation",
                 )
             )
     return found
