@@ -24,7 +24,7 @@ from convgen.ir.index_map import (
     tma_axes,
 )
 from convgen.ir.integer import Ranges, count_operations
-from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step, TensorMap
+from convgen.ir.plan import Plan, TensorMap
 from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target
 
@@ -331,7 +331,7 @@ def _plan(plan: Plan) -> list[Table]:
     if plan.reason:
         rows.append(("reason", plan.reason))
     rows += [("note", n) for n in plan.notes]
-    rows += [(f"step {i}", _step(s)) for i, s in enumerate(plan.steps, 1)]
+    rows += [(f"step {i}", str(s)) for i, s in enumerate(plan.steps, 1)]
     rows += [("workspace", f"{w.name}, {_si(w.bytes, 'B')}") for w in plan.workspaces]
     tables = [Table(f"Plan for {plan.target}", ("", ""), tuple(rows))]
     maps = [(p.name, p.map) for launch in plan.launches for p in launch.params if p.map]
@@ -339,23 +339,6 @@ def _plan(plan: Plan) -> list[Table]:
         header = ("map", "of", "mode", "extents", "strides in bytes", "element strides", "box", "swizzle")
         tables.append(Table("Tensor maps, innermost dim first", header, tuple((n, *_map(m)) for n, m in maps)))
     return tables
-
-
-def _step(step: Step) -> str:
-    match step:
-        case Launch():
-            grid = " x ".join(map(str, step.grid))
-            parts = [f"launch {step.entry}: {grid} blocks of {step.block} threads", f"{step.shared_bytes} B shared"]
-            if step.persistent:
-                parts.append(f"persistent, {step.blocks_per_sm} a multiprocessor")
-            if step.cluster > 1:
-                parts.append(f"clusters of {step.cluster}")
-            return ", ".join(parts)
-        case Gemm():
-            batch = f", {step.batch} of them" if step.batch > 1 else ""
-            return f"matrix product {step.c} = {step.a} {step.b}: {step.m} x {step.n} x {step.k}{batch}"
-        case Fill():
-            return f"fill {step.buffer} with zeros"
 
 
 def _map(m: TensorMap) -> tuple[str, ...]:

@@ -19,6 +19,7 @@
 // digest   adf65756fa5f432c
 // strategy depthwise mma: 4x32 pixels by 16 channels a warp, bands of 4x56 pixels by 48 channels, 4 chunks of rows, 96 threads, 2 blocks a multiprocessor
 // target   sm_90a
+// launch   convgen_depthwise_bands: blocks of 128 threads, 2 a multiprocessor and at most 224, in multiples of 2, 148256 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -19,6 +19,7 @@
 // digest   26f29b5e9abc3907
 // strategy depthwise 2x4 pixels by 2 channels a thread, 256 threads, 2 blocks a multiprocessor
 // target   sm_80
+// launch   convgen_depthwise_nhwc: blocks of 256 threads, 2 a multiprocessor and at most 392, 2448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -19,6 +19,7 @@
 // digest   ccc0b521408a1a2a
 // strategy depthwise fma: 2x4 pixels by 4 channels a thread, bands of 2x28 pixels by 144 channels, 4 chunks of rows, 256 threads, 1 block a multiprocessor
 // target   sm_90a
+// launch   convgen_depthwise_stream: blocks of 288 threads, 1 a multiprocessor and at most 448, 74640 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

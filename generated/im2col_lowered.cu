@@ -16,6 +16,7 @@
 // digest   0f4638641cf62412
 // strategy im2col method gather, workspace_mb 256
 // target   sm_80
+// launch   convgen_im2col_lowered: 75 blocks of 256 threads
 
 using u16 = unsigned short;
 using u32 = unsigned int;

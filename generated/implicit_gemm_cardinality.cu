@@ -15,6 +15,7 @@
 // digest   fd3cb924c731469c
 // strategy implicit_gemm grouped: 7 output rows by 1 joined group, 2 warps each, 1 patch, 6 blocks a multiprocessor
 // target   sm_80
+// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 a multiprocessor and at most 512, in multiples of 16, 12960 bytes of shared memory
 // non-finite values of x spread among joined groups
 
 using u8 = unsigned char;

@@ -15,6 +15,8 @@
 // digest   3fbac9eddf398b23
 // strategy implicit_gemm gather: tile 64x64x16, 2x4 warps, 4 stages, channel_first, tf32x3, gemm_k in 2 slices
 // target   sm_80
+// launch   convgen_implicit_gemm_f32: 98 x 1 x 2 blocks of 256 threads, 32768 bytes of shared memory
+// launch   convgen_implicit_gemm_f32_reduce: 392 blocks of 256 threads
 
 using u8 = unsigned char;
 using u16 = unsigned short;

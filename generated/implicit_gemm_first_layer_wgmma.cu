@@ -19,6 +19,7 @@
 // digest   9fc85cac78c2cb06
 // strategy implicit_gemm rows_wgmma: tile 256x64, 4 warpgroups, 2 patches, 1 block a multiprocessor
 // target   sm_90a
+// launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, 1 a multiprocessor and at most 392, 56672 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

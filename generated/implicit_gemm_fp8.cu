@@ -19,6 +19,7 @@
 // digest   ef36f3f114a5fdc6
 // strategy implicit_gemm gather: tile 128x128x64, 4x2 warps, 3 stages, channel_first
 // target   sm_89
+// launch   convgen_implicit_gemm_fp8: 49 blocks of 256 threads, 49152 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

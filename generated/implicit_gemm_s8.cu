@@ -20,6 +20,7 @@
 // digest   49869063d14d20bb
 // strategy implicit_gemm gather: tile 64x128x128, 2x4 warps, 3 stages, channel_first
 // target   sm_80
+// launch   convgen_implicit_gemm_s8: 98 blocks of 256 threads, 73728 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -15,6 +15,7 @@
 // digest   da79197606f28ec0
 // strategy tma_im2col tile 128x96x32, 4 stages, 2 cooperative consumers, channels_inner, 3 k steps a stage
 // target   sm_90a
+// launch   convgen_tma_im2col_1d: blocks of 384 threads, 1 a multiprocessor and at most 64, 189536 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

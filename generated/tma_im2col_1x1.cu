@@ -15,6 +15,7 @@
 // digest   b2c8d261f44ced6a
 // strategy tma_im2col tile 128x256x64, 2 stages, 2 cooperative consumers, channels_inner
 // target   sm_90a
+// launch   convgen_tma_im2col_1x1: blocks of 384 threads, 1 a multiprocessor and at most 196, 132160 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -20,6 +20,7 @@
 // digest   5978da73744d5a2a
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner
 // target   sm_90a
+// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, 1 a multiprocessor and at most 224, 165984 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -15,6 +15,7 @@
 // digest   da46b378c5a6fbbd
 // strategy tma_im2col tile 128x40x64, 4 stages, 2 cooperative consumers, taps_inner
 // target   sm_90a
+// launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, 1 a multiprocessor and at most 14, 87136 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

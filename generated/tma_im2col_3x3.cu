@@ -20,6 +20,7 @@
 // digest   eb7a2532582d6165
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner, k split over 4 blocks
 // target   sm_90a
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 a multiprocessor and at most 104, in clusters of 4, 197728 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

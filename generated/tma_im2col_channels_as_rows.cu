@@ -19,6 +19,7 @@
 // digest   50f673290e33ee9b
 // strategy tma_im2col tile 96x128x64, 7 stages, 2 cooperative consumers, channels_inner, m runs over channels
 // target   sm_90a
+// launch   convgen_tma_im2col_channels_as_rows: blocks of 384 threads, 1 a multiprocessor and at most 132, 226448 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

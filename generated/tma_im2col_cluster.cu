@@ -15,6 +15,7 @@
 // digest   b084601e7877097e
 // strategy tma_im2col tile 192x128x64, 4 stages, 3 cooperative consumers, channels_inner, 2 blocks share x, 2 pixel tiles together
 // target   sm_90a
+// launch   convgen_tma_im2col_cluster: blocks of 512 threads, 1 a multiprocessor and at most 132, in clusters of 2, 214120 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

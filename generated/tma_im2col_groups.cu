@@ -15,6 +15,8 @@
 // digest   ebad1018175f06aa
 // strategy tma_im2col tile 128x32x32, 2 stages, 2 cooperative consumers, channels_inner, 3 k steps a stage, 8 groups as one
 // target   sm_90a
+// launch   convgen_tma_im2col_groups_prepare: 18 blocks of 256 threads
+// launch   convgen_tma_im2col_groups: blocks of 384 threads, 1 a multiprocessor and at most 52, 78912 bytes of shared memory
 // prepares w from k r s c to k r s c, 4 channels of 32, zeros for the other groups', 73728 bytes of workspace
 // zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 

@@ -15,6 +15,8 @@
 // digest   be8e8be40a58e11b
 // strategy tma_im2col tile 128x64x16, 4 stages, 2 cooperative consumers, channels_inner, 3 k steps a stage
 // target   sm_90a
+// launch   convgen_tma_im2col_nchw_prepare: 72 blocks of 256 threads, 16384 bytes of shared memory
+// launch   convgen_tma_im2col_nchw: blocks of 384 threads, 1 a multiprocessor and at most 64, 108640 bytes of shared memory
 // prepares x from n c h w to n h w c, 5 channels of zeros, 131072 bytes of workspace
 // prepares w from k c r s to k r s c, 5 channels of zeros, 9216 bytes of workspace
 
@@ -221,7 +223,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < 1 * tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += 256) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;
@@ -258,7 +260,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
       const int at = first + i * 256;
       // the tile's channels are one run
       if (at < loads && at * vector < (channels - c0) * columns) {
-        held[i] = (source)[at];
+        held[i] = source[at];
       }
     }
 #pragma unroll
@@ -273,7 +275,7 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
   }
   __syncthreads();
 #pragma unroll 4
-  for (int at = threadIdx.x; at < 1 * tile_columns; at += 256) {
+  for (int at = threadIdx.x; at < tile_columns; at += 256) {
     const int c = 0;
     const int column = at;
     const int pixel = column0 + column;

@@ -19,6 +19,7 @@
 // digest   6c3e6e5a9a9e5830
 // strategy tma_im2col tile 128x128x64, 6 stages, 2 pingpong consumers, channels_inner
 // target   sm_90a
+// launch   convgen_tma_im2col_odd_channels: blocks of 384 threads, 1 a multiprocessor and at most 170, 230528 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -21,6 +21,7 @@
 // digest   418bc708425bbc2a
 // strategy tma_im2col tile 64x128x64, 6 stages, 2 pingpong consumers, channels_inner
 // target   sm_90a
+// launch   convgen_tma_im2col_pingpong: blocks of 384 threads, 1 a multiprocessor and at most 784, 181376 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -15,6 +15,7 @@
 // digest   4583f5df1eebbcb8
 // strategy tma_im2col tile 64x64x64, 8 stages, 1 cooperative consumer, channels_inner, k split over 4 blocks
 // target   sm_90a
+// launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 a multiprocessor and at most 224, in clusters of 4, 148632 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -19,6 +19,8 @@
 // digest   469cb9cae8f7116a
 // strategy tma_im2col tile 128x160x64, 5 stages, 2 cooperative consumers, channels_inner, k steps shared evenly
 // target   sm_90a
+// launch   convgen_tma_im2col_stream_k: 132 blocks of 384 threads, 201840 bytes of shared memory
+// launch   convgen_tma_im2col_stream_k_finish: 131 x 2 blocks of 128 threads
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -216,7 +218,7 @@ constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
 constexpr int k_steps = r_extent * s_extent * channel_blocks;
-constexpr int blocks = 132;
+constexpr int blocks = 132;  // that share the k steps of all tiles
 constexpr int all_steps = m_tiles * n_tiles * k_steps;
 constexpr int rows = 64;  // of a tile, for each consumer
 

@@ -15,6 +15,7 @@
 // digest   504129b9c9e43d42
 // strategy tma_im2col tile 128x64x16, 4 stages, 2 pingpong consumers, channels_inner, 7 k steps a stage
 // target   sm_90a
+// launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, 1 a multiprocessor and at most 784, 205920 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -17,13 +17,15 @@
 //   }
 //
 // digest   e51fa487e2ef75a4
-// strategy tma_patch 112 pixels x 64 channels over 64, strips of 75, 2 pingpong consumers, 1 patches a ring, all weights resident, m runs over channels
+// strategy tma_patch 112 pixels x 64 channels over 64, strips of 75, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
 // target   sm_90a
+// launch   convgen_tma_patch_few_channels: blocks of 384 threads, 1 a multiprocessor and at most 3696, 179240 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -209,9 +211,9 @@ constexpr u32 patch_bytes = 50176;
 constexpr u32 patch_box_bytes = 49280;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 16;
+constexpr int chunk_pixels = 16;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 2048;
-constexpr u32 chunks = weights + 73728;
+constexpr u32 chunks = weights + 73728;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
@@ -238,7 +240,7 @@ extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_patch_few_channels(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap w_map,
-    u16* __restrict__ y,
+    f16* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
   extern __shared__ u8 shared_memory[];

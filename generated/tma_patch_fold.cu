@@ -20,6 +20,7 @@
 // digest   992dc391f9a6bbb4
 // strategy tma_patch 112 pixels x 64 channels over 16, strips of 28, 2 pingpong consumers, 2 patches a ring, all weights resident, m runs over channels, 4 groups as one, 4 output rows as channels
 // target   sm_90a
+// launch   convgen_tma_patch_fold: blocks of 384 threads, 1 a multiprocessor and at most 512, in multiples of 8, 132168 bytes of shared memory
 // zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 
 using u8 = unsigned char;
@@ -186,7 +187,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // A block's output channels are of one group, and its patches hold that group's input channels.
 // A tile's channels are those of 4 output rows: l counts them as one row, and what they read in common is multiplied
 // once for all, by filters that lie a row further down for each, between zeros.
-// A stride makes a patch of phases: each holds every stride-th pixel of x, and the taps that fall on those.
+// So many rows make a stride, and a stride makes a patch of phases: each holds every stride-th pixel of x, and the taps that fall on those.
 //
 // Epilogue: y = relu(acc + b + z)
 
@@ -223,9 +224,9 @@ constexpr u32 patch_bytes = 22528;
 constexpr u32 patch_box_bytes = 21120;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 16;
+constexpr int chunk_pixels = 16;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 2048;
-constexpr u32 chunks = weights + 36864;
+constexpr u32 chunks = weights + 36864;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 
@@ -255,7 +256,7 @@ void convgen_tma_patch_fold(
     const __grid_constant__ TensorMap x_map_5,
     const __grid_constant__ TensorMap x_map_6,
     const u16* __restrict__ w,
-    u16* __restrict__ y,
+    f16* __restrict__ y,
     const float* __restrict__ operand_b,
     const f16* __restrict__ operand_z
 ) {

@@ -15,6 +15,8 @@
 // digest   62b280aadcdbdb29
 // strategy tma_patch 32 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over channels
 // target   sm_90a
+// launch   convgen_tma_patch_nchw_prepare: 80 blocks of 256 threads, 16384 bytes of shared memory
+// launch   convgen_tma_patch_nchw: blocks of 384 threads, 1 a multiprocessor and at most 56, 156776 bytes of shared memory
 // prepares x from n c h w to n h w c, 200704 bytes of workspace
 // prepares w from k c r s to k r s c, 73728 bytes of workspace
 
@@ -22,6 +24,7 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -328,9 +331,9 @@ constexpr u32 patch_bytes = 12288;
 constexpr u32 patch_box_bytes = 11520;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 32;
+constexpr int chunk_pixels = 32;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 4096;
-constexpr u32 chunks = weights + 73728;
+constexpr u32 chunks = weights + 73728;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
@@ -349,7 +352,7 @@ extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_patch_nchw(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap w_map,
-    u16* __restrict__ y
+    f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;

@@ -15,11 +15,13 @@
 // digest   d45dfab7fc73e2de
 // strategy tma_patch 64 pixels x 32 channels over 16, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over pixels
 // target   sm_90a
+// launch   convgen_tma_patch_pixels: blocks of 384 threads, 1 a multiprocessor and at most 128, 71784 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using bf16 = unsigned short;  // upper half of a float's bits
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -195,9 +197,9 @@ constexpr u32 patch_bytes = 6144;
 constexpr u32 patch_box_bytes = 5184;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 64;
+constexpr int chunk_pixels = 64;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 4096;
-constexpr u32 chunks = weights + 25600;
+constexpr u32 chunks = weights + 25600;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
@@ -216,7 +218,7 @@ extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_patch_pixels(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap w_map,
-    u16* __restrict__ y
+    bf16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;

@@ -19,6 +19,7 @@
 // digest   e473588136d1c6ef
 // strategy tma_patch 192 pixels x 128 channels over 64, 3 images, 2 cooperative consumers, 3 patches a ring, weights 4 taps ahead, m runs over channels
 // target   sm_90a
+// launch   convgen_tma_patch_streamed: blocks of 384 threads, 1 a multiprocessor and at most 44, in multiples of 4, 166000 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -225,9 +226,9 @@ constexpr u32 patch_bytes = 27648;
 constexpr u32 patch_box_bytes = 24576;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 64;
+constexpr int chunk_pixels = 64;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 8192;
-constexpr u32 chunks = weights + 65536;
+constexpr u32 chunks = weights + 65536;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
@@ -257,7 +258,7 @@ extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_patch_streamed(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap w_map,
-    u16* __restrict__ y,
+    f16* __restrict__ y,
     const f16* __restrict__ operand_z
 ) {
   extern __shared__ u8 shared_memory[];

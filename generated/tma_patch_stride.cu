@@ -13,13 +13,15 @@
 //   }
 //
 // digest   c1ad17be75b567c7
-// strategy tma_patch 64 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 1 patches a ring, all weights resident, m runs over channels
+// strategy tma_patch 64 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
 // target   sm_90a
+// launch   convgen_tma_patch_stride: blocks of 384 threads, 1 a multiprocessor and at most 112, 197672 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -199,9 +201,9 @@ constexpr u32 patch_bytes = 53248;
 constexpr u32 patch_box_bytes = 49920;  // of a patch, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * patch_bytes;
-constexpr int chunk_pixels = 64;
+constexpr int chunk_pixels = 64;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 8192;
-constexpr u32 chunks = weights + 73728;
+constexpr u32 chunks = weights + 73728;  // bytes of weights
 constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
@@ -221,7 +223,7 @@ void convgen_tma_patch_stride(
     const __grid_constant__ TensorMap x_map_6,
     const __grid_constant__ TensorMap x_map_7,
     const __grid_constant__ TensorMap w_map,
-    u16* __restrict__ y
+    f16* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from convgen.codegen import ptx
-from convgen.ir.plan import Plan
+from convgen.ir.plan import Launch, Plan
 from convgen.resources import cache_directory, directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
@@ -79,12 +79,19 @@ def render(template: str, plan: Plan, **values: Any) -> str:
         plan=plan,
         problem=plan.problem,
         spec=str(plan.problem).splitlines(),
+        launches=_launches(plan),
         ptx=[ptx.render_function(env, name) for name in names],
         types=_types_used(env, body + helpers, plan),
         helpers=helpers,
         body=body.strip(),
     )
     return _tidy(text)
+
+
+def _launches(plan: Plan) -> list[Launch]:
+    """Those that stand alone: slices launch the same kernels time and again."""
+    entries = [launch.entry for launch in plan.launches]
+    return [launch for launch in plan.launches if entries.count(launch.entry) == 1]
 
 
 def _called(text: str) -> set[str]:

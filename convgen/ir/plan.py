@@ -72,6 +72,20 @@ class Launch:
     multiple_of: int = 1  # a persistent kernel's blocks come in multiples of this
     dependent: bool = False  # launch with programmatic stream serialization
 
+    def __str__(self) -> str:
+        blocks = f"blocks of {self.block} threads"
+        if self.persistent:
+            parts = [f"{blocks}, {self.blocks_per_sm} a multiprocessor and at most {prod(self.grid)}"]
+        else:
+            parts = [f"{' x '.join(map(str, self.grid)).removesuffix(' x 1').removesuffix(' x 1')} {blocks}"]
+        if self.multiple_of > 1:
+            parts.append(f"in multiples of {self.multiple_of}")
+        if self.cluster > 1:
+            parts.append(f"in clusters of {self.cluster}")
+        if self.shared_bytes:
+            parts.append(f"{self.shared_bytes} bytes of shared memory")
+        return f"{self.entry}: {', '.join(parts)}"
+
 
 @dataclass(frozen=True)
 class Gemm:
@@ -103,12 +117,19 @@ class Gemm:
     batch: int = 1
     beta: float = 0.0
 
+    def __str__(self) -> str:
+        batch = f", {self.batch} of them" if self.batch > 1 else ""
+        return f"matrix product {self.c} = {self.a} {self.b}: {self.m} x {self.n} x {self.k}{batch}"
+
 
 @dataclass(frozen=True)
 class Fill:
     """Set a buffer's bytes to zero (before an atomic scatter, say)."""
 
     buffer: str
+
+    def __str__(self) -> str:
+        return f"fill {self.buffer} with zeros"
 
 
 @dataclass(frozen=True)

@@ -112,9 +112,10 @@ class TmaPatchConfig:
         weights = f"weights {self.weight_stages} taps ahead" if self.weight_stages else "all weights resident"
         bundle = f", {self.bundle} groups as one" if self.bundle > 1 else ""
         bundle += f", {self.fold} output rows as channels" if self.fold > 1 else ""
+        patches = f"{self.stages} patch{'es' if self.stages > 1 else ''} a ring"
         return (
             f"{self.pixels} pixels x {self.channels} channels over {self.k}, {where}, {self.consumers} "
-            f"{self.schedule} consumer{'s' if self.consumers > 1 else ''}, {self.stages} patches a ring, {weights}, "
+            f"{self.schedule} consumer{'s' if self.consumers > 1 else ''}, {patches}, {weights}, "
             f"m runs over {self.rows}{bundle}"
         )
 
