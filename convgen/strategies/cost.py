@@ -64,28 +64,11 @@ class PatchRates:
     apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
 
 
-@dataclass(frozen=True)
-class StreamRates:
-    """Those of depthwise's stream, which ordinary loads and stores share with the arithmetic."""
-
-    start: float = 1.2
-    latency: float = 1020.0  # cycles from asking for a chunk to its arrival
-    issue: float = 1.19  # cycles of a scheduler an instruction
-    alone: float = 1.95  # cycles of a warp an instruction, where it waits for its own results
-    mma_alone: float = 6.3  # the same around mmas
-    band: float = 149.0  # cycles of waiting and signalling, a band
-    filter: float = 2.1  # cycles an element that a thread brings
-    sm_bytes: float = 46.5  # a cycle, that one multiprocessor can take
-    part: float = 1.26  # of the memory's time, where sectors are written in parts
-    memory: float = 3.91e6
-
-
 H200 = Rates()
 H200_PATCH = PatchRates()
-H200_STREAM = StreamRates()
 
 
-def _over(time: float, memory: float) -> float:
+def over(time: float, memory: float) -> float:
     """The larger of two times, rounded where they are close: neither overlaps the other perfectly."""
     return (time**4 + memory**4) ** 0.25
 
@@ -139,19 +122,19 @@ def im2col_time(
     own_steps = math.ceil(steps / split)
     # of a tile: its multiplying and its storing, and the bytes of device memory that go with each
     share = 1 / max(units / sms, 1) / r.memory
-    main = _over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / merge) / CYCLES, reads * share)
+    main = over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / merge) / CYCLES, reads * share)
     epilogue = r.store * m * n * _storing(r, y_pitch) / split
     if split > 1:
         epilogue += r.split + r.split_store * m * n * (split - 1) / split
-    alone = main + _over(epilogue, writes * share)
+    alone = main + over(epilogue, writes * share)
     # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
     busy = alone if split > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + writes) * share)
     if stream:
         parts = r.finish + r.part * m * n
-        return _over(units / sms * busy + epilogue + parts + r.start, (reads + writes) / r.memory + r.start)
+        return over(units / sms * busy + epilogue + parts + r.start, (reads + writes) / r.memory + r.start)
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
     time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
-    return _over(time + r.start, (reads + writes) / r.memory + r.start)
+    return over(time + r.start, (reads + writes) / r.memory + r.start)
 
 
 def patch_time(
@@ -189,24 +172,4 @@ def patch_time(
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
-    return _over(latency + patch + prologue + time + r.start, (reads + writes) / memory + r.start)
-
-
-def stream_time(
-    *, bands: int, blocks: int, rounds: int, warps: int, instructions: float, mma: bool, chunk_bytes: int,
-    chunks: int, ahead: int, filter_loads: int, bytes: int, part_sectors: bool, rates: StreamRates = H200_STREAM,
-) -> float:  # fmt: skip
-    """Microseconds of a depthwise kernel whose blocks, `blocks` on a multiprocessor, make `bands` each:
-    `rounds` tiles of `instructions` by each of `warps`; `chunks` of `chunk_bytes` at first and one a band, `ahead`
-    of them in flight beyond what a band reads."""
-    r = rates
-    alone = rounds * instructions * (r.mma_alone if mma else r.alone) + r.band
-    busy = rounds * instructions * warps * blocks / 4 * r.issue
-    work = max(alone, busy)
-    load = chunk_bytes * blocks / r.sm_bytes
-    # with none ahead, the next chunk waits for this band
-    each = max(work, load, (r.latency + load) / (ahead + 1)) if ahead else work + load + r.latency
-    fill = r.latency + chunks * load + filter_loads * r.filter
-    cycles = fill + (bands - 1) * each + work
-    memory = bytes / r.memory * (r.part if part_sectors else 1.0)
-    return _over(cycles / CYCLES + r.start, memory + r.start)
+    return over(latency + patch + prologue + time + r.start, (reads + writes) / memory + r.start)

@@ -106,6 +106,35 @@ def test_deeper_pipelines_take_no_more_time(strategy: str, data: st.DataObject) 
     assert NEARLY * estimate(strategy, problem, deeper) <= estimate(strategy, problem, options)
 
 
+@pytest.mark.parametrize("kernel", ("patches", "stream"))
+@settings(max_examples=25, deadline=None)
+@given(
+    c=st.sampled_from((8, 40, 96, 768)),
+    size=st.integers(7, 60),
+    filter=st.sampled_from((1, 3, 5, 7)),
+    stride=st.integers(1, 2),
+    factor=st.sampled_from((3, 5, 100)),
+    sms=st.integers(8, TARGET.sms),
+)
+def test_depthwise_estimates(kernel: str, c: int, size: int, filter: int, stride: int, factor: int, sms: int) -> None:
+    """The same of one configuration of either kernel."""
+    problem = make("fprop", 2, c, c, (size, size), (filter, filter), stride, filter // 2, groups=c)
+    assume(serves(problem, "depthwise", {"kernel": kernel}))
+    options = strategies.load("depthwise").plan(problem, TARGET, {"kernel": kernel}).config.options
+    us = estimate("depthwise", problem, options)
+    assert max(problem.min_bytes / PEAK_BYTES, 1) < us < math.inf
+    assert estimate("depthwise", resized(problem, n=factor), options) >= NEARLY * us
+    assert estimate("depthwise", problem, options, sms) >= 0.9 * us
+
+
+def test_patches_do_without_the_vectors_that_meet_in_banks() -> None:
+    """Eight channels a thread took 1.5 to 2 times as long where filters wait in shared memory (results/)."""
+    problem = make("fprop", 64, 144, 144, (56, 56), (3, 3), pad=1, groups=144)
+    tile = {"kernel": "patches", "tile.p": 4, "tile.q": 2, "threads": 256}
+    four, eight = (estimate("depthwise", problem, {**tile, "vector": v}) for v in (4, 8))
+    assert eight > 1.3 * four
+
+
 #: Of the networks in specs/: first, wide, narrow, strided and pointwise layers.
 LAYERS = {
     "few channels": make("fprop", 64, 64, 64, (224, 224), (3, 3), pad=1),

@@ -23,6 +23,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.depthwise import cost
 from convgen.strategies.elementwise import element, epilogue_formulas, fprop_pointers, window_formulas
 from convgen.strategies.kernels import persistent
 from convgen.targets import Target
@@ -31,9 +32,9 @@ from convgen.targets import Target
 MOST_REGISTER_FILTER = 40
 MOST_SLICE = 64  # channel vectors of a block
 MOST_REGISTERS = 224  # of a thread, by `_registers`
-CLOCK_MHZ = 1700
-LAUNCH_US = 1.5
-BYTES_PER_CYCLE = 2400  # of an H200's memory, read and written
+#: Channels a thread, the fastest first: with 8, lanes meet in the banks of shared memory.
+VECTORS = (4, 2, 8, 1)
+WARP, LINE = 32, 128
 
 
 @dataclass(frozen=True)
@@ -163,13 +164,15 @@ def channel_run(problem: ConvProblem) -> int:
 
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseConfig:
-    return min(_configs(problem, options), key=lambda c: cycles(problem, target, c))
+    """The cheapest, of the vector that is liked most among those that fit."""
+    found = _configs(problem, options)
+    return min((c for c in found if c.vector == found[0].vector), key=lambda c: time(problem, target, c))
 
 
 def _configs(problem: ConvProblem, options: Options) -> list[DepthwiseConfig]:
     """Those that are taken to fit a thread's registers: with few channels a thread, where the window is wide."""
     most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
-    vectors = [int(options["vector"])] if "vector" in options else [v for v in (8, 4, 2, 1) if v <= most]
+    vectors = [int(options["vector"])] if "vector" in options else [v for v in VECTORS if v <= most]
     return list(_fitting(problem, options, vectors[:2])) or list(_fitting(problem, options, vectors[2:]))
 
 
@@ -203,25 +206,27 @@ def _registers(layout: Layout) -> int:
     return c.p * c.q * c.vector + row + filters * c.vector + 36
 
 
-def cycles(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
-    """Estimated time: arithmetic, shared-memory and L1 traffic of a multiprocessor, or memory."""
+def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
+    """Microseconds, by the cost model."""
     layout, c = Layout(problem, config), config
     rows, columns = layout.axes
     loads = rows.inputs(c.p) * columns.inputs(c.q)
-    products = c.p * c.q * problem.taps * c.vector
-    conversions = loads * layout.inputs * 2
-    filters = 0 if layout.in_registers else rows.filter * c.p * columns.filter * max(1, c.vector // 4) * 4
-    vector_bytes = layout.inputs * problem.x.element.bytes
-    l1 = loads * max(1, vector_bytes * 32 / 128) + filters
-    # of one warp, on a multiprocessor with four schedulers
-    warp = max((products + conversions + 3 * loads) / 4, l1)
-    warps = layout.patches * layout.slices * layout.threads / layout.lanes / 32 / target.sms
-    resident = min(c.blocks * layout.threads / 32, max(warps, 1))
-    waves = -(-warps // resident)
-    latency = 900 + (products + conversions) * 1.2
-    setup = 800 + layout.problem.taps * layout.pitch / layout.threads * 40
-    memory = problem.min_bytes * (1 + 0.2 * (rows.inputs(c.p) / (c.p * rows.stride) - 1)) / BYTES_PER_CYCLE
-    return max(warp * warps + latency, waves * max(latency, warp * resident), memory) + setup
+    # loads of 4 filters, or of 1; lanes are `vector` words apart, so that each load takes the banks so many cycles
+    filters = 0 if layout.in_registers else c.p * problem.taps * (c.vector // 4 or c.vector)
+    products, conversions = c.p * c.q * problem.taps * c.vector, loads * layout.inputs
+    stores = c.p * c.q * (c.vector / 2 + 2)
+    load_lines = max(1, layout.inputs * problem.x.element.bytes * WARP / LINE)
+    return cost.patches_time(
+        instructions=products + conversions + 2 * loads + filters + stores,
+        lines=filters * c.vector + loads * load_lines,
+        warps=layout.threads / WARP,
+        blocks=c.blocks,
+        tiles=layout.block_rounds * layout.slices,
+        filters=problem.taps * layout.slice_vectors * c.vector / layout.threads,
+        bytes=problem.min_bytes,
+        sms=target.sms,
+        rates=cost.PATCHES,
+    )
 
 
 def run_result(problem: ConvProblem, vector: int, index: str) -> output.Result:
@@ -312,12 +317,7 @@ def source(plan: Plan) -> str:
 
 def candidates(problem: ConvProblem, target: Target, options: Options) -> list[DepthwiseConfig]:
     """Configurations worth measuring, the most promising first."""
-    return list(dict.fromkeys(sorted(_configs(problem, options), key=lambda c: cycles(problem, target, c))))
-
-
-def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
-    """By the cost model."""
-    return LAUNCH_US + cycles(problem, target, config) / CLOCK_MHZ
+    return sorted(_configs(problem, options), key=lambda c: time(problem, target, c))
 
 
 def _x_offset(problem: ConvProblem) -> str:

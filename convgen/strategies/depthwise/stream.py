@@ -23,9 +23,10 @@ from functools import cached_property, lru_cache
 from convgen.codegen.render import render
 from convgen.ir.plan import Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import cost, lowering, output
+from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.depthwise import cost
 from convgen.strategies.depthwise.patches import channel_run, formulas, run_result
 from convgen.strategies.elementwise import Pointer, fprop_pointers
 from convgen.strategies.hopper import launch_registers
@@ -519,8 +520,10 @@ def time(problem: ConvProblem, target: Target, config: StreamConfig) -> float:
         chunks=layout.chunks,
         ahead=config.stages - layout.chunks,
         filter_loads=layout.filters_a_thread,
-        bytes=problem.min_bytes,
+        reads=problem.min_bytes - problem.y.bytes,
+        writes=problem.y.bytes,
         part_sectors=bool(part),
+        rates=cost.STREAM,
     )
 
 

@@ -100,7 +100,7 @@ GATHER = GatherRates()
 def gather_time(
     *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
     stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: bool, reduced: int,
-    bytes: int, sms: int, rates: GatherRates = GATHER,
+    bytes: int, sms: int, rates: GatherRates,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
     `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded

@@ -290,6 +290,7 @@ def time(problem: ConvProblem, target: Target, config: GatherConfig) -> float:
         reduced=2 * p.y.size * 4 * c.split if c.split > 1 else 0,
         bytes=p.min_bytes,
         sms=target.sms,
+        rates=cost.GATHER,
     )
     return us * (1 + max(0, _registers(layout) - MOST_REGISTERS) / 10)
 

@@ -1,0 +1,182 @@
+"""Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
+
+    cd benchmarks/results && python ../fit_kernels.py implicit_gemm_sweep_h200.json \\
+        implicit_gemm_grouped_depthwise_h200.json bench_depthwise_grouped_n{8,64}_h200.json
+
+The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
+time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
+chooses among the measured ones over the best of them.  *Unseen*: each layer, at all its batches, is judged by rates
+that were fitted to the others.  `--no-fit` judges the rates as they stand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+from implicit_gemm import SUITES, problem
+from scipy.optimize import least_squares
+
+from convgen.bench.results import geomean
+from convgen.frontend import load
+from convgen.ir.problem import ConvProblem
+from convgen.strategies import depthwise, implicit_gemm
+from convgen.strategies.depthwise import cost as depthwise_cost
+from convgen.strategies.depthwise.stream import StreamConfig
+from convgen.strategies.implicit_gemm import cost as implicit_gemm_cost
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+LAYERS = {layer.name: layer for suite in SUITES.values() for layer in suite if layer.layout == "nhwc"}
+KERNELS = {**implicit_gemm.KERNELS, **depthwise.KERNELS}
+#: Spilled bytes a thread from which on a measurement says little about the configuration.
+MOST_SPILLS = 40
+#: What a launch takes longer alone than behind another one, for which the models stand: depthwise 3x3 112x112x32, both
+#: ways (NOTES.md).  Of stream alone: the other kernels are always launched alone.
+ALONE_US = 1.1
+#: Rates that no fit may pass: bytes of device memory a microsecond, what a launch takes at least.
+BOUNDS = {"memory": (3.0e6, 4.2e6), "start": (1.2, 3.0), "l2": (4.0e6, 12.0e6)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where a kernel's rates are, and which of them the measurements can tell (empty: all)."""
+
+    module: ModuleType
+    name: str
+    told: tuple[str, ...] = ()
+
+    @property
+    def rates(self) -> Any:
+        return getattr(self.module, self.name)
+
+    def use(self, rates: Any) -> None:
+        setattr(self.module, self.name, rates)
+
+
+MODELS = {
+    "rows": Model(implicit_gemm_cost, "MMA_LINES"),
+    "rows_wgmma": Model(implicit_gemm_cost, "WGMMA_LINES"),
+    "gather": Model(implicit_gemm_cost, "GATHER"),
+    "patches": Model(depthwise_cost, "PATCHES"),
+    "stream": Model(depthwise_cost, "STREAM", ("reads", "writes")),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    kernel: str
+    layer: str
+    n: int
+    problem: ConvProblem
+    config: Any
+    us: float
+
+    @property
+    def estimate(self) -> float:
+        return float(KERNELS[self.kernel].time(self.problem, TARGET, self.config))
+
+
+def read(paths: Iterable[Path]) -> list[Row]:
+    """Of the kernels that have rates: the candidates of `implicit_gemm.py`, and what `convgen bench` took."""
+    rows = [row for path in paths for row in json.loads(path.read_text())["rows"]]
+    return [found for row in rows for found in (_candidate(row) if "options" in row else _benched(row))]
+
+
+def _candidate(row: dict[str, Any]) -> Iterator[Row]:
+    kernel = row["options"].get("kernel", "patches" if row["strategy"] == "depthwise" else "")
+    if row["layer"] in LAYERS and kernel in MODELS and sum(row["spills"]) < MOST_SPILLS:
+        p = problem(LAYERS[row["layer"]], row["n"])
+        yield Row(kernel, row["layer"], row["n"], p, KERNELS[kernel].choose(p, TARGET, row["options"]), row["us"])
+
+
+def _benched(row: dict[str, Any]) -> Iterator[Row]:
+    """A row of `convgen bench` where it took stream, whose configuration is read back from its text."""
+    auto = row["results"]["auto"]
+    if auto["strategy"] == "depthwise":
+        math_, numbers = auto["config"].split(": ", 1)
+        p, q, vector, band, strip, slice_, stages, threads, blocks = map(int, re.findall(r"\d+", numbers))
+        config = StreamConfig(math_, p, q, vector, slice_, strip, band, stages, threads, blocks)
+        assert str(config) == auto["config"], auto["config"]
+        yield Row("stream", row["name"], row["n"], load(row["spec"])[0].problem, config, auto["us"] - ALONE_US)
+
+
+def fit(model: Model, rows: Sequence[Row]) -> None:
+    """Sets a kernel's rates to the best for these rows."""
+    rates = model.rates
+    named = {name: value for name, value in asdict(rates).items() if not model.told or name in model.told}
+    best = {(r.layer, r.n): min(o.us for o in rows if (o.layer, o.n) == (r.layer, r.n)) for r in rows}
+    weights = numpy.array([(best[r.layer, r.n] / r.us) ** 2 for r in rows])
+    start = numpy.array(list(named.values()))
+    limits = [BOUNDS.get(name, (0.0, math.inf)) for name in named]
+    scale = numpy.where(start > 0, start, 1.0)
+    low, high = (numpy.array(side) / scale for side in zip(*limits, strict=True))
+
+    def use(x: numpy.ndarray) -> None:
+        model.use(replace(rates, **dict(zip(named, (x * scale).tolist(), strict=True))))
+
+    def errors(x: numpy.ndarray) -> numpy.ndarray:
+        use(x)
+        return weights * numpy.log([r.estimate / r.us for r in rows])
+
+    inside = numpy.clip(start / scale, low + 1e-3, high - 1e-3)
+    use(least_squares(errors, inside, bounds=(low, high), loss="soft_l1", max_nfev=40).x)
+
+
+def unseen(model: Model, rows: Sequence[Row]) -> list[float]:
+    """Estimates of each row by rates that were fitted to the other layers."""
+    rates, found = model.rates, [0.0] * len(rows)
+    for layer in {row.layer for row in rows}:
+        model.use(rates)
+        fit(model, [row for row in rows if row.layer != layer])
+        for i, row in enumerate(rows):
+            if row.layer == layer:
+                found[i] = row.estimate
+    model.use(rates)
+    return found
+
+
+def report(rows: Sequence[Row], estimates: Sequence[float]) -> str:
+    layers: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for row, estimate in zip(rows, estimates, strict=True):
+        layers[row.layer, row.n].append((estimate, row.us))
+    regrets = {k: min(own)[1] / min(us for _, us in own) for k, own in layers.items() if len(own) > 1}
+    error = math.sqrt(sum(math.log(e / r.us) ** 2 for r, e in zip(rows, estimates, strict=True)) / len(rows))
+    if not regrets:
+        return f"error {error:.1%}"
+    worst = max(regrets, key=lambda layer: regrets[layer])
+    mean = geomean(regrets.values()) - 1
+    return f"error {error:.1%}, regret {mean:.1%}, at worst {regrets[worst] - 1:.1%} ({worst[0]}, n={worst[1]})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--kernel", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    parser.add_argument("--no-fit", action="store_true")
+    args = parser.parse_args()
+    rows = read(args.results)
+    for kernel in args.kernel:
+        own, model = [r for r in rows if r.kernel == kernel], MODELS[kernel]
+        if not own:
+            continue
+        print(f"{kernel}: {len(own)} rows of {len({r.layer for r in own})} layers")
+        print(f"  as in cost.py: {report(own, [r.estimate for r in own])}")
+        if not args.no_fit:
+            print(f"  unseen:        {report(own, unseen(model, own))}")
+            fit(model, own)
+            print(f"  fitted:        {report(own, [r.estimate for r in own])}")
+            print("  " + ", ".join(f"{name}={value:.4g}" for name, value in asdict(model.rates).items()))
+
+
+if __name__ == "__main__":
+    main()

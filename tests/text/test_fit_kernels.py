@@ -1,0 +1,58 @@
+"""The script that fits implicit_gemm's and depthwise's cost models to the results that are kept."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import fit_kernels
+
+RESULTS = [
+    Path(fit_kernels.__file__).parent / "results" / f"{name}_h200.json"
+    for name in ("implicit_gemm_sweep", "implicit_gemm_grouped_depthwise", "bench_depthwise_grouped_n64")
+]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[fit_kernels.Row]:
+    return fit_kernels.read(RESULTS)
+
+
+@pytest.fixture(autouse=True)
+def rates() -> Iterator[None]:
+    before = {kernel: model.rates for kernel, model in fit_kernels.MODELS.items()}
+    yield
+    for kernel, model in fit_kernels.MODELS.items():
+        model.use(before[kernel])
+
+
+@pytest.mark.parametrize("kernel", fit_kernels.MODELS)
+def test_estimates_follow_the_rates(kernel: str, rows: list[fit_kernels.Row]):
+    model, row = fit_kernels.MODELS[kernel], next(row for row in rows if row.kernel == kernel)
+    before = row.estimate
+    model.use(replace(model.rates, start=model.rates.start + 1))
+    assert row.estimate > before + 0.1
+
+
+def test_a_fit_recovers_the_rates_that_times_were_made_with(rows: list[fit_kernels.Row]):
+    model, rng = fit_kernels.MODELS["patches"], random.Random(5)
+    found = model.rates
+    model.use(replace(found, issue=1.4 * found.issue, memory=0.9 * found.memory, start=1.2 * found.start))
+    made = [replace(row, us=row.estimate * rng.uniform(0.98, 1.02)) for row in rows if row.kernel == "patches"]
+    true = model.rates
+    model.use(found)
+    fit_kernels.fit(model, made)
+    assert model.rates.issue == pytest.approx(true.issue, rel=0.05)
+    assert model.rates.memory == pytest.approx(true.memory, rel=0.05)
+
+
+def test_patches_are_chosen_well_among_what_was_measured(rows: list[fit_kernels.Row]):
+    own = [row for row in rows if row.kernel == "patches"]
+    report = fit_kernels.report(own, [row.estimate for row in own])
+    assert float(report.split("regret ")[1].split("%")[0]) < 5, report
