@@ -106,16 +106,16 @@ def _storing(rates: Rates, pitch: int) -> float:
 
 def im2col_time(
     *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
-    merge: int, split: int, cluster: int, shared: str, stream: int, tiles: int, steps: int, reads: int, writes: int,
-    x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+    merge: int, split: int, cluster: int, shared: str, stream: int, tiles: int, steps: int, products: float, reads: int,
+    writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
 ) -> float:  # fmt: skip
-    """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each, `rows` x
-    `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand `shared` once; a `stream` deals the
-    steps out evenly, and a second kernel finishes what blocks share.  `reads` and
+    """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
+    `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
+    `shared` once; a `stream` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
     `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes."""
     r = rates
     units = tiles * split
-    mma = rows / 64 * (k / 16) * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
+    mma = rows / 64 * products * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
     x_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "x"))
     load = max((x_rows + n) * k * 2 / r.l2, x_rows * r.row + n * r.weight_row) * loading(r, 2 * k, x_pitch)
     ring = (r.latency / merge + load) / max(stages - r.stages_held, 0.25)
@@ -139,7 +139,8 @@ def im2col_time(
 
 def patch_time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
-    by_channels: bool, blocks: int, box: int, weight_box: int, tiles: int, channel_tiles: int, taps: int, apart: bool,
+    by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
+    taps: int, apart: bool,
     reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: PatchRates = H200_PATCH,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_patch kernel of 2-byte elements: `blocks` patches of `box` bytes a tile, which
@@ -152,7 +153,7 @@ def patch_time(
         step = max(pixels / 2, pixels / 4 + r.shared_wait)
     else:
         step = pixels / 64 * max(channels / 2, channels / 4 + r.shared_wait)
-    mma = shares * (k / 16) * step * r.mma / CYCLES
+    mma = shares * products * step * r.mma / CYCLES
     latency = r.latency / CYCLES
     a_byte = r.row / (2 * k) * (1 + r.ragged * (x_pitch % SECTOR != 0)) / CYCLES
     patch, weights = box * a_byte, weight_box * a_byte

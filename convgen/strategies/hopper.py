@@ -44,6 +44,16 @@ def launch_registers(target: Target, threads: int, blocks: int) -> int:
     return min(target.registers_per_sm // (128 * fours) // 8 * 8, 255)
 
 
+def products(channels: int) -> int:
+    """wgmmas that multiply so many channels of 2 bytes: 16 each (PTX ISA, "wgmma.mma_async")."""
+    return -(-channels // 16)
+
+
+def mean_products(full: int, last: int, blocks: int) -> float:
+    """Of so many blocks of channels, the last of which takes fewer products."""
+    return full - (full - last) / blocks
+
+
 def memory_order(tensor: Tensor, dims: tuple[str, ...]) -> bool:
     """Whether a tensor's dims lie in this order, outermost first; it need not have all of them."""
     return tensor.dims == tuple(d for d in dims if d in tensor.dims)

@@ -35,7 +35,9 @@ from convgen.strategies.hopper import (
     SWIZZLE_FIELD,
     block_threads,
     launch_registers,
+    mean_products,
     memory_order,
+    products,
 )
 from convgen.strategies.patch import ALIGNMENT, Patch, Window, aligned, patch, windows
 from convgen.targets import Target
@@ -142,6 +144,7 @@ class Geometry:
 
     span: int
     blocks: int  # of input channels
+    last_products: int  # of 16 channels each, in the last block
     patch: Patch
     weight_box: int
     weights: int
@@ -166,7 +169,8 @@ def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
     chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
     return Geometry(
-        span, blocks, halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
+        span, blocks, products(problem.c_per_group - (blocks - 1) * config.k),
+        halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
         chunk_pixels, chunk, _shared_bytes(config, halo.bytes, weights, chunk),
     )  # fmt: skip
 
@@ -284,6 +288,7 @@ class TmaPatch:
             filter=(len(h.offsets), len(w.offsets)),
             swizzle_field=SWIZZLE_FIELD[size.span],
             loads=_loads(problem, config, size, h, w),
+            products=products(config.k),
             phases=_phase_table(size.patch, h, w),
             shift=_shift(h, w),
             group=prepare.group(problem),
@@ -417,7 +422,9 @@ def demands(problem: ConvProblem, target: Target, config: TmaPatchConfig, size: 
     return dict(
         pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.k, stages=config.stages,
         weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
-        by_channels=config.rows == "channels", blocks=size.blocks, box=size.patch.box, weight_box=size.weight_box,
+        by_channels=config.rows == "channels", blocks=size.blocks,
+        products=mean_products(products(config.k), size.last_products, size.blocks),
+        box=size.patch.box, weight_box=size.weight_box,
         tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
         apart=problem.groups > 1 and size.span <= cost.SECTOR, **cost.traffic(problem),
     )  # fmt: skip

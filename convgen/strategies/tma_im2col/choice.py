@@ -11,9 +11,19 @@ from typing import Any
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import cost, prepare
 from convgen.strategies.base import Options
+from convgen.strategies.hopper import mean_products, products
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.legality import illegal
-from convgen.strategies.tma_im2col.tiles import as_read, footprint, k_steps, m_tiles, shared_limit, tile_count
+from convgen.strategies.tma_im2col.tiles import (
+    as_read,
+    channel_blocks,
+    footprint,
+    k_steps,
+    last_products,
+    m_tiles,
+    shared_limit,
+    tile_count,
+)
 from convgen.targets import Target
 
 #: wgmma's rows of a tile, and how many consumers share them in which way, that are worth a thought.
@@ -51,7 +61,9 @@ def demands(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> di
         consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks, merge=config.merge,
         split=config.split, cluster=config.cluster, shared=config.shared, stream=config.stream,
         tiles=tile_count(problem, config),
-        steps=k_steps(problem, config.k), sms=target.sms, **cost.traffic(problem),
+        steps=k_steps(problem, config.k),
+        products=mean_products(products(config.k), last_products(problem, config), channel_blocks(problem, config.k)),
+        sms=target.sms, **cost.traffic(problem),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import fragments, prepare
-from convgen.strategies.hopper import SWIZZLE_FIELD, register_split
+from convgen.strategies.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.tiles import (
     accumulators_of,
@@ -18,6 +18,7 @@ from convgen.strategies.tma_im2col.tiles import (
     channel_blocks,
     footprint,
     is_pointwise,
+    last_products,
     pixels_together,
     plane,
     registers_of,
@@ -78,6 +79,8 @@ def source(plan: Plan) -> str:
         gemm_n=problem.k,
         group=prepare.group(problem),
         c_blocks=channel_blocks(problem, config.k),
+        products=products(config.k),
+        last_products=last_products(problem, config),
         m_tail=pixels_together(problem) % (config.m * (config.cluster if config.shared == "w" else 1)) != 0,
         x_planes=x_in_planes(problem),
         n_tail=problem.k % (config.n * (config.cluster if config.shared == "x" else 1)) != 0,

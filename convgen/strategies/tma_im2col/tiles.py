@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import prepare
-from convgen.strategies.hopper import ROW_ALIGNMENT, block_threads, launch_registers, register_split
+from convgen.strategies.hopper import ROW_ALIGNMENT, block_threads, launch_registers, products, register_split
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.targets import Target
 
@@ -89,6 +89,16 @@ def channel_blocks(problem: ConvProblem, k: int) -> int:
 def k_steps(problem: ConvProblem, k: int) -> int:
     """Steps of a tile's k loop: one tap's block of `k` channels each."""
     return problem.taps * channel_blocks(problem, k)
+
+
+def last_products(problem: ConvProblem, config: TmaIm2colConfig) -> int:
+    """Products, of 16 channels each, in the last of a tap's blocks of channels: none of what lies past them all.
+    Stages of several blocks in no such order are multiplied in full."""
+    blocks = channel_blocks(problem, config.k)
+    in_order = config.order == "channels_inner" and config.merge % blocks == 0
+    if config.merge == 1 or blocks == 1 or in_order:
+        return products(problem.c_per_group - (blocks - 1) * config.k)
+    return products(config.k)
 
 
 def k_stages(problem: ConvProblem, config: TmaIm2colConfig) -> int:
