@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from sympy import Integer
 
@@ -66,6 +67,8 @@ OPTIONS = (
     Option("workspace_mb", "cap on the workspace in MiB (default 256); larger problems go in slices", 1, 1 << 17),
 )
 DEFAULT_WORKSPACE_MB = 256
+#: Each is a call of the host's: a plan of more takes minutes to make and write, and is no help to anybody.
+MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -455,7 +458,7 @@ def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
 
 
 def _slice_obstacles(problem: ConvProblem, options: Options) -> list[Obstacle]:
-    """A cap below one slice; GEMMs that cuBLAS does not align; launches that are too large."""
+    """A cap below one slice; more steps than a plan should list; GEMMs that cuBLAS does not align."""
     config = _choose(problem, options)
     layout = _layout(problem, config.method)
     if config.slice == 0:
@@ -467,10 +470,14 @@ def _slice_obstacles(problem: ConvProblem, options: Options) -> list[Obstacle]:
                 "workspace_mb",
             )
         ]
+    steps = list(islice(_gemm_steps(problem, config, _kernels(problem, config)), MOST_STEPS + 1))
+    if len(steps) > MOST_STEPS:
+        hint = "a larger workspace_mb, or a smaller batch" if config.sliced else "a smaller batch"
+        return [Obstacle(f"the plan has more than {MOST_STEPS} launches and GEMMs", hint, "workspace_mb")]
     found = []
     multiple = GEMM_TYPES[problem.reads[0].dtype].multiple
     if multiple > 1:
-        gemms = [s for s in _gemm_steps(problem, config, _kernels(problem, config)) if isinstance(s, Gemm)]
+        gemms = [s for s in steps if isinstance(s, Gemm)]
         found += [
             Obstacle(
                 f"cuBLAS's {problem.reads[0].dtype} GEMM wants {what} to be a multiple of {multiple}; it is {value}",

@@ -151,11 +151,14 @@ def test_obstacles_say_why() -> None:
     strange = replace(plain, y=replace(plain.y, dims=("p", "n", "q", "k"), extents=(3, 2, 4, 12)))
     fp8 = make("fprop", 1, 8, 8, (4, 4), (3, 3), dtype="e4m3")
     large = make("dgrad", 1, 64, 8, (80, 80), (3, 3))
+    many = make("fprop", 300_000, 256, 64, (80, 80), (3, 3), dtype="f32")
     cases = [
         (inside, {}, "k lies inside"),
         (strange, {}, "no matrix over pixels"),
         (fp8, {}, "does not take e4m3"),
         (large, {"workspace_mb": 1}, "one image takes a workspace"),
+        (many, {"workspace_mb": 64}, "more than 10000 launches and GEMMs"),
+        (replace(many, op=Op.DGRAD), {"workspace_mb": 256}, "more than 10000 launches and GEMMs"),
         (with_types(replace(plain, op=Op.DGRAD), y="s8", w="s8"), {"method": "scatter"}, "scatter adds floats"),
         (plain, {"method": "scatter"}, "nothing to scatter"),
     ]
