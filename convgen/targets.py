@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Bytes of a multiprocessor's shared memory that every block takes besides its own.
+RESERVED_SHARED = 1024
+
 
 @dataclass(frozen=True)
 class Target:
@@ -22,6 +25,10 @@ class Target:
 
     def __str__(self) -> str:
         return self.name
+
+    def shared_limit(self, blocks: int = 1) -> int:
+        """Bytes of shared memory that each of so many blocks on a multiprocessor may have."""
+        return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - RESERVED_SHARED)
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether code for this target runs on a GPU of that compute capability."""

@@ -41,6 +41,13 @@ class Obstacle:
     option: str = ""
 
 
+class Obstacles(list[Obstacle]):
+    """Obstacles that are found one by one."""
+
+    def no(self, message: str, hint: str = "", option: str = "") -> None:
+        self.append(Obstacle(message, hint, option))
+
+
 class Strategy(Protocol):
     """A strategy may have two methods more: `candidates(problem, target)`, options worth measuring, the most
     promising first; and `estimate(problem, target, options)`, microseconds by a cost model."""

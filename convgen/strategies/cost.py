@@ -9,11 +9,16 @@ also says how far the model's choice is from the best that was measured: benchma
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+
+Config = TypeVar("Config")
 
 #: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
 CYCLES = 1755.0
@@ -66,6 +71,17 @@ class PatchRates:
 
 H200 = Rates()
 H200_PATCH = PatchRates()
+
+
+def varied(ranked: Iterable[Config], kind: Callable[[Config], object], of_a_kind: int, most: int) -> list[Config]:
+    """The first so many, at most `of_a_kind` alike: a model is surer within a kind than between kinds."""
+    found: list[Config] = []
+    alike: Counter[object] = Counter()
+    for config in ranked:
+        alike[kind(config)] += 1
+        if alike[kind(config)] <= of_a_kind:
+            found.append(config)
+    return found[:most]
 
 
 def over(time: float, memory: float) -> float:

@@ -21,9 +21,8 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies.lowering import CONVERSIONS, has_epilogue, used_body, used_operands
 
-#: Functions that load, and pack, two neighbours at once.
+#: Functions that load two neighbours at once.
 PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
-PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from convgen.ir.tensor import Tensor
 from convgen.targets import Target
 
-MAX_ELEMENT_STRIDE = 8  # of a tensor map (CUDA driver API, cuTensorMapEncodeTiled)
+#: Of a tensor map (CUDA driver API, cuTensorMapEncodeTiled): elements a side of its box, and their stride.
+MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}

@@ -45,6 +45,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "s8": Conversion("float({0})", "cvt_s8_f32({0})", "int({0})", "cvt_s8_f32(float({0}))"),
     "s32": Conversion("float({0})", "int(rintf({0}))", "{0}", "{0}"),
 }
+#: Functions that round two floats and pack them in a word.
+PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 FP8 = frozenset({"e4m3", "e5m2"})
 
 

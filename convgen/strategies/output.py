@@ -25,8 +25,6 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering
 
-#: Two floats packed in one conversion.
-PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 WORD = 4
 VECTOR_BYTES = 16  # the widest load or store of a thread
 LINE = 100  # characters of generated text before it is indented
@@ -221,8 +219,8 @@ def _words(dtype: str, run: int, accumulator: str) -> tuple[str, ...]:
     if size == WORD:
         text = WHOLE_WORDS[dtype, accumulator]
         return tuple(text.format(f"v[{i}]") for i in range(run))
-    if dtype in PACK and accumulator == "f32":
-        return tuple(f"{PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
+    if dtype in lowering.PACK and accumulator == "f32":
+        return tuple(f"{lowering.PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
     per_word, bits = WORD // size, 8 * size
     unsigned = ACCESS[size]
     return tuple(

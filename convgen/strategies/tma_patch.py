@@ -26,9 +26,10 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.strategies import cost, fragments, prepare
-from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies import cost, fragments, lowering, prepare
+from convgen.strategies.base import Obstacle, Obstacles, Option, Options
 from convgen.strategies.hopper import (
+    MAX_BOX,
     MAX_ELEMENT_STRIDE,
     REGISTERS,
     ROW_ALIGNMENT,
@@ -41,8 +42,6 @@ from convgen.strategies.hopper import (
 )
 from convgen.strategies.patch import ALIGNMENT, Patch, Window, aligned, patch, windows
 from convgen.targets import Target
-
-MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
 
 
 @dataclass(frozen=True)
@@ -192,11 +191,8 @@ class TmaPatch:
     options = OPTIONS
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found: list[Obstacle] = []
-
-        def no(message: str, hint: str = "", option: str = "") -> None:
-            found.append(Obstacle(message, hint, option))
-
+        found = Obstacles()
+        no = found.no
         x, w, y = problem.x, problem.w, problem.y
         if "wgmma" not in target.features:
             no(f"target {target} has no wgmma", "target sm_90a has it")
@@ -228,17 +224,11 @@ class TmaPatch:
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Configurations worth measuring, the most promising first."""
-        kinds: dict[tuple[object, ...], int] = {}
-        found = []
-        for config in ranking(problem, target, ()):
-            kind = (
-                config.rows, config.schedule, config.consumers, config.weight_stages > 0, config.images > 1,
-                config.bundle, config.fold,
-            )  # fmt: skip
-            kinds[kind] = kinds.get(kind, 0) + 1
-            if kinds[kind] <= 12:  # the model is surer within a kind than between kinds
-                found.append(config.options)
-        return found[:40]
+
+        def kind(c: TmaPatchConfig) -> object:
+            return c.rows, c.schedule, c.consumers, c.weight_stages > 0, c.images > 1, c.bundle, c.fold
+
+        return [c.options for c in cost.varied(ranking(problem, target, ()), kind, of_a_kind=12, most=40)]
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
         """Microseconds, by the cost model."""
@@ -296,7 +286,7 @@ class TmaPatch:
             place=_place(problem, config, size),
             registers=REGISTERS[config.consumers],
             in_type=problem.x.dtype,
-            pack=fragments.PACK[problem.y.dtype],
+            pack=lowering.PACK[problem.y.dtype],
             epilogue=fragments.of_elements(problem),
             coordinates=("n", *problem.spatial.output, "k"),
             last_pair=fragments.last_pair(problem),
@@ -322,11 +312,8 @@ def _threads(config: TmaPatchConfig) -> int:
 
 def _illegal(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found: list[Obstacle] = []
-
-    def no(message: str, hint: str = "", option: str = "") -> None:
-        found.append(Obstacle(message, hint, option))
-
+    found = Obstacles()
+    no = found.no
     h, w = windows(problem, config.fold)
     if config.schedule == "cooperative" and config.consumers == 1:
         no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
-from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.base import Obstacle, Obstacles, Option, Options
 from convgen.strategies.depthwise import patches, stream
 from convgen.strategies.kernels import Kernel, KernelStrategy
 from convgen.targets import Target
@@ -52,11 +52,8 @@ class Depthwise(KernelStrategy):
     kernels = KERNELS
 
     def unserved(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found = lowering.type_obstacles(problem, target)
-
-        def no(message: str, hint: str = "", option: str = "") -> None:
-            found.append(Obstacle(message, hint, option))
-
+        found = Obstacles(lowering.type_obstacles(problem, target))
+        no = found.no
         if problem.op is not Op.FPROP:
             no(f"op {problem.op} is not served, fprop alone")
         if problem.groups != problem.c:

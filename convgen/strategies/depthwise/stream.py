@@ -25,16 +25,16 @@ from convgen.ir.plan import Param, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import Axis, axes
-from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.base import Obstacle, Obstacles, Options
+from convgen.strategies.cost import varied
 from convgen.strategies.depthwise import cost
 from convgen.strategies.depthwise.patches import channel_run, formulas, run_result
 from convgen.strategies.elementwise import Pointer, fprop_pointers
-from convgen.strategies.hopper import launch_registers
+from convgen.strategies.hopper import MAX_BOX, launch_registers
 from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 MATHS = ("fma", "mma")
-MAX_BOX = 256  # elements a side of a tensor map's box (CUDA driver API, cuTensorMapEncodeTiled)
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes that a lane of an mma kernel loads of a pixel: 8 channels
 PRODUCER = 32  # threads
@@ -48,7 +48,6 @@ MMA_TAPS = 25  # from so many on, tensor cores are worth a trial
 MOST_REGISTER_FILTER = 100  # values of a thread's filters that stay in its registers
 SECTOR = 32  # bytes: what device memory is written by; parts of one cost as much as several
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
-RESERVED = 1 << 10  # bytes of shared memory that a block costs besides its own
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 MOST_CANDIDATES, MOST_OF_A_KIND = 48, 6
 
@@ -272,11 +271,8 @@ class Layout:
 
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-    found: list[Obstacle] = []
-
-    def no(message: str, hint: str = "", option: str = "") -> None:
-        found.append(Obstacle(message, hint, option))
-
+    found = Obstacles()
+    no = found.no
     if not {"tma", "dependent_launch"} <= target.features:
         no(f"target {target} has no TMA", "kernel patches", "kernel")
     x = problem.x
@@ -307,13 +303,10 @@ def _mma_obstacles(problem: ConvProblem) -> list[Obstacle]:
     return found
 
 
-def _malformed(problem: ConvProblem, config: StreamConfig) -> list[Obstacle]:
+def _malformed(problem: ConvProblem, config: StreamConfig) -> Obstacles:
     """What a configuration asks for that means nothing for a problem."""
-    found: list[Obstacle] = []
-
-    def no(message: str, hint: str = "", option: str = "") -> None:
-        found.append(Obstacle(message, hint, option))
-
+    found = Obstacles()
+    no = found.no
     _, columns = axes(problem)
     run = channel_run(problem)
     multiplier = problem.k_per_group
@@ -350,12 +343,9 @@ def _malformed(problem: ConvProblem, config: StreamConfig) -> list[Obstacle]:
 def _illegal(problem: ConvProblem, target: Target, config: StreamConfig) -> list[Obstacle]:
     """What a configuration asks for that is malformed or does not fit."""
     found = _malformed(problem, config)
-
-    def no(message: str, hint: str = "", option: str = "") -> None:
-        found.append(Obstacle(message, hint, option))
-
     if found:
         return found
+    no = found.no
     layout = Layout(problem, config)
     box = (layout.box_channels, layout.width, layout.step)
     if max(box) > MAX_BOX:
@@ -383,14 +373,8 @@ def candidates(problem: ConvProblem, target: Target, options: Options) -> list[S
     """Legal configurations worth measuring, the most promising first."""
     if obstacles(problem, target, options):
         return []
-    kinds: dict[tuple[object, ...], int] = {}
-    found = []
-    for config in _ranked(problem, target, tuple(sorted(options.items())))[0]:
-        kind = (config.math, config.p, config.q, config.vector, config.slice)
-        kinds[kind] = kinds.get(kind, 0) + 1
-        if kinds[kind] <= MOST_OF_A_KIND:  # the model is surer within a kind than between kinds
-            found.append(config)
-    return found[:MOST_CANDIDATES]
+    ranked, _ = _ranked(problem, target, tuple(sorted(options.items())))
+    return varied(ranked, lambda c: (c.math, c.p, c.q, c.vector, c.slice), MOST_OF_A_KIND, MOST_CANDIDATES)
 
 
 @lru_cache(maxsize=64)
@@ -421,7 +405,7 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
             config = replace(config, threads=layout.consumers)
         if "stages" in options:
             return replace(config, stages=int(options["stages"]))
-        most = (target.shared_bytes_per_sm // config.blocks - RESERVED - layout.fixed_bytes) // layout.stage_bytes
+        most = (target.shared_limit(config.blocks) - layout.fixed_bytes) // layout.stage_bytes
         ahead = -(-IN_FLIGHT // (config.blocks * layout.chunk_bytes))
         return replace(config, stages=max(1, layout.chunks, min(most, layout.chunks + ahead)))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
-from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.base import Obstacle, Obstacles, Option, Options
 from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.strategies.implicit_gemm.mma import MATHS, MIXED, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
@@ -53,11 +53,8 @@ class ImplicitGemm(KernelStrategy):
     kernels = KERNELS
 
     def unserved(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found = lowering.type_obstacles(problem, target)
-
-        def no(message: str, hint: str = "", option: str = "") -> None:
-            found.append(Obstacle(message, hint, option))
-
+        found = Obstacles(lowering.type_obstacles(problem, target))
+        no = found.no
         x, w = problem.x, problem.w
         math_ = str(options.get("math", maths(x.dtype)[0]))
         row = MMAS.get((x.dtype, math_))

@@ -10,15 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-CYCLES = 1755.0  # a microsecond
+from convgen.strategies.cost import CYCLES, over
+
 BANKS, QUADS, QUAD = 32, 8, 4
 SCHEDULERS = 4  # of a multiprocessor
 INSTRUCTION = 6.4  # cycles of a scheduler's tensor core for 16 x 8 x 16
-
-
-def over(time: float, memory: float) -> float:
-    """The larger of two times, rounded where they are close: neither overlaps the other perfectly."""
-    return (time**4 + memory**4) ** 0.25
 
 
 def conflicts(pixel_words: float) -> int:

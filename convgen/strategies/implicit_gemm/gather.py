@@ -28,7 +28,7 @@ from convgen.strategies.implicit_gemm import cost
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths
 from convgen.strategies.implicit_gemm.reader import Reader, Tile, loading, reader
 from convgen.strategies.implicit_gemm.walk import Walk, walk
-from convgen.targets import Target
+from convgen.targets import RESERVED_SHARED, Target
 
 ORDER_DOCS = {
     "channel_first": "taps, channels inside",
@@ -256,7 +256,7 @@ def _registers(layout: Layout) -> int:
 
 def _blocks(layout: Layout, stages: int, target: Target) -> int:
     """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
-    shared = stages * (layout.config.m + layout.config.n) * layout.row_bytes + 1024
+    shared = stages * (layout.config.m + layout.config.n) * layout.row_bytes + RESERVED_SHARED
     registers = -(-min(_registers(layout), 255) // 8) * 8 * layout.config.threads
     return max(1, min(4, target.shared_bytes_per_sm // shared, target.registers_per_sm // registers))
 

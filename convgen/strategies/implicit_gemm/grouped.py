@@ -239,8 +239,7 @@ def _fits(layout: Layout, target: Target) -> bool:
     return (
         64 <= layout.threads <= 1024
         and registers <= target.registers_per_sm
-        and c.blocks * (layout.shared_bytes + 1024) <= target.shared_bytes_per_sm
-        and layout.shared_bytes <= target.shared_bytes_per_block
+        and layout.shared_bytes <= target.shared_limit(c.blocks)
     )
 
 

@@ -131,7 +131,7 @@ def _unfit(layout: Layout, target: Target) -> str:
     c = layout.config
     if c.warps % layout.phases:
         return f"{c.warps} warps do not split into {layout.phases} classes of columns"
-    if c.blocks * (layout.shared_bytes + 1024) > target.shared_bytes_per_sm:
+    if layout.shared_bytes > target.shared_limit(c.blocks):
         return f"filters and patches take {layout.shared_bytes} bytes of shared memory, {c.blocks} times"
     if c.warp_m * c.n > 64 * 64:
         return f"a warp's part of {c.warp_m}x{c.n} does not fit its registers"

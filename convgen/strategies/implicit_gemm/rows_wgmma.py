@@ -137,7 +137,7 @@ def _fits(layout: Layout, target: Target) -> bool:
         and c.warpgroups % layout.phases == 0
         and c.m >= UNIT * c.warpgroups
         and registers * layout.threads * c.blocks <= target.registers_per_sm
-        and c.blocks * (layout.shared_bytes + 1024) <= target.shared_bytes_per_sm
+        and layout.shared_bytes <= target.shared_limit(c.blocks)
     )
 
 

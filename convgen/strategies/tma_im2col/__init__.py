@@ -11,7 +11,7 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Plan, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import prepare
-from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.base import Obstacle, Obstacles, Options
 from convgen.strategies.hopper import block_threads
 from convgen.strategies.tma_im2col import source
 from convgen.strategies.tma_im2col.choice import choose, estimate, ranking
@@ -30,11 +30,8 @@ class TmaIm2col:
     options = OPTIONS
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found: list[Obstacle] = []
-
-        def no(message: str, hint: str = "", option: str = "") -> None:
-            found.append(Obstacle(message, hint, option))
-
+        found = Obstacles()
+        no = found.no
         x, w = problem.x, problem.w
         if "wgmma" not in target.features:
             no(f"target {target} has no wgmma", "target sm_90a has it")

@@ -21,7 +21,6 @@ from convgen.strategies.tma_im2col.tiles import (
     k_steps,
     last_products,
     m_tiles,
-    shared_limit,
     tile_count,
 )
 from convgen.targets import Target
@@ -199,10 +198,10 @@ def _tile_shapes(problem: ConvProblem, options: Options) -> Iterator[tuple[int, 
 def _stages(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> int:
     """As many stages as fit, but no more than a tile has use for."""
     size = footprint(problem, config)
-    room = shared_limit(target, config) - (size.total - config.stages * (size.stage + 16))
+    room = target.shared_limit(config.blocks) - (size.total - config.stages * (size.stage + 16))
     useful = max(-(-k_steps(problem, config.k) // (config.merge * config.split)), 4)
     stages = max(2, min(room // (size.stage + 16), MAX_STAGES, useful))
     # another number of stages may need room to align the chunks
-    while stages > 2 and footprint(problem, replace(config, stages=stages)).total > shared_limit(target, config):
+    while stages > 2 and footprint(problem, replace(config, stages=stages)).total > target.shared_limit(config.blocks):
         stages -= 1
     return stages

@@ -69,6 +69,11 @@ class TmaIm2colConfig:
         """Columns of the accumulators: wgmma's n."""
         return self.m if self.by_channels else self.n
 
+    @property
+    def columns_axis(self) -> str:
+        """The tile's axis that they run along."""
+        return "m" if self.by_channels else "n"
+
     def __str__(self) -> str:
         blocks = f", {self.blocks} blocks a multiprocessor" if self.blocks > 1 else ""
         blocks += f", {self.merge} k steps a stage" if self.merge > 1 else ""

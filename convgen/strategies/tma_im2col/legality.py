@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
-from convgen.strategies.base import Obstacle
+from convgen.strategies.base import Obstacle, Obstacles
 from convgen.strategies.hopper import MAX_ELEMENT_STRIDE, block_threads, launch_registers
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.tiles import (
@@ -17,7 +17,6 @@ from convgen.strategies.tma_im2col.tiles import (
     k_steps,
     plane,
     registers_of,
-    shared_limit,
     tile_count,
     x_in_planes,
 )
@@ -42,43 +41,45 @@ LIMITS: dict[int, Im2colLimits] = {
 
 def map_obstacles(problem: ConvProblem) -> list[Obstacle]:
     """What the im2col tensor map cannot express."""
-    found: list[Obstacle] = []
+    found = Obstacles()
     if is_pointwise(problem):
         return found
     rank = problem.rank + 2
     limits = LIMITS[rank]
     for axis, taps in zip(tma_axes(problem), problem.filter, strict=True):
         if axis.element_stride > MAX_ELEMENT_STRIDE:
-            found.append(
-                Obstacle(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
-            )
+            found.no(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
             if not limits.corner_low <= corner <= limits.corner_high:
-                found.append(
-                    Obstacle(
-                        f"the im2col box's {name} corner on {axis.dim} is {corner}; "
-                        f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
-                        "less padding or dilation",
-                    )
+                found.no(
+                    f"the im2col box's {name} corner on {axis.dim} is {corner}; "
+                    f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
+                    "less padding or dilation",
                 )
         furthest = axis.offset(taps - 1)
         if furthest > limits.offset_high:
-            found.append(
-                Obstacle(
-                    f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
-                    "a smaller dilation",
-                )
+            found.no(
+                f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
+                "a smaller dilation",
             )
     return found
 
 
 def illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found: list[Obstacle] = []
+    found = [
+        *_consumers(problem, target, config),
+        *_groups(problem, config),
+        *_k_loop(problem, config),
+        *_cluster(problem, config),
+    ]
+    return found or _shared_memory(problem, target, config)
 
-    def no(message: str, hint: str = "", option: str = "") -> None:
-        found.append(Obstacle(message, hint, option))
 
+def _consumers(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> Obstacles:
+    """How consumers share a tile, and the registers that it takes them."""
+    found = Obstacles()
+    no = found.no
     pingpong = config.schedule == "pingpong"
     if pingpong and config.consumers == 1:
         no("schedule pingpong needs 2 or 3 consumers", "consumers 2", "schedule")
@@ -93,7 +94,7 @@ def illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> li
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     at_launch = launch_registers(target, block_threads(config.consumers, config.blocks), config.blocks) - 28
     if config.columns // 2 > at_launch:
-        axis = "m" if config.by_channels else "n"
+        axis = config.columns_axis
         no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for "
            f"it", f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
     if accumulators > budget:
@@ -103,25 +104,46 @@ def illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> li
             "a smaller tile, or more cooperative consumers",
             "tile.n",
         )
-    if problem.groups > 1 and problem.k_per_group % config.n:
-        no(f"tile n={config.n} does not divide the {problem.k_per_group} output channels of a group", option="tile.n")
-    if problem.groups > 1 and problem.c_per_group % config.k:
-        no(f"tile k={config.k} does not divide the {problem.c_per_group} input channels of a group", option="tile.k")
-    steps = k_steps(problem, config.k)
+    return found
+
+
+def _groups(problem: ConvProblem, config: TmaIm2colConfig) -> Obstacles:
+    """A tile is of one group."""
+    found = Obstacles()
+    if problem.groups == 1:
+        return found
+    k, c = problem.k_per_group, problem.c_per_group
+    if k % config.n:
+        found.no(f"tile n={config.n} does not divide the {k} output channels of a group", option="tile.n")
+    if c % config.k:
+        found.no(f"tile k={config.k} does not divide the {c} input channels of a group", option="tile.k")
+    if config.shared == "x" and k % (config.n * config.cluster):
+        found.no(
+            f"the {config.cluster} tiles of a cluster are of several groups, which read other channels of x",
+            "shares w, or cluster 1",
+            "shares",
+        )
+    return found
+
+
+def _k_loop(problem: ConvProblem, config: TmaIm2colConfig) -> Obstacles:
+    """How k steps are merged, and split or dealt out among blocks."""
+    found = Obstacles()
+    no = found.no
+    steps, stages = k_steps(problem, config.k), k_stages(problem, config)
     if steps % config.merge:
         no(f"merge {config.merge} does not divide {steps} k steps", option="merge")
     if config.split > 1:
-        if pingpong:
+        if config.schedule == "pingpong":
             no("split goes with schedule cooperative", option="split")
-        least = 16 if config.by_channels else 8
+        least, what = (16, "pixels") if config.by_channels else (8, "channels")
         if config.columns % (least * config.split):
-            what = "pixels" if config.by_channels else "channels"
-            axis = "m" if config.by_channels else "n"
-            no(f"tile {axis}={config.columns} does not split into {config.split} times {least} {what}", option="split")
+            no(f"tile {config.columns_axis}={config.columns} does not split into {config.split} times {least} {what}",
+               option="split")  # fmt: skip
         if config.cluster > 1:
             no("split makes clusters of its own", "cluster 1", "cluster")
-        if k_stages(problem, config) < config.split:
-            no(f"{k_stages(problem, config)} stages of k are fewer than split {config.split}", option="split")
+        if stages < config.split:
+            no(f"{stages} stages of k are fewer than split {config.split}", option="split")
     if config.stream:
         for name, value, plain in (
             ("schedule", config.schedule, "cooperative"), ("split", config.split, 1), ("cluster", config.cluster, 1),
@@ -129,26 +151,32 @@ def illegal(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> li
         ):  # fmt: skip
             if value != plain:
                 no(f"stream goes with {name} {plain}, not {value}", f"{name} {plain}", name)
-        if tile_count(problem, config) * k_stages(problem, config) >= 2**31:
+        if tile_count(problem, config) * stages >= 2**31:
             no("stream counts the k steps of all tiles in 32 bits, which these do not fit", "stream 0", "stream")
         if x_in_planes(problem):
             no("stream is not served where x is multiplied in planes", "stream 0", "stream")
-    if config.shared and x_in_planes(problem):
-        no("a cluster does not share what lies in planes", "cluster 1", "cluster")
-    if problem.groups > 1 and config.shared == "x" and problem.k_per_group % (config.n * config.cluster):
-        no(f"the {config.cluster} tiles of a cluster are of several groups, which read other channels of x",
-           "shares w, or cluster 1", "shares")  # fmt: skip
-    if config.shared:
-        slice_of = config.m if config.shared == "x" else config.n
-        if slice_of % (8 * config.cluster):
-            axis = "m" if config.shared == "x" else "n"
-            no(f"tile {axis}={slice_of} does not split into {config.cluster} slices of whole 8 rows", option="cluster")
-    if found:
+    return found
+
+
+def _cluster(problem: ConvProblem, config: TmaIm2colConfig) -> Obstacles:
+    """What a cluster loads together, in slices."""
+    found = Obstacles()
+    if not config.shared:
         return found
-    size, limit = footprint(problem, config), shared_limit(target, config)
+    if x_in_planes(problem):
+        found.no("a cluster does not share what lies in planes", "cluster 1", "cluster")
+    axis, extent = ("m", config.m) if config.shared == "x" else ("n", config.n)
+    if extent % (8 * config.cluster):
+        found.no(f"tile {axis}={extent} does not split into {config.cluster} slices of whole 8 rows", option="cluster")
+    return found
+
+
+def _shared_memory(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> Obstacles:
+    found = Obstacles()
+    size, limit = footprint(problem, config), target.shared_limit(config.blocks)
     if size.total > limit:
         fits = (limit - (size.total - config.stages * size.stage)) // size.stage
-        no(
+        found.no(
             f"{config.stages} stages of a {config.m}x{config.n}x{config.k} tile take {size.total} bytes "
             f"of shared memory; {target} has {limit}",
             f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",

@@ -9,7 +9,7 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import fragments, prepare
+from convgen.strategies import fragments, lowering, prepare
 from convgen.strategies.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.tiles import (
@@ -100,7 +100,7 @@ def source(plan: Plan) -> str:
         epilogue=fragments.of_gemm_elements(problem) if config.by_channels else fragments.of_pairs(problem),
         load_early=_loads_early(problem, config, plan.target),
         last_pair=fragments.last_pair(problem),
-        pack=fragments.PACK.get(problem.y.dtype),
+        pack=lowering.PACK.get(problem.y.dtype),
         store=store,
         copy=fragments.COPIES[vector].format(offset=store.offset) if vector else "",
     )

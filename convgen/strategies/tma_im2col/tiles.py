@@ -142,12 +142,6 @@ def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
     return Footprint(x_box, w_box, stage, chunk_m, chunk_n, chunk, aligned, partials, total)
 
 
-def shared_limit(target: Target, config: TmaIm2colConfig) -> int:
-    """Bytes of shared memory that a block may have, of as many as share a multiprocessor."""
-    # a block takes 1 KB of a multiprocessor's shared memory for itself
-    return min(target.shared_bytes_per_block, target.shared_bytes_per_sm // config.blocks - 1024)
-
-
 def accumulators_of(config: TmaIm2colConfig) -> int:
     """Accumulators of a consumer's thread."""
     return config.own_rows // 64 * config.columns // 2
