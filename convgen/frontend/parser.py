@@ -14,7 +14,7 @@ from functools import cache
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
 from convgen import resources
-from convgen.diagnostics import Report, Span, did_you_mean, quote
+from convgen.diagnostics import Report, Span, did_you_mean, listing, quote
 from convgen.frontend import ast, wording
 from convgen.frontend.build import Build, span_of
 
@@ -107,7 +107,10 @@ class _Parse:
             touches = before is not None and before.type == "NAME" and before.end_pos == word.start_pos
             start = before if touches and word[0].isalnum() else None
             span = span_of(start).to(span_of(word)) if start else span_of(word)
-            self._report.error("E001", wording.stray(word, start or ""), span, wording.stray_hint(word))
+            hint = wording.stray_hint(word)
+            if word == "." and self._keyword_before(at) == "strategy" and before is not None:
+                hint = f"an option of a group is written `{before} {self._words[at + 1]}=...`"
+            self._report.error("E001", wording.stray(word, start or ""), span, hint)
             return at
         kinds, opened = self._parser.accepts(), self._open_braces()
         if "RBRACE" in kinds and word.type in (wording.END, "LET", "CONV"):
@@ -129,11 +132,17 @@ class _Parse:
         word, before = self._words[at], self._words[at - 1] if at else None
         opened = self._open_braces()
         keywords = [k for k in wording.KEYWORDS if k.upper() in kinds]
+        keyword = self._keyword_before(at)
         same_line = before is not None and word.line == before.end_line
         if kinds >= wording.SETTING_KINDS and (word.type == "OPERAND" or self._is_assigned(at)):
             return "operands and assignments stand inside of `epilogue { ... }`"
         if word.type == "NAME" and keywords:
-            return did_you_mean(word, keywords)
+            if before is not None and "LBRACE" in kinds and keyword == "strategy":
+                return f"options stand in braces: `strategy {before} {{ {word} ... }}`"
+            if "LET" in kinds and self._is_assigned(at):
+                return f"write `let {word} = ...`"
+            known = f"the settings are {listing(wording.SETTINGS, 'and')}" if kinds >= wording.SETTING_KINDS else None
+            return did_you_mean(word, keywords) or known
         if (
             word in wording.KEYWORDS
             and len(opened) > 1
@@ -144,15 +153,26 @@ class _Parse:
             return f"the block that opens in line {self._values[opened[-1]].line} is not closed"
         if word in wording.KEYWORDS and "NAME" in kinds and "OPERAND" not in kinds and same_line:
             return f"`{word}` is a keyword; choose another name"
+        signs = "".join(self._words[at - 1 : at + 2] if before is not None else self._words[:2])
+        if word.type in ("SLASH", "STAR") and ("//" in signs or "/*" in signs):
+            return wording.COMMENT
+        if word.type == "STAR" and before == "*":
+            return wording.POWER
         if word.type == "RBRACE" and not opened:
             return "this brace closes nothing"
         if word.type == "ASSIGN" and before in wording.SETTINGS:
             return f"settings are written without `=`: `{before} ...`"
         if kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
             return "a name is of ASCII letters, digits and _, and does not start with a digit"
-        if (kinds == {"LSQB"} or (before and before.type == "LSQB")) and self._keyword_before(at) == "operand":
+        if (kinds == {"LSQB"} or (before and before.type == "LSQB")) and keyword == "operand":
             return "an operand is written with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
-        if word.type in ("INT", "COMMA") and self._keyword_before(at) in ("stride", "pad", "dilation"):
+        if word.type == "COMMA" and keyword == "strategy" and opened:
+            return "options stand side by side, without commas"
+        if kinds == {"ASSIGN"} and before is not None and before.type == "NAME" and len(opened) > 1:
+            return "a function is called with parentheses, `relu(acc)`; values are joined by operators"
+        if word.type == "COMPARE" and "PLUS" in kinds and "COMPARE" not in kinds:
+            return "comparisons are joined by `&&`: `0 < acc && acc < 1`"
+        if word.type in ("INT", "COMMA") and keyword in ("stride", "pad", "dilation") and opened:
             return "one value for all axes, or a value by axis: `stride h=2 w=1`, `pad h=(0,1)`"
         return None
 

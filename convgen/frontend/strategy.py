@@ -60,8 +60,9 @@ def _value(
     name = option.name.text
     row = rows.get(name) if rows is not None else None
     if rows is not None and row is None:
-        own = f"its options are {listing(tuple(rows), 'and')}" if rows else "it has none"
-        report.error("E403", f"`{strategy}` has no option `{name}`", option.name.span, did_you_mean(name, rows) or own)
+        report.error(
+            "E403", f"`{strategy}` has no option `{name}`", option.name.span, _other_options(name, tuple(rows))
+        )
         return None
     choices = row.choices if row else None
     word = option.value.name if isinstance(option.value, ast.Reference) else None
@@ -71,10 +72,31 @@ def _value(
         return value
     if value in choices if choices is not None else isinstance(value, int) and row.low <= value <= row.high:
         return value
-    legal = f"from {row.low} to {row.high}" if choices is None else listing(choices)
     hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
-    report.error("E404", f"`{name}` is {legal}, not `{value}`", option.value.span, hint)
+    report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)
     return None
+
+
+def _other_options(name: str, known: Sequence[str]) -> str:
+    """What to write for an option that there is not."""
+    group, _, member = name.partition(".")
+    members = [other.partition(".")[2] for other in known if other.startswith(f"{group}.")]
+    if members and member:
+        return f"`{group}` has {listing(members, 'and')}"
+    if members:
+        return f"`{group}` is a group: `{group} {' '.join(f'{m}=...' for m in members)}`"
+    return did_you_mean(name, known) or (f"its options are {listing(known, 'and')}" if known else "it has none")
+
+
+def _legal(row: OptionRow) -> str:
+    match row.choices:
+        case None:
+            return f"from {row.low} to {row.high}"
+        case (int(first), int(second), *_, int(last)) as all_ if len(all_) > 6:
+            step = second - first
+            if all_ == tuple(range(first, last + 1, step)):
+                return f"from {first} to {last} in steps of {step}"
+    return listing(row.choices)
 
 
 def check_target(setting: ast.NameSetting | None, targets: Collection[str] | None, report: Report) -> str | None:

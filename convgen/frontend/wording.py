@@ -81,6 +81,9 @@ def stray(token: Token, start: str) -> str:
     return f"{shown} is not part of the language"
 
 
+COMMENT = "a comment begins with `#`"
+POWER = "there are no powers: write the product, as in `acc * acc`"
+
 #: What to write for characters that people type out of habit.
 _HABITS = {
     "&": "logic is written `&&`",
@@ -89,6 +92,8 @@ _HABITS = {
     "'": "names and numbers are written without quotes",
     '"': "names and numbers are written without quotes",
     "\\": "statements may go on over lines as they are",
+    "?": "a choice is written `select(condition, x, y)`",
+    "^": POWER,
 }
 
 
