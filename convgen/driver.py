@@ -64,6 +64,10 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
+        if not isinstance(self.defines, Mapping):
+            raise UsageError(
+                f"defines are of type {type(self.defines).__name__}\nhint: give a dict, such as {{'n': 64}}"
+            )
         # whole numbers of any kind, such as NumPy's
         whole = {str(k): index(v) if hasattr(v, "__index__") else v for k, v in self.defines.items()}
         object.__setattr__(self, "defines", whole)
@@ -78,6 +82,8 @@ def read(source: str | os.PathLike[str]) -> tuple[str, str]:
 
     Raises UsageError.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(f"the spec is of type {type(source).__name__}\nhint: give its path, or its text")
     if isinstance(source, str) and ("{" in source or "\n" in source or not source.strip()):
         return source, "<text>"
     return read_file(source), os.fspath(source)

@@ -69,7 +69,10 @@ class Slot:
         if seen.place != place:
             raise WrongDevice(f"{self.name} is on {seen.place}, the other arguments are on {place}")
         if not _same_type(seen.dtype, self):
-            raise WrongType(f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}")
+            raise WrongType(
+                f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}"
+                f"\nhint: pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
+            )
         expected = f"the spec says {self.tensor} in that order, packed"
         hint = self._permutation_hint(seen)
         if tuple(seen.shape) != self.shape:

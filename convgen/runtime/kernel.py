@@ -159,7 +159,7 @@ class Kernel:
         from convgen import emulator
         from convgen.runtime.arrays import check_numpy
 
-        given = self._bind(arrays, named)
+        given = self._bind(arrays, named, ".emulate")
         slots = self._slots
         if out is None:
             out = numpy.empty(slots[-1].shape, slots[-1].numpy_dtypes[0])
@@ -194,16 +194,16 @@ class Kernel:
 
         return (*(slot(t, False) for t in self._given), slot(self.manifest.result, True))
 
-    def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> tuple[Array, ...]:
-        """The arguments in the order of the slots.  Raises WrongArguments."""
+    def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array], method: str = "") -> tuple[Array, ...]:
+        """The arguments in the order of the slots; `method` is what was called, for hints.  Raises WrongArguments."""
         if len(arrays) + len(named) == len(self._names):
             try:
                 return (*arrays, *map(named.__getitem__, self._names[len(arrays) :]))
             except KeyError:
                 pass
-        self._refuse_call(arrays, named)
+        self._refuse_call(arrays, named, method)
 
-    def _refuse_call(self, arrays: tuple[Array, ...], named: Mapping[str, Array]) -> NoReturn:
+    def _refuse_call(self, arrays: tuple[Array, ...], named: Mapping[str, Array], method: str) -> NoReturn:
         names, positional = self._names, self._names[: len(arrays)]
         problems = [
             *(f"{name} is missing" for name in names if name not in positional and name not in named),
@@ -214,8 +214,8 @@ class Kernel:
             problems.append(f"{len(arrays)} tensors are given, it takes {len(names)}")
         reads = [t.name for t in self.manifest.reads]
         operands = [f"{t.name}=..." for t in self.manifest.operands]
-        call = ", ".join([*reads, *operands, "out=None", "stream=None"])
-        raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}({call})")
+        call = ", ".join([*reads, *operands, "out=None", "seed=0" if method else "stream=None"])
+        raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}{method}({call})")
 
     def _find_readers(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
         all_of = self._libraries

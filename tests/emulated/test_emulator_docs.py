@@ -9,7 +9,8 @@ from test_emulator_mutation import HARMLESS, UNSEEN
 
 from convgen.emulator import compiler
 
-TEXT = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
 
 
 def test_the_five_loads_print_the_tutorial_s_tables(capsys):
@@ -17,6 +18,16 @@ def test_the_five_loads_print_the_tutorial_s_tables(capsys):
     (printed,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
     exec(compile(example, "docs/emulator.md", "exec"), {})
     assert capsys.readouterr().out == printed
+
+
+def test_readme_s_python_runs_without_a_gpu(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+    names: dict = {}
+    exec(compile(example, "README.md", "exec"), names)
+    assert "__global__" in capsys.readouterr().out
+    # ones everywhere: a pixel inside sums all taps, one in a corner four of nine
+    assert [names["y"][0, i, i, 0] for i in (0, 7)] == [4 * 256, 9 * 256]
 
 
 def test_every_kind_of_finding_is_explained():

@@ -196,6 +196,9 @@ def test_python_gets_the_same_answers():
         (("layer.conv", {5: 1}), "-D 5: the file has no `let 5`"),
         (("layer.conv", None, None, "drect"), "did you mean `direct`?"),
         (("",), "no conv block"),
+        ((3,), "the spec is of type int\nhint: give its path, or its text"),
+        ((b"conv a {}",), "the spec is of type bytes"),
+        (("layer.conv", ["n=1"]), "defines are of type list\nhint: give a dict, such as {'n': 64}"),
     ]:
         with pytest.raises(ConvgenError, match=re.escape(said)):
             convgen.compile(*arguments)

@@ -60,8 +60,7 @@ def test_python_in_the_text_is_python(text):
 def test_names_of_the_python_api_exist():
     from convgen.runtime.kernel import Kernel
 
-    (text,) = blocks(README, "python")
-    for name in re.findall(r"kernel\.(\w+)", text):
+    for name in re.findall(r"kernel\.(\w+)", "".join(blocks(README, "python"))):
         assert hasattr(Kernel, name) or name in Kernel.__init__.__code__.co_names, name
 
 

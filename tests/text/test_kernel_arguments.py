@@ -268,8 +268,16 @@ def test_threads_do_not_mix_their_arguments(driver):
 
 def refusals():
     """(changed arguments, error, what the message says)"""
-    yield {"image": array(IMAGE, X, dtype="f4")}, errors.WrongType, "image has elements of float32.*f16"
-    yield {"out": array(RESULT, Y, dtype="f2")}, errors.WrongType, "out has elements of float16.*bf16"
+    yield (
+        {"image": array(IMAGE, X, dtype="f4")},
+        errors.WrongType,
+        "image has elements of float32.*f16\nhint: pass image as float16",
+    )
+    yield (
+        {"out": array(RESULT, Y, dtype="f2")},
+        errors.WrongType,
+        "out has elements of float16.*bf16\nhint: pass out as bfloat16",
+    )
     yield {"image": array(IMAGE, X, shape=(2, 5, 6, 9))}, errors.WrongShape, r"\(2, 5, 6, 9\), expected \(2, 5, 6, 8\)"
     yield {"image": array(IMAGE, X, shape=(480,))}, errors.WrongShape, r"image has shape \(480,\)"
     yield {"b": array(BIAS, B, strides=(8,))}, errors.WrongLayout, r"strides \(2,\) in elements, expected \(1,\)"
@@ -850,4 +858,8 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
     result.setflags(write=False)
     with pytest.raises(errors.WrongType, match="is read-only"):
         k.emulate(image, weights, b=b, out=result)
+    with pytest.raises(errors.WrongArguments) as refusal:
+        k.emulate(image, weights, b=b, stream=0)
+    assert "it has no tensor stream" in str(refusal.value) and ".emulate(" in str(refusal.value)
+    assert "stream=" not in str(refusal.value)
     assert not seen
