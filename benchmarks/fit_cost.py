@@ -36,6 +36,9 @@ from convgen.strategies import cost, prepare, tma_im2col, tma_patch
 from convgen.strategies.tma_im2col.choice import demands
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.tiles import as_read
+from convgen.strategies.tma_patch.choice import demands as patch_demands
+from convgen.strategies.tma_patch.config import TmaPatchConfig
+from convgen.strategies.tma_patch.geometry import geometry
 from convgen.targets import TARGETS
 
 FOLDS = 5
@@ -66,9 +69,9 @@ def _im2col_demands(problem: ConvProblem, config: TmaIm2colConfig) -> dict[str, 
     return demands(as_read(problem, config.bundle).problem, TARGET, config)
 
 
-def _patch_demands(problem: ConvProblem, config: tma_patch.TmaPatchConfig) -> dict[str, Any]:
+def _patch_demands(problem: ConvProblem, config: TmaPatchConfig) -> dict[str, Any]:
     ready = prepare.channels_last(problem, bundle=config.bundle).problem
-    return tma_patch.demands(ready, TARGET, config, tma_patch.geometry(ready, config))
+    return patch_demands(ready, TARGET, config, geometry(ready, config))
 
 
 MODELS = {

@@ -20,11 +20,13 @@ from tma_specs import check_emulated
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import direct, im2col, tma_patch
+from convgen.strategies import direct, im2col
 from convgen.strategies.base import Options
 from convgen.strategies.depthwise import patches, stream
 from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
+from convgen.strategies.tma_patch.config import TmaPatchConfig
+from convgen.strategies.tma_patch.geometry import geometry
 
 ROOT = Path(__file__).parents[2]
 SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
@@ -92,8 +94,8 @@ def _tma_im2col(p: ConvProblem, c: TmaIm2colConfig) -> Work:
     return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1)
 
 
-def _tma_patch(p: ConvProblem, c: tma_patch.TmaPatchConfig) -> Work:
-    size = tma_patch.geometry(p, c)
+def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
+    size = geometry(p, c)
     along = (p.n, c.images) if c.images > 1 else (p.output[-1], c.strip)
     # a ring's patches, over all tiles that one multiprocessor takes
     patches = size.blocks * size.tiles // c.rings
@@ -135,7 +137,7 @@ def _im2col(p: ConvProblem, c: im2col.Im2colConfig) -> Work:
 
 WORK: dict[type, Callable[..., Work]] = {
     TmaIm2colConfig: _tma_im2col,
-    tma_patch.TmaPatchConfig: _tma_patch,
+    TmaPatchConfig: _tma_patch,
     gather.GatherConfig: _gather,
     rows.RowsConfig: _rows,
     rows_wgmma.RowsWgmmaConfig: _rows,
