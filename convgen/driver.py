@@ -322,8 +322,8 @@ def _nearby(path: Path) -> str:
     """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
     hint: Path | None = None
     with suppress(OSError):
-        if close := closest(path.name, [p.name for p in path.parent.glob("*.conv")]):
-            hint = path.with_name(close)
+        if close := closest(path.stem, [p.stem for p in path.parent.glob("*.conv")]):
+            hint = path.with_name(f"{close}.conv")
     with suppress(FileNotFoundError):
         shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]
         hint = max(shipped, key=lambda p: (p.parent.name == path.parent.name, -len(p.parts)), default=hint)

@@ -26,6 +26,6 @@ def find(name: str) -> list[Path]:
     root = _root()
     spec = root / f"{name}.conv"
     found = [spec] if spec.is_file() else sorted((root / name).glob("*.conv"))
-    if not found:
+    if not found or name.partition("/")[0] not in names():  # "" and ".." are folders, too
         raise UsageError(unknown("suite", name, names()))
     return found

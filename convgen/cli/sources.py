@@ -14,7 +14,7 @@ from convgen.driver import Compilation, UsageError
 def add_sources(parser: argparse.ArgumentParser) -> None:
     add_specs(parser, nargs="*")
     parser.add_argument(
-        "--suite", type=lambda text: text.split(","), default=[], metavar="NAMES",
+        "--suite", type=lambda text: [name.strip() for name in text.split(",")], default=[], metavar="NAMES",
         help="suites, separated by commas: specs, or folders of specs, that ship with convgen",
     )  # fmt: skip
 

@@ -101,6 +101,12 @@ def test_an_empty_file_name(capsys):
     assert capsys.readouterr().err == "convgen: error: '': no such file\n"
 
 
+def test_a_suffix_alone_makes_no_name_similar(capsys):
+    Path("layer.conv").rename("folder.conv")
+    assert main(["check", "nope.conv"]) == 2
+    assert capsys.readouterr().err == "convgen: error: nope.conv: no such file\n"
+
+
 def test_a_similar_name_is_shown_with_its_folder(capsys):
     Path("my specs").mkdir()
     Path("layer.conv").rename("my specs/layer.conv")

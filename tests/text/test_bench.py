@@ -595,8 +595,9 @@ def test_suites_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert suites.find("net/b") == [tmp_path / "net" / "b.conv"]
     with pytest.raises(UsageError, match="did you mean `flat`"):
         suites.find("flatt")
-    assert cli.main(["bench", "--suite", "flat,nut"]) == 2
-    assert "unknown suite 'nut'" in capsys.readouterr().err
+    for unknown in ("nut", "", "..", str(tmp_path), "net/c"):
+        assert cli.main(["bench", "--suite", f"flat, {unknown}"]) == 2
+        assert f"unknown suite '{unknown}'" in capsys.readouterr().err
     assert cli.main(["bench"]) == 2
     assert "--suite, of flat, net" in capsys.readouterr().err
 
