@@ -14,6 +14,8 @@ RESERVED_SHARED = 1024
 
 @dataclass(frozen=True)
 class Target:
+    """An architecture, as far as kernels depend on it.  Sizes in bytes."""
+
     name: str  # as NVRTC's -arch takes it
     capability: tuple[int, int]
     exact: bool  # code runs on this capability alone (the "a" targets)
@@ -29,6 +31,10 @@ class Target:
     def shared_limit(self, blocks: int = 1) -> int:
         """Bytes of shared memory that each of so many blocks on a multiprocessor may have."""
         return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - RESERVED_SHARED)
+
+    def register_blocks(self, registers: int, threads: int) -> int:
+        """Blocks of so many threads that a multiprocessor has registers for; a thread gets them by eights."""
+        return self.registers_per_sm // (threads * -(-registers // 8) * 8)
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether code for this target runs on a GPU of that compute capability."""

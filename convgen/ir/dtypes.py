@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DType:
+    """An element type: its names in CUDA source, in NumPy and in tensor maps (None where they have none)."""
+
     name: str
     bytes: int
     is_float: bool

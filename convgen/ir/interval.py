@@ -27,6 +27,8 @@ _LARGEST = float(numpy.finfo(numpy.float32).max)
 
 @dataclass(frozen=True)
 class Interval:
+    """Elementwise bounds, of arrays of one shape."""
+
     low: Array
     high: Array
 

@@ -54,6 +54,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
+    """What NVRTC made of a source; `resources` are ptxas's figures by entry point."""
+
     cubin: bytes
     ptx: str
     log: str

@@ -123,6 +123,7 @@ class Matrices:
 
 
 def matrices(problem: ConvProblem) -> Matrices:
+    """The lowered matrix of a problem, and how w and y lie beside it."""
     sp = problem.spatial
     order = live_dims(problem.w)
     filter_k = "first" if "k" not in order or order[0] == "k" else "last" if order[-1] == "k" else ""

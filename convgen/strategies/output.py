@@ -93,6 +93,7 @@ class Columns:
 
 
 def columns(problem: ConvProblem) -> Columns:
+    """Channels where they are innermost in y, else the dims that are."""
     dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
     if not dims or dims[-1] == "k":
         return Columns("channels", ("k",), problem.k_per_group)

@@ -93,11 +93,11 @@ def candidates(problem: ConvProblem, target: Target, options: Options) -> list[R
     """Configurations that run and that `options` allow, the most promising first."""
     if lines.unserved(problem) or lines.uneven_tile(options, PAIR):
         return []
-    fitting = [c for c in _configs(problem, options) if not _unfit(Layout(problem, c), target)]
+    fitting = [c for c in _configs(problem, target, options) if not _unfit(Layout(problem, c), target)]
     return sorted(fitting, key=lambda c: time(problem, target, c))
 
 
-def _configs(problem: ConvProblem, options: Options) -> Iterator[RowsConfig]:
+def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator[RowsConfig]:
     math_ = str(options.get("math", maths(problem.x.dtype)[0]))
     n = int(options.get("tile.n", lines.tile_channels(problem)))
     for warp_m in (64, 48, 32, 16):
@@ -111,7 +111,7 @@ def _configs(problem: ConvProblem, options: Options) -> Iterator[RowsConfig]:
                 if "stages" in options and stages != options["stages"]:
                     continue
                 layout = Layout(problem, config)
-                for blocks in (int(options["blocks"]),) if "blocks" in options else _blocks(layout):
+                for blocks in (int(options["blocks"]),) if "blocks" in options else _blocks(layout, target):
                     yield RowsConfig(warp_m, n, warps, stages, math_, blocks)
 
 
@@ -121,8 +121,8 @@ def _registers(layout: Layout) -> int:
     return c.warp_m * c.n // WARP + (c.warp_m // 4 + c.n // 4) * (2 if c.math == "tf32x3" else 1) + c.warp_m // 8 + 44
 
 
-def _blocks(layout: Layout) -> tuple[int, ...]:
-    most = 65536 // (layout.threads * (-(-_registers(layout) // 8) * 8))
+def _blocks(layout: Layout, target: Target) -> tuple[int, ...]:
+    most = target.register_blocks(_registers(layout), layout.threads)
     return tuple(b for b in (4, 3, 2, 1) if b <= most)
 
 

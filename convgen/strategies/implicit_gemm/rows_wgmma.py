@@ -128,7 +128,6 @@ def _registers(layout: Layout) -> int:
 
 def _fits(layout: Layout, target: Target) -> bool:
     c = layout.config
-    registers = -(-_registers(layout) // 8) * 8
     return (
         c.m % (UNIT * layout.phases) == 0
         and c.n % 8 == 0
@@ -136,7 +135,7 @@ def _fits(layout: Layout, target: Target) -> bool:
         and c.warpgroups > 0
         and c.warpgroups % layout.phases == 0
         and c.m >= UNIT * c.warpgroups
-        and registers * layout.threads * c.blocks <= target.registers_per_sm
+        and c.blocks <= target.register_blocks(_registers(layout), layout.threads)
         and layout.shared_bytes <= target.shared_limit(c.blocks)
     )
 

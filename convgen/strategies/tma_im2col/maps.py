@@ -10,6 +10,8 @@ from convgen.strategies.tma_im2col.tiles import Footprint, is_pointwise, plane, 
 
 
 def x_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
+    """Boxes of tile.m pixels (of a cluster's slice) by tile.k channels: of x in im2col mode, or of the matrix
+    [pixels, channels] that a pointwise convolution has; in planes 64 pixels by tile.k channels of an image."""
     x, size = problem.x, problem.x.element.bytes
     span = config.k * size
     if x_in_planes(problem):
@@ -38,6 +40,7 @@ def x_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
 
 
 def w_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
+    """Boxes of tile.n output channels (of a cluster's slice) by tile.k input channels of one tap."""
     w, size = problem.w, problem.w.element.bytes
     c, k, taps = problem.c_per_group, problem.k, problem.taps
     outer = ((k, c), (taps, c * k)) if taps_outside(problem) else ((taps, c), (k, c * taps))
@@ -50,6 +53,7 @@ def w_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
 
 
 def y_map(problem: ConvProblem, size: Footprint) -> TensorMap:
+    """Boxes of one chunk: of the matrix [pixels, channels], or of planes [n, channels, pixels]."""
     y, pixels = problem.y, plane(problem)
     if pixels:
         return TensorMap(

@@ -31,6 +31,7 @@ from convgen.targets import Target
 
 
 def source(plan: Plan) -> str:
+    """The CUDA source of a plan."""
     config = plan.config
     assert isinstance(config, TmaIm2colConfig)
     prepared = as_read(plan.problem, config.bundle)

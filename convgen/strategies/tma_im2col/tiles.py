@@ -122,6 +122,7 @@ class Footprint:
 
 
 def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
+    """Shared memory: stages of x and w, chunks of y on its way out, a split's partial sums, barriers."""
     span = config.k * problem.x.element.bytes
     x_box, w_box = config.m * span, config.n * span
     stage = config.merge * (x_box + w_box)

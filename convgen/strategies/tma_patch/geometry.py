@@ -47,6 +47,7 @@ class Geometry:
 
 
 def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
+    """The patch of a tile, how many tiles there are, and the shared memory that it takes."""
     h, w = windows(problem, config.fold)
     span = config.k * problem.x.element.bytes
     blocks = -(-problem.c_per_group // config.k)

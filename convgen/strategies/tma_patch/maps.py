@@ -32,6 +32,7 @@ def x_maps(problem: ConvProblem, config: TmaPatchConfig, halo: Patch) -> dict[in
 
 
 def w_param(problem: ConvProblem, config: TmaPatchConfig) -> Param:
+    """w by its tensor map, or as a pointer where the consumers lay filters out themselves."""
     if config.fills:
         return Param("w", "pointer", "w", alignment=problem.w.element.bytes * filter_vector(problem.w))
     return Param("w_map", "tensor_map", "w", _w_map(problem, config))

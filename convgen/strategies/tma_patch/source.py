@@ -23,6 +23,7 @@ from convgen.strategies.tma_patch.patch import Patch, Window, windows
 
 
 def source(plan: Plan) -> str:
+    """The CUDA source of a plan."""
     config = plan.config
     assert isinstance(config, TmaPatchConfig)
     prepared = as_read(plan.problem, config.bundle, config.fold)
