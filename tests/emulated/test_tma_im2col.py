@@ -140,6 +140,13 @@ def test_y_in_channels(name: str, tile: tuple[int, int], seed: int) -> None:
     check_emulated(spec(CHANNELS[name], "tma_im2col", options, "bias f32" if n % 64 else "residual"), seed)
 
 
+@pytest.mark.parametrize("tile_n", [24, 56, 80, 144, 208])
+def test_y_in_wide_chunks(tile_n: int, seed: int) -> None:
+    """Chunks of an odd number of 16 bytes, without a swizzle."""
+    problem = make("fprop", 2, 40, tile_n + 8, (9, 9), (3, 3), pad=1)
+    check_emulated(spec(problem, "tma_im2col", {**SMALL, "tile.n": tile_n}, "residual"), seed)
+
+
 @pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.get("rows") != "channels"])
 def test_schedule_with_y_in_planes(name: str, seed: int) -> None:
     size = (13, 9) if list(SCHEDULES).index(name) % 2 else (10, 12)

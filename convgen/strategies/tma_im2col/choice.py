@@ -17,6 +17,7 @@ from convgen.strategies.tma_im2col.legality import illegal
 from convgen.strategies.tma_im2col.tiles import (
     as_read,
     channel_blocks,
+    chunk_columns,
     footprint,
     k_steps,
     last_products,
@@ -35,8 +36,6 @@ SHAPES = (
     (64, 3, "pingpong"),
     (128, 2, "pingpong"),
 )
-#: And its columns: output channels, or pixels.
-COLUMNS = {"pixels": (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256), "channels": range(16, 257, 16)}
 MAX_STAGES = 12
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
@@ -176,9 +175,12 @@ def _tile_shapes(problem: ConvProblem, options: Options) -> Iterator[tuple[int, 
             continue
         by_channels = rows == "channels"
         of_rows, of_columns = ("tile.n", "tile.m") if by_channels else ("tile.m", "tile.n")
-        extent, least = (problem.output_pixels, 16) if by_channels else (problem.k_per_group, 8)
-        widest = min(256, -(-extent // least) * least)
-        columns = [int(options[of_columns])] if of_columns in options else [c for c in COLUMNS[rows] if c <= widest]
+        if of_columns in options:
+            columns = [int(options[of_columns])]
+        elif by_channels:
+            columns = [m for m in range(16, 257, 16) if m < problem.output_pixels + 16]
+        else:
+            columns = _widths(problem)
         fitting = [
             (r, consumers, schedule)
             for r, consumers, schedule in SHAPES
@@ -193,6 +195,13 @@ def _tile_shapes(problem: ConvProblem, options: Options) -> Iterator[tuple[int, 
         for (r, consumers, schedule), c in itertools.product(fitting, columns):
             m, n = (c, r) if by_channels else (r, c)
             yield m, n, consumers, schedule, rows
+
+
+def _widths(problem: ConvProblem) -> list[int]:
+    """Output channels a tile: for each number of tiles the least that will do, if it leaves in chunks worth a store."""
+    k = problem.k_per_group
+    widths = [n for n in range(8, 257, 8) if n < 32 or chunk_columns(problem, n) >= 16]
+    return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})
 
 
 def _stages(problem: ConvProblem, target: Target, config: TmaIm2colConfig) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.ir.index_map import tma_axes
 from convgen.ir.plan import TensorMap
 from convgen.ir.problem import ConvProblem
+from convgen.strategies.hopper import SWIZZLE_FIELD
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.strategies.tma_im2col.tiles import Footprint, is_pointwise, plane, taps_outside, x_in_planes
 
@@ -63,5 +64,5 @@ def y_map(problem: ConvProblem, size: Footprint) -> TensorMap:
     span = size.chunk_n * 2
     return TensorMap(
         "y", "tiled", y.dtype, (problem.k, problem.output_pixels), (problem.k * 2,), (1, 1),
-        box=(size.chunk_n, size.chunk_m), swizzle=span if span >= 32 else 0,
+        box=(size.chunk_n, size.chunk_m), swizzle=span if span in SWIZZLE_FIELD else 0,
     )  # fmt: skip

@@ -121,18 +121,32 @@ class Footprint:
     total: int
 
 
+#: Channels of the widest chunk without a swizzle; two of 64 pixels take 26 KB a consumer.
+WIDEST_CHUNK = 104
+
+
+def chunk_columns(problem: ConvProblem, columns: int) -> int:
+    """Channels of a chunk of `columns` that y leaves in, 64 pixels at a time, where wgmma's rows are pixels.
+
+    A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
+    for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
+    spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
+    if spans[0] >= 32 or plane(problem) or not stores_by_tma(problem):
+        return spans[0]
+    return max([spans[0], *(c for c in range(8, WIDEST_CHUNK + 1, 16) if columns % c == 0)])
+
+
 def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
     """Shared memory: stages of x and w, chunks of y on its way out, a split's partial sums, barriers."""
     span = config.k * problem.x.element.bytes
     x_box, w_box = config.m * span, config.n * span
     stage = config.merge * (x_box + w_box)
-    # the output leaves in chunks, one swizzle span wide, two a consumer: 64 pixels by up to 64 channels, or up to
-    # 64 pixels by 64 channels
+    # the output leaves in chunks, two a consumer: 64 pixels by so many channels, or up to 64 pixels by 64 channels
     columns = config.columns // config.split
     if config.by_channels:
         chunk_m, chunk_n = max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
     else:
-        chunk_m, chunk_n = 64, next(c for c in (64, 32, 16, 8, 1) if columns % c == 0)
+        chunk_m, chunk_n = 64, chunk_columns(problem, columns)
     chunk = chunk_m * chunk_n * 2 if store_vector(problem) else 0
     stages = config.stages * stage
     aligned = plane(problem) > 0 or (chunk > 0 and config.by_channels and stages % 1024 > 0)
