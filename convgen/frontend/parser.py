@@ -108,7 +108,7 @@ class _Parse:
             start = before if touches and word[0].isalnum() else None
             span = span_of(start).to(span_of(word)) if start else span_of(word)
             hint = wording.stray_hint(word)
-            if word == "." and self._keyword_before(at) == "strategy" and before is not None:
+            if word == "." and touches and self._keyword_before(at) == "strategy":
                 hint = f"an option of a group is written `{before} {self._words[at + 1]}=...`"
             self._report.error("E001", wording.stray(word, start or ""), span, hint)
             return at
@@ -139,9 +139,11 @@ class _Parse:
         if word.type == "NAME" and keywords:
             if before is not None and "LBRACE" in kinds and keyword == "strategy":
                 return f"options stand in braces: `strategy {before} {{ {word} ... }}`"
+            known = None
             if "LET" in kinds and self._is_assigned(at):
-                return f"write `let {word} = ...`"
-            known = f"the settings are {listing(wording.SETTINGS, 'and')}" if kinds >= wording.SETTING_KINDS else None
+                known = f"write `let {word} = ...`"
+            elif kinds >= wording.SETTING_KINDS:
+                known = f"the settings are {listing(wording.SETTINGS, 'and')}"
             return did_you_mean(word, keywords) or known
         if (
             word in wording.KEYWORDS
@@ -166,7 +168,7 @@ class _Parse:
             return "a name is of ASCII letters, digits and _, and does not start with a digit"
         if (kinds == {"LSQB"} or (before and before.type == "LSQB")) and keyword == "operand":
             return "an operand is written with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
-        if word.type == "COMMA" and keyword == "strategy" and opened:
+        if word.type == "COMMA" and keyword == "strategy" and len(opened) > 1:
             return "options stand side by side, without commas"
         if kinds == {"ASSIGN"} and before is not None and before.type == "NAME" and len(opened) > 1:
             return "a function is called with parentheses, `relu(acc)`; values are joined by operators"
