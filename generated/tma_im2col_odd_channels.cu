@@ -349,7 +349,7 @@ void convgen_tma_im2col_odd_channels(
           // neighbouring threads store neighbouring channels of a pixel
           const int channel = thread % 64;
           const int gemm_n = n0 + n + channel;
-#pragma unroll
+#pragma unroll 8
           for (int pixel = thread / 64; pixel < 64; pixel += 2) {
             const int gemm_m = m0 + i * 64 + pixel;
             const u32 place = chunk_base + pixel * (chunk_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
