@@ -209,8 +209,8 @@ void convgen_tma_im2col_groups_prepare(
 
 constexpr int gemm_m = 1568;
 constexpr int gemm_n = 128;
-constexpr int group_n = 32;  // output channels of a group
-constexpr int group_channels = 32;  // input channels of a group
+constexpr int group_n = 32;  // output channels of 8 groups that are multiplied as one
+constexpr int group_channels = 32;  // and their input channels
 constexpr int tile_m = 128;
 constexpr int tile_n = 32;
 constexpr int tile_k = 32;  // channels of one tap

@@ -192,8 +192,8 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // Epilogue: y = relu(acc + b + z)
 
 constexpr int K = 128;
-constexpr int group_k = 16;  // output channels of a group
-constexpr int group_c = 16;  // input channels of a group
+constexpr int group_k = 16;  // output channels of 4 groups that are multiplied as one
+constexpr int group_c = 16;  // and their input channels
 constexpr int P = 56;
 constexpr int Q = 56;
 constexpr int R = 6;  // input rows that 4 output rows read
@@ -384,7 +384,7 @@ void convgen_tma_patch_fold(
         for (int r = 0; r < R; ++r) {
 #pragma unroll
           for (int s = 0; s < S; ++s) {
-            const u32 shift = phases[r % 4][s % 1] + (r / 4 * width + s) * row_bytes;
+            const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
             const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
 #pragma unroll
             for (int k = 0; k < tile_k / 16; ++k) {

@@ -172,7 +172,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 
 constexpr int K = 1024;
 constexpr int group_k = 32;  // output channels of a group
-constexpr int group_c = 32;  // input channels of a group
+constexpr int group_c = 32;  // and their input channels
 constexpr int P = 7;
 constexpr int Q = 7;
 constexpr int R = 3;

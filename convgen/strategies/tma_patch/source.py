@@ -117,7 +117,7 @@ def _shift(h: Window, w: Window) -> str:
     if h.stride == w.stride == 1:
         return f"({r} * width + {s}) * row_bytes"
     rows, columns = (f"{tap} / {window.stride}" if window.stride > 1 else tap for window, tap in ((h, r), (w, s)))
-    phase = "".join(f"[{tap} % {window.stride}]" for window, tap in ((h, r), (w, s)))
+    phase = "".join(f"[{tap} % {window.stride}]" if window.stride > 1 else "[0]" for window, tap in ((h, r), (w, s)))
     return f"phases{phase} + ({rows} * width + {columns}) * row_bytes"
 
 
