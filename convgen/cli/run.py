@@ -49,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
             problem = compilation.request.problem
             _require_memory(problem)
             device = arguments.device or _device(compilation)
-            report = (_on_gpu if device == "gpu" else _emulated)(compilation.kernel(), problem, seed)
+            with console.spinner(f"compiling {compilation.name}"):
+                kernel = compilation.kernel()
+            report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem, seed)
             where = "on the GPU" if device == "gpu" else "emulated"
             console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")
             right = right and report.ok

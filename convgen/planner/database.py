@@ -243,8 +243,9 @@ class Database:
                     warn(message) if warn else warnings.warn(message, DatabaseWarning, stacklevel=2)
                     self._connection = _connect_to_write(path)
         except (OSError, sqlite3.OperationalError) as e:
+            reason = getattr(e, "strerror", None) or e
             raise DatabaseError(
-                f"{path}: the tuning database cannot be written: {e}\nhint: CONVGEN_TUNING_DB names another place"
+                f"{path}: the tuning database cannot be written: {reason}\nhint: CONVGEN_TUNING_DB names another place"
             ) from None
 
     def record(self, measurement: Measurement) -> None:
