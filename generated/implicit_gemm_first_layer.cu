@@ -216,11 +216,11 @@ void convgen_implicit_gemm_first_layer(
     __syncthreads();
     if (tile + tile_step < TILES) load_patch(x, next_patch, tile + tile_step);
     cp_async_commit_group();
-
-    // the windows of this lane's pixels: rows lane / 4 and lane / 4 + 8 of each instruction
     const int image = tile / IMAGE_TILES;
     const int first_m = tile % IMAGE_TILES * TILE_M;
     const int first_p = first_m / Q;
+
+    // the windows of this lane's pixels: rows lane / 4 and lane / 4 + 8 of each instruction
     const int lane_m = first_m + warp * (ROWS * 16) + lane / 4;
     u32 window[2 * ROWS];
 #pragma unroll
