@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from at_hand import need_gpu
+
 from convgen import strategies
 from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
@@ -297,6 +299,7 @@ def main() -> int:
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
+    need_gpu("torch")
     rows = measure(args)
     print("\n" + best(rows))
     if args.json:

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from at_hand import need_gpu
+
 from convgen import driver, strategies
 from convgen.bench import baselines, suites
 from convgen.bench.backend import TorchBackend
@@ -176,6 +178,7 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=0, help="how many of each strategy to time besides")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
+    need_gpu("torch")
     rows = list(measure(args))
     summary = {f"n={n}": summarise([r for r in rows if r["n"] == n]) for n in args.batch}
     print(json.dumps(summary, indent=1))

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from at_hand import need_gpu
+
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 LAYER = """conv layer {{
   input x: f16[n={n}, h=13, w=15, c={c}]
@@ -124,6 +126,12 @@ CASES = {
     "tma_im2col, rows of channels": layer("tma_im2col { rows channels tile m=48 n=64 consumers 1 cluster 1 stream 0 }"),
     "tma_im2col, clusters sharing x": layer("tma_im2col { tile m=64 n=32 consumers 1 cluster 2 shares x }"),
     "tma_im2col, clusters sharing w": layer("tma_im2col { tile m=64 n=64 consumers 1 cluster 2 shares w raster 2 }"),
+    "tma_im2col, odd channels": layer("tma_im2col { tile m=64 n=64 consumers 2 schedule pingpong rows pixels }", k=135),
+    "tma_im2col, odd channels as rows": layer("tma_im2col { tile m=48 n=64 consumers 1 rows channels }", k=135),
+    "tma_im2col, wide chunks": layer("tma_im2col { tile m=128 n=144 rows pixels }"),
+    "tma_im2col, last channels": layer("tma_im2col { tile m=64 n=64 k=64 consumers 1 merge 1 }", c=136),
+    "tma_patch, last channels": layer("tma_patch { tile k=64 weight_stages 0 }", c=72, k=64),
+    "tma_patch, last channels, streamed": layer("tma_patch { tile k=64 weight_stages 4 }", c=136, k=64),
     "tma_im2col, stream": layer("tma_im2col { tile m=64 n=64 consumers 1 stream 1 }"),
     "tma_patch, channels": layer("tma_patch { rows channels }", c=64, k=64),
     "tma_patch, pixels": layer("tma_patch { rows pixels }", c=64, k=32),
@@ -178,6 +186,7 @@ def main() -> int:
     parser.add_argument("--tools", nargs="*", default=TOOLS)
     parser.add_argument("--cases", default="", help="those whose names begin so")
     args = parser.parse_args()
+    need_gpu()
     if args.launch:
         for name in json.loads(args.launch):
             launch(name)

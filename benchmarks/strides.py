@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from at_hand import need_gpu
 from implicit_gemm import Layer, problem
 
 from convgen.bench import baselines
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[64])
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
+    need_gpu("torch")
     rows = [row for n in args.batch for row in measure(n)]
     if args.json:
         about = {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}

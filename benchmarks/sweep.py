@@ -23,6 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from at_hand import need_gpu
 from geometries import random_problems, suites
 
 from convgen import strategies
@@ -164,7 +165,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
     parser.add_argument("--part", default="1/1", help="I/N: every Nth convolution, from the Ith")
     parser.add_argument("--seconds", type=float, default=225.0)
-    sweep(parser.parse_args())
+    args = parser.parse_args()
+    need_gpu()
+    sweep(args)
     return 0
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from at_hand import need_gpu
 from geometries import random_problems, suites
 
 from convgen import planner
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
     parser.add_argument("--out", type=Path, help="write every figure as JSON")
     args = parser.parse_args()
+    need_gpu("torch")
     backend = backends.at_hand()
     samples = {"unseen": entries(random_problems(args.seed, args.count))}
     samples |= {f"suites, batch {n}": entries(suites((n,))) for n in args.batch}

@@ -17,6 +17,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from at_hand import need_gpu
+
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Checker
@@ -93,6 +95,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only problems whose name holds this")
     parser.add_argument("--commit", default="", help="what the results are recorded under")
     args = parser.parse_args()
+    need_gpu()
     backend, target = backends.at_hand(), TARGETS[args.target]
     work = [
         (name, problem, strategy)

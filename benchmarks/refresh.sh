@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Measures again what benchmarks/results and the shipped choices say, step by step; a step that fails stops no other.
+#
+#     benchmarks/refresh.sh FOLDER [STEP ...]
+#
+# All steps take half an hour on an H200, and PyTorch.  FOLDER gets the results, tuning.sqlite and a log of each step.
+set -uo pipefail
+folder=$(mkdir -p "$1" && cd "$1" && pwd) && shift || exit 2
+cd "$(dirname "$0")/.."
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+python3 benchmarks/at_hand.py torch || exit
+suites=alexnet,zfnet,vgg16,googlenet,resnet50,densenet121,yolov2,strided,lenet,depthwise,grouped
+
+both() { local n; for n in 8 64; do "$1" $n || return; done; }
+bench() { python3 -m convgen bench --suite "$suites" -D n="$1" --chain --fused --out "$folder/bench_n$1_h200.json"; }
+step() {
+  case $1 in
+    tests) python3 -m pytest -q tests/gpu ;;
+    sanitize) python3 benchmarks/sanitize.py --out "$folder/sanitize_h200.json" ;;
+    retune) benchmarks/retune.sh 500 "$folder/retune.sqlite" && cp convgen/planner/tuning.sqlite "$folder" ;;
+    bench) both bench ;;
+    unseen) python3 benchmarks/unseen.py --seed 2026 --out "$folder/unseen_h200.json" ;;
+    strides) python3 benchmarks/strides.py --batch 8 64 --json "$folder/strides_h200.json" ;;
+    nchw) python3 benchmarks/nchw.py --batch 8 64 --json "$folder/nchw_h200.json" ;;
+    ampere) python3 benchmarks/implicit_gemm.py --suite aligned --json "$folder/implicit_gemm_aligned_h200.json" ;;
+    *) echo "no step $1"; return 2 ;;
+  esac
+}
+
+failed=()
+[ $# -gt 0 ] || set -- tests sanitize retune bench unseen strides nchw ampere
+for name in "$@"; do
+  SECONDS=0
+  step "$name" >"$folder/$name.log" 2>&1 && said=done || { said="failed ($?)"; failed+=("$name"); }
+  echo "$name: $said after $SECONDS s"
+done
+[ ${#failed[@]} -eq 0 ]
