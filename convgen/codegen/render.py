@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -90,8 +91,8 @@ def render(template: str, plan: Plan, **values: Any) -> str:
 
 def _launches(plan: Plan) -> list[Launch]:
     """Those that stand alone: slices launch the same kernels time and again."""
-    entries = [launch.entry for launch in plan.launches]
-    return [launch for launch in plan.launches if entries.count(launch.entry) == 1]
+    entries = Counter(launch.entry for launch in plan.launches)
+    return [launch for launch in plan.launches if entries[launch.entry] == 1]
 
 
 def _called(text: str) -> set[str]:

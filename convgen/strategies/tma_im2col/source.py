@@ -74,6 +74,7 @@ def source(plan: Plan) -> str:
         pointwise=is_pointwise(problem),
         taps=taps,
         advance=_advance([str(t["dim"]) for t in taps], config),
+        tap_index=_tap_index([str(t["dim"]) for t in taps]),
         start=first,
         w_taps_outside=taps_outside(problem),
         gemm_m=problem.output_pixels,
@@ -156,6 +157,14 @@ def _affine(base: int, step: int, name: str) -> str:
     if step == -1:
         return f"{base} - {name}"
     return f"{base} + {text}" if base else text
+
+
+def _tap_index(taps: list[str]) -> str:
+    """C text of a tap's number among all: (t * r_extent + r) * s_extent + s."""
+    text = taps[0] if taps else "0"
+    for i, tap in enumerate(taps[1:]):
+        text = f"{f'({text})' if i else text} * {tap}_extent + {tap}"
+    return text
 
 
 def _advance(taps: list[str], config: TmaIm2colConfig) -> list[str]:
