@@ -144,8 +144,9 @@ def window_formulas(problem: ConvProblem) -> list[str]:
         (symbolic, value), (number, literal) = sides
         name = coordinate_name(i if problem.op in FORWARD else o)
         literal = integer.simplify(literal, ranges)
-        before = f"{name} = {c_expr(value, {})}" if symbolic == 1 else f"{name} * {symbolic} = {c_expr(value, {})}"
-        after = f"{name} = {c_expr(literal, {})}" if number == 1 else f"{name} * {number} = {c_expr(literal, {})}"
+        said, here = (c_expr(e, {}, symbols="") for e in (value, literal))
+        before = f"{name} = {said}" if symbolic == 1 else f"{name} * {symbolic} = {said}"
+        after = f"{name} = {here}" if number == 1 else f"{name} * {number} = {here}"
         lines.append(f"  {before}, here {after}")
     return lines
 

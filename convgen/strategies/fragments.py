@@ -58,7 +58,7 @@ def of_pairs(problem: ConvProblem) -> Epilogue | None:
     maps = output_map(problem)
     loads, values = [], {}
     for t in _loaded_at_coordinates(problem):
-        name, offset = f"value_{t.name}", _offset(maps, t.name, t)
+        name, offset = f"value_{t.name}", _offset(maps, t.name)
         convert = CONVERSIONS[t.dtype].to_float
         if "k" not in t.dims:
             loads.append(f"const float {name} = {convert.format(f'operand_{t.name}[{offset}]')};")
@@ -93,7 +93,7 @@ def of_gemm_elements(problem: ConvProblem) -> Epilogue | None:
 def _of_elements(problem: ConvProblem, maps: IndexMap) -> Epilogue:
     loads, values = [], {}
     for t in _loaded_at_coordinates(problem):
-        element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name, t)}]")
+        element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
         loads.append(f"const float value_{t.name} = {element};")
         values[t.name] = f"value_{t.name}"
     return _epilogue(problem, "v", values, loads, "")
@@ -166,10 +166,8 @@ COPIES = {
 
 
 def store(problem: ConvProblem) -> Store:
-    return Store(_offset(output_map(problem), "y", problem.y), CONVERSIONS[problem.y.dtype].from_float)
+    return Store(_offset(output_map(problem), "y"), CONVERSIONS[problem.y.dtype].from_float)
 
 
-def _offset(maps: IndexMap, name: str, tensor: Tensor) -> str:
-    text = c_expr(maps.offset(name), maps.ranges)
-    wide = maps.variables[0].name
-    return text if tensor.size < 2**31 else text.replace(wide, f"(long long){wide}")
+def _offset(maps: IndexMap, name: str) -> str:
+    return c_expr(maps.offset(name), maps.ranges)

@@ -105,6 +105,12 @@ def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
     return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
 
 
+def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
+    """C text of a sum of named ints, each times a number, of the type `index`."""
+    cast = "" if index == "int" else f"({index})"
+    return " + ".join(name if step == 1 else f"{cast}{name} * {step}" for name, step in terms if step) or "0"
+
+
 @dataclass(frozen=True)
 class Condition:
     """A condition on named integers, both ways round."""
@@ -159,7 +165,7 @@ class Scope:
 
     def text(self, value: Expr) -> str:
         """C text of a value, simplified."""
-        return c_expr(integer.simplify(value, self.ranges), self.ranges)
+        return c_expr(integer.simplify(value, self.ranges), self.ranges, self.index)
 
     def bound_tests(self, value: Expr, low: int, high: int) -> list[Condition]:
         """Conditions for low <= value < high: those that can fail."""

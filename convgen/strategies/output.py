@@ -149,18 +149,14 @@ class Result:
     at: str = ""
 
 
-def result(
-    problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str, wide: bool
-) -> Result:
+def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
     """The epilogue and the store of a run of y that begins where `maps` says.
 
-    `index` is the variable of `maps` that runs along the neighbours; `wide` asks for 64-bit offsets.
+    `index` is the variable of `maps` that runs along the neighbours.
     """
 
-    def text(e: Expr, name: str = index.name) -> str:
-        ranges = {**maps.ranges, symbol("i"): (0, run - 1)}
-        printed = c_expr(e, ranges)
-        return printed.replace(name, f"(long long){name}", 1) if wide else printed
+    def text(e: Expr) -> str:
+        return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)})
 
     y = f"y + {_bracket(text(maps.offset('y')))}"
     if not lowering.has_epilogue(problem):
@@ -200,12 +196,11 @@ def result(
     return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y)
 
 
-def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str, wide: bool) -> Result:
+def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
     """The store of a run of one slice's sums, which lie as y does."""
     row = lowering.ACCUMULATORS[accumulator]
-    printed = c_expr(maps.offset("y"), maps.ranges)
-    printed = printed.replace("gemm_m", "(long long)gemm_m", 1) if wide else printed
-    return Result(row.c_type, (), (), store_run(accumulator, f"partial + {_bracket(printed)}", run, accumulator))
+    place = _bracket(c_expr(maps.offset("y"), maps.ranges))
+    return Result(row.c_type, (), (), store_run(accumulator, f"partial + {place}", run, accumulator))
 
 
 def _bracket(text: str) -> str:

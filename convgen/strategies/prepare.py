@@ -335,7 +335,7 @@ def transpose(copy: Copy) -> Transpose | None:
     ranges = {symbol("batch"): (0, max(batches - 1, 0)), symbol("pixel"): (0, columns - 1)}
 
     def text(terms: Iterable[Expr]) -> str:
-        return c_expr(integer.simplify(sum(terms, Integer(0)), ranges), ranges)
+        return c_expr(integer.simplify(sum(terms, Integer(0)), ranges), ranges, index)
 
     def tests(steps: Iterable[Expr]) -> str:
         return " && ".join(f"{text([step])} == 0" for step in steps)
@@ -393,7 +393,7 @@ def gather(copy: Copy) -> Gather:
     for dim, value in at.items():
         value = value * VECTOR if dim == "c" else value
         name = "first" if dim == "c" else dim
-        coordinates.append((name, c_expr(integer.simplify(value, ranges), ranges)))
+        coordinates.append((name, c_expr(integer.simplify(value, ranges), ranges, index)))
     known = {symbol(d): (0, target.extent(d) - 1) for d in target.dims}
     low, high = integer.bounds(copy.channel, known)
     tests = ["channel >= 0"] * (low < 0) + [f"channel < {source.extent('c')}"] * (high >= source.extent("c"))
@@ -403,7 +403,9 @@ def gather(copy: Copy) -> Gather:
     place, own = integer.simplify(place, known), integer.simplify(copy.channel, known)
     used = {str(s) for s in (place.free_symbols | own.free_symbols)}
     coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
-    return Gather(copy, index, tuple(coordinates[::-1]), c_expr(own, known), tuple(tests), c_expr(place, known))
+    return Gather(
+        copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), c_expr(place, known, index)
+    )
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,13 @@ def test_tiles(options: Mapping[str, int | str], layouts: Mapping[str, str], fre
     check(problem, {"kernel": "gather", **options}, fresh_seed)
 
 
+def test_threads_without_work_stay_inside(fresh_seed: int) -> None:
+    """64 threads load the filters' tile, element by element, of 128 that the block has."""
+    problem = laid_out(make("fprop", 1, 64, 8, (7, 6), (3, 3), pad=1), {"w": "rsck"})
+    options = {"tile.m": 256, "tile.n": 16, "tile.k": 32, "warps.m": 4, "warps.n": 1}
+    check(problem, {"kernel": "gather", **options}, fresh_seed)
+
+
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 6, 8, 12, 24])
 @pytest.mark.parametrize("dtype", ["f16", "s8"])
 def test_every_alignment(c: int, dtype: str, fresh_seed: int) -> None:

@@ -95,6 +95,29 @@ def test_text_is_what_a_person_writes(e, text):
     assert c_expr(e, {s: (0, 99) for s in SYMBOLS}) == text
 
 
+BILLION = 10**9
+
+
+@pytest.mark.parametrize(
+    ("e", "text"),
+    [
+        (5 * A, "(long long)a * 5"),
+        (A + B, "(long long)a + b"),
+        (A + B - C, "(long long)a + b - c"),
+        (3 * C + 7 * D + A, "(long long)d * 7 + c * 3 + a"),
+        (A - 3 * B, "(long long)a - (long long)b * 3"),
+        (2 * floordiv(A, Integer(3)) + 4 * B, "(long long)b * 4 + (a / 3) * 2"),
+        (9 * floordiv(A, Integer(3)), "(long long)(a / 3) * 9"),
+        (floordiv(3 * A, Integer(7)), "((long long)a * 3) / 7"),
+        (2 * C + D, "c * 2 + d"),
+    ],
+)
+def test_what_may_leave_32_bits_is_made_in_64(e, text):
+    within = {A: (0, 2 * BILLION), B: (0, BILLION), C: (0, BILLION // 2), D: (0, BILLION // 2)}
+    assert c_expr(e, within) == text
+    assert "long long" not in c_expr(e, within, symbols="long long")
+
+
 def test_what_is_not_an_integer_expression_is_refused():
     with pytest.raises(TypeError, match="cos"):
         c_expr(cos(A), {})

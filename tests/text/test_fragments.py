@@ -61,10 +61,10 @@ def test_a_store_goes_to_the_element_s_place_in_any_layout(problem: ConvProblem,
 def test_a_store_beyond_2_to_the_31_elements_counts_in_64_bits() -> None:
     for layout in ("npqk", "nkpq", "kqpn"):
         small = laid_out(make("fprop", 1023, 8, 2048, (32, 32), (1, 1)), y=layout)
-        large = laid_out(make("fprop", 1024, 8, 2048, (32, 32), (1, 1)), y=layout)
+        large = laid_out(make("fprop", 1025, 8, 2048, (32, 32), (1, 1)), y=layout)
         assert "long long" not in fragments.store(small).offset
         wide = fragments.store(large).offset
-        assert "(long long)gemm_m" in wide and not re.search(r"(?<!long\))gemm_m", wide)
+        assert "(long long)" in wide.partition("*")[0]  # of the product that leaves 32 bits
         last = {"gemm_m": large.output_pixels - 1, "gemm_n": 2047}
         assert evaluated(wide, last) == place(large.y, output_point(large, *last.values()))
 

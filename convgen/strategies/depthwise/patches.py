@@ -229,10 +229,10 @@ def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float
     )
 
 
-def run_result(problem: ConvProblem, vector: int, index: str) -> output.Result:
+def run_result(problem: ConvProblem, vector: int) -> output.Result:
     """The epilogue and the store of `vector` neighbouring channels from channel k of output pixel n, p, q."""
     along = output.Columns("channels", ("k",), problem.k)
-    return output.result(problem, _element_map(problem), along, symbol("k"), vector, problem.accumulate, index != "int")
+    return output.result(problem, _element_map(problem), along, symbol("k"), vector, problem.accumulate)
 
 
 def _element_map(problem: ConvProblem) -> IndexMap:
@@ -289,8 +289,8 @@ def source(plan: Plan) -> str:
     layout = Layout(problem, config)
     accumulate = problem.accumulate
     index = lowering.index_type(problem, ())
-    result = run_result(problem, config.vector, index)
-    x_offset = _x_offset(problem)
+    result = run_result(problem, config.vector)
+    x_offset = _x_offset(problem, index)
     text = "\n".join([x_offset, *result.loads, *result.body, *result.store])
     return render(
         "depthwise/patches.cu.j2",
@@ -320,13 +320,13 @@ def candidates(problem: ConvProblem, target: Target, options: Options) -> list[D
     return sorted(_configs(problem, options), key=lambda c: time(problem, target, c))
 
 
-def _x_offset(problem: ConvProblem) -> str:
+def _x_offset(problem: ConvProblem, index: str) -> str:
     """C text of the offset of input channel `c` of row `h`, column `first_w`, image `n`."""
     x = problem.x
     names = {"n": "n", "h": "h", "w": "first_w", "c": "c"}
     # a column is first_w and some more, also where x has but one
     terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1 or d == "w"]
-    return " + ".join(name if step == 1 else f"{name} * {step}" for name, step in terms) or "0"
+    return lowering.linear(terms, index)
 
 
 CONFIG = DepthwiseConfig

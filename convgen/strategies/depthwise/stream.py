@@ -570,7 +570,7 @@ def source(plan: Plan) -> str:
         "q": columns.output % config.strip > 0 or q_tail or layout.bands is not None,
         "strip": q_tail and layout.strips > 1,
     }
-    result = run_result(problem, 8 if layout.bands else config.vector, "int")
+    result = run_result(problem, 8 if layout.bands else config.vector)
     filter_element = f"w[{lowering.filter_offset(problem, 'channel')}]"
     text = "\n".join([*result.loads, *result.body, *result.store])
     return render(

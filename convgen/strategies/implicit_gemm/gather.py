@@ -38,6 +38,7 @@ ORDER_DOCS = {
 WARP = 32
 REDUCE_BLOCK = 256
 MOST_THREADS = 1024  # of a block
+MOST_GROUPS = 65535  # blocks along a grid's y
 #: Bytes that L2 hands out together.
 SECTOR = 32
 #: Of a thread, by the estimate: more would spill.
@@ -316,6 +317,9 @@ def unfit(layout: Layout, target: Target) -> list[Obstacle]:
         found.append(Obstacle(message, f"k must be {sizes} for {layout.problem.x.dtype}", "tile.k"))
     if config.threads > MOST_THREADS:
         found.append(Obstacle(f"a block has {config.threads} threads", f"at most {MOST_THREADS}", "warps.m"))
+    if layout.problem.groups > MOST_GROUPS:
+        message = f"{layout.problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"
+        found.append(Obstacle(message, "strategy direct"))
     if config.stages < 2:
         found.append(Obstacle("one stage cannot be copied while it is multiplied", "at least 2 stages", "stages"))
     if found:
@@ -368,13 +372,12 @@ def source(plan_: Plan) -> str:
     assert isinstance(config, GatherConfig)
     layout = Layout(problem, config)
     along, run, index = layout.columns, layout.run, layout.index
-    wide = index != "int"
     maps = output.product_map(problem)
     accumulator = layout.mma.accumulator
     if config.split > 1:
-        result = output.partial_result(problem, maps, run, accumulator, wide)
+        result = output.partial_result(problem, maps, run, accumulator)
     else:
-        result = output.result(problem, maps, along, along.index, run, accumulator, wide)
+        result = output.result(problem, maps, along, along.index, run, accumulator)
     return render(
         "implicit_gemm.cu.j2",
         plan_,
@@ -418,7 +421,7 @@ def _reduction(plan_: Plan, accumulator: str) -> Reduction:
     run = _reduce_run(problem)
     index = lowering.index_type(problem, (problem.y.size * config.split,))
     maps = output.element_map(problem)
-    result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator, False)
+    result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator)
     pointers = (Pointer("partial", accumulator, "partial"), *result_pointers(problem))
     return Reduction(
         plan_.launches[1], pointers, config.split, problem.y.size, run, index,

@@ -321,9 +321,7 @@ def source(plan_: Plan) -> str:
     element = problem.x.element
     index = lowering.index_type(problem, ())
     maps = output.channel_map(problem)
-    result = output.result(
-        problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator, index != "int"
-    )
+    result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
     digits = (
         Digit("row", layout.patch_rows, 0),
         Digit("column", layout.patch_columns, 0),

@@ -395,21 +395,21 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
         "run": run,
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
-        "result": output.result(problem, maps, along, along.index, run, problem.accumulate, index != "int"),
+        "result": output.result(problem, maps, along, along.index, run, problem.accumulate),
         "copies": copies,
         "next_copy": advance(digits, number(digits, layout.threads)),
-        "x_offset": _x_offset(problem, layout),
+        "x_offset": _x_offset(problem, layout, index),
         "w_offset": _w_offset(problem, layout),
     }
 
 
-def _x_offset(problem: ConvProblem, layout: Lines) -> str:
+def _x_offset(problem: ConvProblem, layout: Lines, index: str) -> str:
     """C text of a vector's offset in x, from image, c (of planes), h and vector."""
     x = problem.x
     terms = [("image", x.stride("n")), ("h", x.stride("h")), ("vector", layout.vector)]
     if layout.window.planes:
         terms.insert(1, ("c", x.stride("c")))
-    return " + ".join(name if step == 1 else f"{name} * {step}" for name, step in terms if step)
+    return lowering.linear(terms, index)
 
 
 def _w_offset(problem: ConvProblem, layout: Lines) -> str:

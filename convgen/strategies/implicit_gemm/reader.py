@@ -63,7 +63,8 @@ def share(tile: Tile, along_rows: bool) -> Share:
         return Share(_plus("thread", "i", tile.threads, rows), rows, "0", tile.chunks, 1, guard)
     parts = max(p for p in range(1, tile.threads // tile.rows + 1) if tile.chunks % p == 0)
     guard = f"thread < {parts * tile.rows}" if parts * tile.rows != tile.threads else ""
-    chunk = f"thread / {tile.rows}" if parts > 1 else "0"
+    # threads without work load what others do: past the tile's last chunk memory may end
+    chunk = f"thread / {tile.rows}{f' % {parts}' if guard else ''}" if parts > 1 else "0"
     return Share(f"thread % {tile.rows}", 1, chunk, tile.chunks // parts, parts, guard)
 
 
@@ -134,6 +135,7 @@ class Reader:
     bounds: tuple[RowBound, ...]
     digits: tuple[Digit, ...]
     digits_at_start: tuple[str, ...]
+    k_index: str  # C type of the offset that gemm_k makes
     k_offset: str
     k_inside: tuple[str, ...]  # conditions that do not depend on the row
     row_inside: tuple[str, ...]  # conditions for row i
@@ -146,7 +148,7 @@ class Reader:
 
     @property
     def start_parameters(self) -> str:
-        extra = (", int group" if self.grouped else "") + (", int first_k" if self.sliced else "")
+        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
         return f"{self.index} first{extra}"
 
     @property
@@ -171,9 +173,8 @@ def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _digit_offset(digits: Sequence[Digit]) -> str:
-    terms = [d.name if d.step == 1 else f"{d.name} * {d.step}" for d in digits if d.step]
-    return " + ".join(terms) or "0"
+def _digit_offset(digits: Sequence[Digit], index: str) -> str:
+    return lowering.linear([(d.name, d.step) for d in digits], index)
 
 
 def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
@@ -247,6 +248,9 @@ def reader(
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
         for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), bounds, strict=True)
     ]
+    # a tile may end behind gemm_k
+    reach = sum(d.extent * abs(d.step) for d in digits) * (1 + tile.k / walk.depth)
+    k_index = "int" if reach < lowering.INT_LIMIT else index
     pieces = chunk_elements // piece
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     element = problem.tensor(role).element
@@ -272,7 +276,8 @@ def reader(
         bounds=bounds,
         digits=digits,
         digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
-        k_offset=_digit_offset(digits),
+        k_index=k_index,
+        k_offset=_digit_offset(digits, k_index),
         k_inside=tuple(k_inside),
         row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
         wanted=wanted,

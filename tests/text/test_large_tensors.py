@@ -1,0 +1,76 @@
+"""Tensors of 2^31 elements and more: offsets are made in 64 bits, in every layout, or the strategy refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from gemm_problems import laid_out
+from problems import make
+
+from convgen import strategies
+from convgen.ir import epilogue as ep
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.strategies.base import Options
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+INT_MAX = 2**31 - 1
+
+PROBLEMS: dict[str, ConvProblem] = {
+    "many images": make("fprop", 600, 8, 64, (256, 256), (3, 3), pad=1),
+    "many channels": make("fprop", 1, 8192, 8, (512, 600), (3, 3), pad=1, stride=4),
+    "many output channels": make("fprop", 1, 8, 8192, (512, 600), (3, 3), pad=1),
+    "large images": make("fprop", 2, 4, 4, (12000, 24000), (3, 3), pad=1),
+    "groups": make("fprop", 3, 2048, 2048, (700, 512), (3, 3), pad=1, groups=64),
+    "a filter a channel": make("fprop", 4, 1024, 1024, (1024, 600), (3, 3), pad=1, groups=1024),
+}
+LAYOUTS = {
+    "nhwc": {"x": "nhwc", "w": "krsc", "y": "npqk"},
+    "nchw": {"x": "nchw", "w": "kcrs", "y": "nkpq"},
+    "chwn": {"x": "chwn", "w": "crsk", "y": "kpqn"},
+    "whnc": {"x": "whnc", "w": "rsck", "y": "qpnk"},
+}
+KERNELS: dict[str, tuple[str, Options]] = {
+    "tma_im2col": ("tma_im2col", {}),
+    "gather": ("implicit_gemm", {"kernel": "gather"}),
+    "gather, split": ("implicit_gemm", {"kernel": "gather", "split": 2}),
+    "rows": ("implicit_gemm", {"kernel": "rows"}),
+    "grouped": ("implicit_gemm", {"kernel": "grouped"}),
+    "patches": ("depthwise", {"kernel": "patches"}),
+    "stream": ("depthwise", {"kernel": "stream"}),
+    "direct": ("direct", {}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_products_of_32_bit_integers_fit_them(name: str, layout: str) -> None:
+    problem = laid_out(PROBLEMS[name], LAYOUTS[layout])
+    z = Tensor("z", "operand", "f16", problem.y.dims, problem.y.extents)
+    total = ep.Binary("+", ep.Acc(), ep.OperandRef("z"))
+    problem = replace(problem, epilogue=ep.Epilogue((z,), (ep.Assignment("y", total),)))
+    serving = [(strategies.load(s), options) for s, options in KERNELS.values()]
+    serving = [(s, options) for s, options in serving if not s.obstacles(problem, TARGET, options)]
+    assert len(serving) >= 3
+    for strategy, options in serving:
+        source = strategy.render(strategy.plan(problem, TARGET, options))
+        # its channels are those of a group, which has a number of its own
+        groups = problem.groups if strategy.name == "implicit_gemm" else 1
+        assert not overflows(source, problem, groups), source
+
+
+def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
+    """Products of a coordinate, which is an int, and a number that do not fit an int."""
+    code = re.sub(r"//.*", "", source.partition("// ---- kernel")[2])
+    wide = {"long long"} | set(re.findall(r"long long (\w+)", code))
+    extents = {d: problem.extent(d) for d in ("n", *problem.spatial.input, *problem.spatial.output)}
+    extents |= {"gemm_m": problem.output_pixels, "image": problem.n, "group": groups}
+    extents |= {"c": problem.c // groups, "k": problem.k, "gemm_n": problem.k // groups}
+    return [
+        f"{name} * {number}"
+        for cast, name, number in re.findall(r"(\(long long\))?\b(\w+) \* (\d+)\b", code)
+        if not cast and name not in wide and extents.get(name, 0) * int(number) > INT_MAX
+    ]
