@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from convgen.planner.database import Database, Measurement
     from convgen.tune.candidates import Candidate
     from convgen.tune.search import Task
+    from convgen.tune.worker import Worker
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from convgen.planner import database
+    from convgen.tune.worker import Worker
 
     check_place(arguments.export)
     place = arguments.db or database.user_path()
@@ -64,21 +66,23 @@ def run(arguments: argparse.Namespace) -> int:
         if path and path.exists():
             _check_database(path)
     tuned = arguments.specs or arguments.suite or not arguments.export
-    sources = read_sources(arguments) if tuned else []  # before a database is made for them
-    with database.Database(place, warn=console.warn) as db:
-        code = _tune(sources, arguments, db) if sources else 0
-        if arguments.export:
-            console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
+    sources = read_sources(arguments) if tuned else []
+    with Worker() as worker:
+        gpu = worker.call("name") if sources else ""  # there is one, before a database is made for it
+        with database.Database(place, warn=console.warn) as db:
+            code = _tune(sources, arguments, db, worker, gpu) if sources else 0
+            if arguments.export:
+                console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
-def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database) -> int:
+def _tune(
+    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, worker: Worker, gpu: str
+) -> int:
     from convgen.bench.build import Builder
     from convgen.tune.search import Search
-    from convgen.tune.worker import Worker
 
-    with Worker() as worker, Builder(arguments.jobs) as builder, console.progress_bar("tuning") as advance:
-        gpu = worker.call("name")
+    with Builder(arguments.jobs) as builder, console.progress_bar("tuning") as advance:
         tasks = _tasks(sources, arguments, db, gpu)
         observer = _Observer(tasks, advance)
         search = Search(list(tasks.values()), gpu, db, worker, builder.build_all, observer, arguments.budget)

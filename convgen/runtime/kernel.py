@@ -8,15 +8,16 @@ can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
 from convgen.runtime import warm
-from convgen.runtime.errors import Misaligned, Overlap, WrongArguments
+from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
 from convgen.runtime.launch import Program, keep, workspace_bytes
 from convgen.runtime.manifest import buffer_name
 
@@ -160,6 +161,8 @@ class Kernel:
         from convgen.runtime.arrays import check_numpy
 
         given = self._bind(arrays, named, ".emulate")
+        _check_number("seed", seed, 0, 2**64 - 1)
+        _check_number("sms", sms, 1, 2**31 - 1)
         slots = self._slots
         if out is None:
             out = numpy.empty(slots[-1].shape, slots[-1].numpy_dtypes[0])
@@ -282,3 +285,10 @@ class Kernel:
         for slot, address in inputs:
             if address < start + out.tensor.bytes and start < address + slot.tensor.bytes:
                 raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, SupportsIndex):
+        raise WrongType(f"{name} is a {type(value).__name__}: a whole number is wanted")
+    if not least <= operator.index(value) <= most:
+        raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")

@@ -855,6 +855,12 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
         k.emulate(image, weights, b=b.astype("f8"))
     with pytest.raises(errors.WrongType, match="takes NumPy arrays"):
         k.emulate(array(IMAGE, X), weights, b=b)
+    for wrong in ({"seed": "a"}, {"seed": 1.5}, {"sms": None}):
+        with pytest.raises(errors.WrongType, match="a whole number is wanted"):
+            k.emulate(image, weights, b=b, **wrong)
+    for beyond in ({"seed": -1}, {"seed": 2**64}, {"sms": 0}):
+        with pytest.raises(errors.WrongArguments, match="are possible"):
+            k.emulate(image, weights, b=b, **beyond)
     result.setflags(write=False)
     with pytest.raises(errors.WrongType, match="is read-only"):
         k.emulate(image, weights, b=b, out=result)

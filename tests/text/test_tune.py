@@ -425,6 +425,20 @@ def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_without_a_gpu_no_database_is_made(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    from convgen.runtime.errors import NoGpu
+    from convgen.tune import worker
+
+    def no_gpu(*_: object) -> None:
+        raise NoGpu("no GPU here")
+
+    monkeypatch.setattr(worker.Worker, "call", no_gpu)
+    place = tmp_path / "nowhere" / "tuning.sqlite"
+    assert cli.main(["tune", str(spec), "--db", str(place)]) == 1
+    assert "no GPU here" in capsys.readouterr().err
+    assert not place.parent.exists()
+
+
 def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
     assert cli.main(["tune", str(spec)]) == 0
     out = capsys.readouterr().out
