@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.strategies.base import Obstacles
 from convgen.targets import Target
 
 #: Of a tensor map (CUDA driver API, cuTensorMapEncodeTiled): elements a side of its box, and their stride.
@@ -12,6 +14,24 @@ MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
+
+
+def wgmma_obstacles(problem: ConvProblem, target: Target, outputs: tuple[str, ...]) -> Obstacles:
+    """What keeps wgmma from multiplying a convolution with these types of y, whatever the tiles."""
+    found = Obstacles()
+    no = found.no
+    x, w, y = problem.x, problem.w, problem.y
+    if "wgmma" not in target.features:
+        no(f"target {target} has no wgmma", "target sm_90a has it")
+    if problem.op is not Op.FPROP:
+        no(f"op {problem.op} is not served, fprop alone")
+    if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
+        no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
+    if problem.accumulate != "f32":
+        no(f"accumulate {problem.accumulate}: f32 alone")
+    if y.dtype not in outputs:
+        no(f"output type {y.dtype}: {', '.join(outputs[:-1])} or {outputs[-1]}")
+    return found
 
 
 @dataclass(frozen=True)

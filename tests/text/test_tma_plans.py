@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     ),
     "pixels": ("tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels do not fit 32 bits", "direct"),
     "patch: dgrad": ("tma_patch", like("dgrad"), "op dgrad", ""),
-    "patch: three axes": ("tma_patch", OF_THREE_AXES, "3 spatial dims", "tma_im2col"),
+    "patch: three axes": ("tma_patch", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
     "patch: groups": ("tma_patch", ODD_GROUPS, "3 groups of 8 input and 16 output channels", "implicit_gemm"),
     "patch: stride 9": (
         "tma_patch", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",

@@ -11,8 +11,8 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Plan, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import prepare
-from convgen.strategies.base import Obstacle, Obstacles, Options
-from convgen.strategies.hopper import block_threads
+from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.hopper import block_threads, wgmma_obstacles
 from convgen.strategies.tma_im2col import source
 from convgen.strategies.tma_im2col.choice import choose, estimate, ranking
 from convgen.strategies.tma_im2col.config import OPTIONS
@@ -30,22 +30,10 @@ class TmaIm2col:
     options = OPTIONS
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found = Obstacles()
-        no = found.no
-        x, w = problem.x, problem.w
-        if "wgmma" not in target.features:
-            no(f"target {target} has no wgmma", "target sm_90a has it")
-        if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served, fprop alone")
+        found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"))
         found += prepare.bundle_obstacle(problem, options)
-        if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
-            no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
-        if problem.accumulate != "f32":
-            no(f"accumulate {problem.accumulate}: f32 alone")
-        if problem.y.dtype not in ("f16", "bf16", "f32"):
-            no(f"output type {problem.y.dtype}: f16, bf16 or f32")
         if problem.output_pixels + LARGEST_TILE >= 2**31:
-            no(f"{problem.output_pixels} output pixels do not fit 32 bits, counted by whole tiles")
+            found.no(f"{problem.output_pixels} output pixels do not fit 32 bits, counted by whole tiles")
         if problem.op is Op.FPROP:
             found += map_obstacles(problem)
         if not found:

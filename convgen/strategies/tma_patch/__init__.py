@@ -10,10 +10,10 @@ shared memory for the kernel's whole life, or stream through it tap by tap.
 from __future__ import annotations
 
 from convgen.ir.plan import Launch, Param, Plan
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.strategies import cost, prepare
-from convgen.strategies.base import Obstacle, Obstacles, Options
-from convgen.strategies.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order
+from convgen.strategies.base import Obstacle, Options
+from convgen.strategies.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
 from convgen.strategies.tma_patch import source
 from convgen.strategies.tma_patch.choice import choose, estimate, ranking
 from convgen.strategies.tma_patch.config import OPTIONS, TmaPatchConfig
@@ -29,24 +29,16 @@ class TmaPatch:
     options = OPTIONS
 
     def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        found = Obstacles()
+        found = wgmma_obstacles(problem, target, ("f16", "bf16"))
         no = found.no
-        x, w, y = problem.x, problem.w, problem.y
-        if "wgmma" not in target.features:
-            no(f"target {target} has no wgmma", "target sm_90a has it")
-        if problem.op is not Op.FPROP:
-            no(f"op {problem.op} is not served, fprop alone")
+        x, y = problem.x, problem.y
         if problem.rank == 3:
-            no("3 spatial dims: one or two alone")
+            no("three spatial dims are not served")
         found += prepare.bundle_obstacle(problem, options)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if problem.taps == 1:
             no("a filter of one tap has nothing to reuse")
-        if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
-            no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
-        if y.dtype not in ("f16", "bf16") or problem.accumulate != "f32":
-            no(f"output type {y.dtype}, accumulate {problem.accumulate}: f16 or bf16, f32")
         pixels = problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
