@@ -13,9 +13,9 @@
 //   }
 //
 // digest   fd3cb924c731469c
-// strategy implicit_gemm grouped: 7 output rows by 1 joined group, 2 warps each, 1 patch, 6 blocks a multiprocessor
+// strategy implicit_gemm grouped: 7 output rows by 1 joined group, 2 warps each, 2 patches, 6 blocks a multiprocessor
 // target   sm_80
-// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 a multiprocessor and at most 512, in multiples of 16, 12960 bytes of shared memory
+// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 a multiprocessor and at most 512, in multiples of 16, 25920 bytes of shared memory
 // non-finite values of x spread among joined groups
 
 using u8 = unsigned char;
@@ -89,6 +89,7 @@ constexpr int THREADS = 64;
 constexpr int PATCH_ROWS = 9;
 constexpr int PATCH_COLUMNS = 30;
 constexpr int PITCH = 48;  // bytes of a pixel
+constexpr u32 PATCH_BYTES = 12960;
 
 // A warp makes WARP_N output channels of 32 pixels at a time; PARTS warps share the pixels.
 constexpr int WARP_N = 16;
@@ -167,6 +168,9 @@ void convgen_implicit_gemm_cardinality(
   for (int tile = first_tile; tile < TILES; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
+    const u32 next_patch = shared + PATCH_BYTES - (patch - shared);
+    if (tile + tile_step < TILES) load_patch(source, next_patch, tile + tile_step);
+    cp_async_commit_group();
     const int first_m = (tile / P_TILES) * (P * Q) + tile % P_TILES * PIXELS;
     const int pixels = min(PIXELS, P * Q - tile % P_TILES * PIXELS);
 
@@ -208,8 +212,6 @@ void convgen_implicit_gemm_cardinality(
         }
       }
     }
-    __syncthreads();
-    if (tile + tile_step < TILES) load_patch(source, patch, tile + tile_step);
-    cp_async_commit_group();
+    patch = next_patch;
   }
 }

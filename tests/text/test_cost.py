@@ -87,6 +87,15 @@ def test_ragged_rows_take_longer(strategy: str) -> None:
     assert times[0] > times[1]
 
 
+@pytest.mark.parametrize("dim", "ck")
+def test_gathered_pixels_that_begin_inside_a_sector_take_longer(dim: str) -> None:
+    """Of x and of y, more than what there is more of."""
+    tile = {"kernel": "gather", "tile.m": 64, "tile.n": 64, "tile.k": 64, "split": 1}
+    sizes = [{"c": 64, "k": 64} | {dim: size} for size in (64, 56)]
+    times = [estimate("implicit_gemm", make("fprop", 8, s["c"], s["k"], (56, 56)), tile) for s in sizes]
+    assert times[1] > 1.2 * times[0]
+
+
 @pytest.mark.parametrize("strategy", BOTH)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), sms=st.integers(8, TARGET.sms))

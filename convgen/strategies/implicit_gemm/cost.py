@@ -83,7 +83,7 @@ class GatherRates:
     result: float = 13.8  # cycles for each result of a thread,
     store: float = 182.3  # and for each of its stores
     l2: float = 12e6  # bytes a microsecond
-    ragged: float = 1.55  # times longer where pixels of x begin inside a sector of L2
+    ragged: float = 1.55  # times longer where pixels begin inside a sector of L2, for x and for y
     memory: float = 3e6
     start: float = 1.57  # microseconds of a launch
     reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
@@ -95,13 +95,13 @@ GATHER = GatherRates()
 
 def gather_time(
     *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
-    stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: bool, reduced: int,
+    stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, reduced: int,
     bytes: int, sms: int, rates: GatherRates,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
     `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded
-    one by one; `traffic` is its bytes from L2; `ragged` says whether pixels of x begin
-    inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are
+    one by one; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
+    pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are
     a thread's, `reduced` the bytes that a reduction adds up."""
     r = rates
 
@@ -114,5 +114,36 @@ def gather_time(
     full, rest = divmod(tiles, sms * held)
     cycles = full * wave(held) + (wave(math.ceil(rest / sms)) if rest else 0.0)
     time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
-    time = time * (r.ragged if ragged else 1.0) + r.start
+    time = time * r.ragged**ragged + r.start
     return time + (r.reduce + reduced / r.reduced if reduced else 0.0)
+
+
+@dataclass(frozen=True)
+class GroupedRates:
+    """Of the kernel of small groups."""
+
+    start: float = 1.6  # microseconds of a launch
+    step: float = 8.7  # cycles of a warp's step: 16 pixels by the channels of a k slice,
+    alone: float = 69.0  # and where it waits for its own results
+    latency: float = 2160.0  # cycles of a patch's copy, and bytes of it a cycle
+    copy: float = 17.3
+    filters: float = 17.3  # bytes a cycle, of the filters that every warp holds
+    memory: float = 3.5e6  # bytes a microsecond
+
+
+GROUPED = GroupedRates()
+
+
+def grouped_time(
+    *, steps: int, warps: int, tiles: int, blocks: int, stages: int, patch: int, filters: int, bytes: int, sms: int,
+    rates: GroupedRates,
+) -> float:  # fmt: skip
+    """Microseconds of `tiles` whose `warps` take `steps` each; `patch` and `filters` are bytes of a block."""
+    r = rates
+    resident = min(blocks, math.ceil(tiles / sms))
+    work = max(resident * warps * steps * r.step, steps * r.alone)
+    copy = r.latency + resident * patch / r.copy
+    each = max(work, copy) if stages * resident > 1 else work + copy
+    rounds = math.ceil(tiles / (sms * resident))
+    cycles = resident * filters / r.filters + copy + work + (rounds - 1) * each
+    return over(cycles / CYCLES, bytes / r.memory) + r.start

@@ -287,13 +287,21 @@ def time(problem: ConvProblem, target: Target, config: GatherConfig) -> float:
         stores=results / layout.run,
         tiles=math.prod(layout.tiles) * p.groups * c.split,
         traffic=(c.m + c.n) * layout.row_bytes,
-        ragged=p.c * layout.element_bytes % SECTOR != 0,
+        ragged=_ragged(layout),
         reduced=2 * p.y.size * 4 * c.split if c.split > 1 else 0,
         bytes=p.min_bytes,
         sms=target.sms,
         rates=cost.GATHER,
     )
     return us * (1 + max(0, _registers(layout) - MOST_REGISTERS) / 10)
+
+
+def _ragged(layout: Layout) -> int:
+    """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads can
+    store 16 bytes at once: what narrower stores cost is told by their number."""
+    x_pixel, y_pixel = layout.problem.c * layout.element_bytes, layout.problem.k * layout.problem.y.element.bytes
+    stores = not layout.swapped and layout.config.split == 1
+    return (x_pixel % SECTOR != 0) + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)
 
 
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
