@@ -1,7 +1,7 @@
 """Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
 
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_sweep_h200.json \\
-        implicit_gemm_grouped_depthwise_h200.json bench_depthwise_grouped_n{8,64}_h200.json
+        implicit_gemm_grouped_depthwise_h200.json bench_depthwise_grouped_n{8,64}_h200.json unseen_h200.json
 
 The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
@@ -88,8 +88,10 @@ class Row:
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
-    """Of the kernels that have rates: the candidates of `implicit_gemm.py`, and what `convgen bench` took."""
-    rows = [row for path in paths for row in json.loads(path.read_text())["rows"]]
+    """Of the kernels that have rates: the candidates of `implicit_gemm.py`, and what `convgen bench` and `unseen.py`
+    took."""
+    files = [json.loads(path.read_text()) for path in paths]
+    rows = [row for file in files for row in file.get("unseen", file)["rows"]]
     return [found for row in rows for found in (_candidate(row) if "options" in row else _benched(row))]
 
 
@@ -101,13 +103,18 @@ def _candidate(row: dict[str, Any]) -> Iterator[Row]:
 
 
 def _benched(row: dict[str, Any]) -> Iterator[Row]:
-    """A row of `convgen bench` where it took stream, whose configuration is read back from its text."""
-    auto = row["results"]["auto"]
+    """Where `auto` took stream or gather, whose configurations are read back from their text."""
+    auto, p = row["results"]["auto"], load(row["spec"])[0].problem
+    numbers = list(map(int, re.findall(r"\d+", auto["config"])))
     if auto["strategy"] == "depthwise":
-        math_, numbers = auto["config"].split(": ", 1)
-        p, q, vector, band, strip, slice_, stages, threads, blocks = map(int, re.findall(r"\d+", numbers))
-        config = StreamConfig(math_, p, q, vector, slice_, strip, band, stages, threads, blocks)
-        yield Row("stream", row["name"], row["n"], load(row["spec"])[0].problem, config, auto["us"] - ALONE_US)
+        rows, columns, vector, band, strip, slice_, stages, threads, blocks = numbers
+        kind = auto["config"].split(":")[0]
+        config = StreamConfig(kind, rows, columns, vector, slice_, strip, band, stages, threads, blocks)
+        yield Row("stream", row["name"], row["n"], p, config, auto["us"] - ALONE_US)
+    elif auto["config"].startswith("gather"):
+        names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n", "stages", "split")
+        options = {"order": "channel_first", "split": 1, **dict(zip(names, numbers, strict=False))}
+        yield Row("gather", row["name"], row["n"], p, KERNELS["gather"].choose(p, TARGET, options), auto["us"])
 
 
 def fit(model: Model, rows: Sequence[Row]) -> None:
