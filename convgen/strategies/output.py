@@ -18,7 +18,7 @@ from sympy import Expr, Integer, Symbol
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
-from convgen.ir.dtypes import DTYPES
+from convgen.ir.dtypes import DTYPES, DType
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
@@ -39,6 +39,16 @@ WHOLE_WORDS = {
 ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
 M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
 CHANNEL, OFFSET = symbol("k"), symbol("offset")
+
+
+def bits_type(element: DType) -> str:
+    """C type of an element's bits; that of floats of less than a word is their bits' already."""
+    return element.c_type if element.is_float and element.bytes < WORD else ACCESS[element.bytes]
+
+
+def as_bits(tensor: Tensor, c_type: str) -> str:
+    """C text of a tensor as a pointer to bits."""
+    return tensor.role if c_type == tensor.element.c_type else f"reinterpret_cast<const {c_type}*>({tensor.role})"
 
 
 def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:

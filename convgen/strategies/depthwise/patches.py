@@ -165,18 +165,21 @@ def channel_run(problem: ConvProblem) -> int:
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseConfig:
     """The cheapest, of the vector that is liked most among those that fit."""
-    found = _configs(problem, options)
+    found = _configs(problem, target, options)
     return min((c for c in found if c.vector == found[0].vector), key=lambda c: time(problem, target, c))
 
 
-def _configs(problem: ConvProblem, options: Options) -> list[DepthwiseConfig]:
+def _configs(problem: ConvProblem, target: Target, options: Options) -> list[DepthwiseConfig]:
     """Those that are taken to fit a thread's registers: with few channels a thread, where the window is wide."""
     most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
     vectors = [int(options["vector"])] if "vector" in options else [v for v in VECTORS if v <= most]
-    return list(_fitting(problem, options, vectors[:2])) or list(_fitting(problem, options, vectors[2:]))
+    liked, others = vectors[:2], vectors[2:]
+    return list(_fitting(problem, target, options, liked)) or list(_fitting(problem, target, options, others))
 
 
-def _fitting(problem: ConvProblem, options: Options, vectors: Sequence[int]) -> Iterator[DepthwiseConfig]:
+def _fitting(
+    problem: ConvProblem, target: Target, options: Options, vectors: Sequence[int]
+) -> Iterator[DepthwiseConfig]:
     rows, columns = axes(problem)
     ps = [int(options["tile.p"])] if "tile.p" in options else [p for p in (1, 2, 4) if p <= rows.output]
     qs = (
@@ -194,7 +197,8 @@ def _fitting(problem: ConvProblem, options: Options, vectors: Sequence[int]) -> 
                     # what is stated in full goes beyond the estimate, not beyond what sums alone take
                     if (p * q * v if stated else registers) > MOST_REGISTERS:
                         continue
-                    blocks = int(options.get("blocks", max(1, min(8, 65536 // (t * -(-registers // 8) * 8)))))
+                    most = max(1, min(8, target.register_blocks(registers, t)))
+                    blocks = int(options.get("blocks", most))
                     yield DepthwiseConfig(p, q, v, t, blocks)
 
 
@@ -261,7 +265,7 @@ def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Ob
     if run % vector or vector * problem.x.element.bytes > 16:
         message = f"vector {vector}: {run} channels are aligned neighbours"
         return [Obstacle(message, f"vector {min(run, 8)} or less", "vector")]
-    if not _configs(problem, options):
+    if not _configs(problem, target, options):
         columns = axes(problem)[1].inputs(int(options.get("tile.q", 1)))
         message = f"the {columns} columns of x under a thread's outputs, or its outputs, do not fit its registers"
         option = next((o for o in ("tile.p", "tile.q", "vector") if o in options), "")
@@ -317,7 +321,7 @@ def source(plan: Plan) -> str:
 
 def candidates(problem: ConvProblem, target: Target, options: Options) -> list[DepthwiseConfig]:
     """Configurations worth measuring, the most promising first."""
-    return sorted(_configs(problem, options), key=lambda c: time(problem, target, c))
+    return sorted(_configs(problem, target, options), key=lambda c: time(problem, target, c))
 
 
 def _x_offset(problem: ConvProblem, index: str) -> str:

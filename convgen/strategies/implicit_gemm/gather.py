@@ -258,8 +258,8 @@ def _registers(layout: Layout) -> int:
 def _blocks(layout: Layout, stages: int, target: Target) -> int:
     """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
     shared = stages * (layout.config.m + layout.config.n) * layout.row_bytes + RESERVED_SHARED
-    registers = -(-min(_registers(layout), 255) // 8) * 8 * layout.config.threads
-    return max(1, min(4, target.shared_bytes_per_sm // shared, target.registers_per_sm // registers))
+    by_registers = target.register_blocks(min(_registers(layout), MOST_REGISTERS), layout.config.threads)
+    return max(1, min(4, target.shared_bytes_per_sm // shared, by_registers))
 
 
 def time(problem: ConvProblem, target: Target, config: GatherConfig) -> float:

@@ -237,10 +237,9 @@ def _registers(layout: Layout) -> int:
 
 def _fits(layout: Layout, target: Target) -> bool:
     c = layout.config
-    registers = -(-_registers(layout) // 8) * 8 * layout.threads * c.blocks
     return (
         64 <= layout.threads <= 1024
-        and registers <= target.registers_per_sm
+        and c.blocks <= target.register_blocks(_registers(layout), layout.threads)
         and layout.shared_bytes <= target.shared_limit(c.blocks)
     )
 
@@ -312,7 +311,7 @@ def source(plan_: Plan) -> str:
     problem, config = plan_.problem, plan_.config
     assert isinstance(config, GroupedConfig)
     layout = Layout(problem, config)
-    element = problem.x.element
+    bits_type = output.bits_type(problem.x.element)
     index = lowering.index_type(problem, ())
     maps = output.channel_map(problem)
     result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
@@ -332,7 +331,9 @@ def source(plan_: Plan) -> str:
         formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
         pointers=fprop_pointers(problem),
         index=index,
-        bits_type=element.c_type if element.is_float else output.ACCESS[element.bytes],
+        bits_type=bits_type,
+        x_source=output.as_bits(problem.x, bits_type),
+        w_source=output.as_bits(problem.w, bits_type),
         run=layout.run,
         column_of=output.column_of(layout.run),
         accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,

@@ -24,7 +24,6 @@ from sympy import Integer
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering, output
 from convgen.strategies.base import Obstacle, Options
 from convgen.strategies.elementwise import epilogue_formulas, fprop_pointers, window_formulas
@@ -365,8 +364,8 @@ def plan(layout: Lines, target: Target, strategy: str) -> Plan:
 def values(plan_: Plan, layout: Lines) -> dict[str, object]:
     """Finished values for the templates (templates/implicit_gemm/lines.j2)."""
     problem, config, run = layout.problem, layout.config, layout.run
-    element, along = problem.x.element, layout.columns
-    bits_type = element.c_type if element.is_float and element.bytes < WORD else output.ACCESS[element.bytes]
+    along = layout.columns
+    bits_type = output.bits_type(problem.x.element)
     index = lowering.index_type(problem, (layout.tiles * config.m,))
     maps = output.product_map(problem)
     copies = layout.line_elements // layout.vector
@@ -377,10 +376,6 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
     ]
     digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
 
-    def bits_of(tensor: Tensor) -> str:
-        role = tensor.role
-        return role if bits_type == tensor.element.c_type else f"reinterpret_cast<const {bits_type}*>({role})"
-
     return {
         "config": config,
         "layout": layout,
@@ -390,8 +385,8 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
         "pointers": fprop_pointers(problem),
         "index": index,
         "bits_type": bits_type,
-        "x_source": bits_of(problem.x),
-        "w_source": bits_of(problem.w),
+        "x_source": output.as_bits(problem.x, bits_type),
+        "w_source": output.as_bits(problem.w, bits_type),
         "run": run,
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,

@@ -18,7 +18,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies import lowering
 from convgen.strategies.implicit_gemm.mma import CHUNK_BYTES
 from convgen.strategies.implicit_gemm.walk import Digit, Walk, number
-from convgen.strategies.output import ACCESS, WORD, pixel_dims
+from convgen.strategies.output import as_bits, bits_type, pixel_dims
 
 #: cp.async copies 4, 8 or 16 bytes.
 LEAST_ASYNC_BYTES = 4
@@ -210,6 +210,34 @@ def _wanted(bounds: Sequence[RowBound], outermost: Digit) -> str:
     return " | ".join(terms)
 
 
+@dataclass(frozen=True)
+class Row:
+    """C text of where a row lies: its number's name, lines that name its coordinates, its offset, its bounds."""
+
+    index: str
+    coordinates: tuple[str, ...]
+    offset: str
+    bounds: tuple[RowBound, ...]
+
+
+def _row(problem: ConvProblem, walk: Walk, role: str, index: str) -> Row:
+    scope = lowering.Scope(index)
+    group = scope.declare("group", problem.groups)
+    if role == "x":
+        name = "gemm_m"
+        dims = pixel_dims(problem)
+        m = scope.declare(name, problem.output_pixels)
+        at = lowering.coordinates(scope, m, dims, [problem.extent(d) for d in dims])
+    else:
+        name = "gemm_n"
+        at = {"k_in_group": scope.declare(name, problem.k_per_group)}
+    values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
+    offset = scope.text(walk.row.subs(values))
+    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
+    coordinates = lowering.drop_unused(scope.take(), "\n".join([offset, *(b.row for b in bounds)]))
+    return Row(name, tuple(coordinates), offset, bounds)
+
+
 def reader(
     problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, permuted: bool
 ) -> Reader:
@@ -221,59 +249,44 @@ def reader(
     mine, piece = loads.share, loads.piece
 
     index = lowering.index_type(problem, ())
-    scope = lowering.Scope(index)
-    group = scope.declare("group", problem.groups)
-    if role == "x":
-        row_index = "gemm_m"
-        dims = pixel_dims(problem)
-        m = scope.declare(row_index, problem.output_pixels)
-        at = lowering.coordinates(scope, m, dims, [problem.extent(d) for d in dims])
-    else:
-        row_index = "gemm_n"
-        at = {"k_in_group": scope.declare(row_index, problem.k_per_group)}
-    values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
-    row_offset = scope.text(walk.row.subs(values))
-    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
-    lines = scope.take()
-    lines = lowering.drop_unused(lines, "\n".join([row_offset, *(b.row for b in bounds)]))
-
+    row = _row(problem, walk, role, index)
     chunk_scope = lowering.Scope("int")
     first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
     digits = walk.digits
     start = decompose(first, [d.name for d in digits], lambda name: next(d.extent for d in digits if d.name == name))
     k_inside = [f"{digits[0].name} < {digits[0].extent}"] if covered * slices > walk.depth else []
     k_inside += [f"{' + '.join(_moved(digits, b.dim))} < {b.extent}" for b in walk.bounds if b.row is None]
-    wanted = _wanted(bounds, digits[0]) if loads.asynchronous else ""
+    wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
     row_inside = [
         f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
-        for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), bounds, strict=True)
+        for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), row.bounds, strict=True)
     ]
     # a tile may end behind gemm_k
     reach = sum(d.extent * abs(d.step) for d in digits) * (1 + tile.k / walk.depth)
     k_index = "int" if reach < lowering.INT_LIMIT else index
     pieces = chunk_elements // piece
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
-    element = problem.tensor(role).element
-    bits_type = element.c_type if element.is_float and size < WORD else ACCESS[size]
+    tensor = problem.tensor(role)
+    c_type = bits_type(tensor.element)
     how = f"cp.async of {piece * size} bytes" if loads.asynchronous else f"elements, {piece} at a time"
     what = "pixels" if role == "x" else "output channels"
     return Reader(
         name=role,
         doc=f"{role}: {tile.rows} {what} by {tile.k} of gemm_k; {how}",
         index=index,
-        bits_type=bits_type,
-        source=role if bits_type == element.c_type else f"reinterpret_cast<const {bits_type}*>({role})",
+        bits_type=c_type,
+        source=as_bits(tensor, c_type),
         element_bytes=size,
         asynchronous=loads.asynchronous,
         piece=piece,
         element_step=digits[-1].step,
         chunk_elements=chunk_elements,
         share=mine,
-        row_index=row_index,
+        row_index=row.index,
         permuted=permuted,
-        coordinates=tuple(lines),
-        row_offset=row_offset,
-        bounds=bounds,
+        coordinates=row.coordinates,
+        row_offset=row.offset,
+        bounds=row.bounds,
         digits=digits,
         digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
         k_index=k_index,
