@@ -43,6 +43,8 @@ MOST_SPILLS = 40
 #: What a launch takes longer alone than behind another one, for which the models stand: depthwise 3x3 112x112x32, both
 #: ways (NOTES.md).  Of stream alone: the other kernels are always launched alone.
 ALONE_US = 1.1
+#: Launches of stream so long tell the rates of device memory, and little else.
+LONG_US = 8.0
 #: Rates that no fit may pass: bytes of device memory a microsecond, what a launch takes at least.
 BOUNDS = {"memory": (3.0e6, 4.2e6), "start": (1.2, 3.0), "l2": (4.0e6, 12.0e6)}
 
@@ -106,7 +108,7 @@ def _benched(row: dict[str, Any]) -> Iterator[Row]:
     """Where `auto` took stream or gather, whose configurations are read back from their text."""
     auto, p = row["results"]["auto"], load(row["spec"])[0].problem
     numbers = list(map(int, re.findall(r"\d+", auto["config"])))
-    if auto["strategy"] == "depthwise":
+    if auto["strategy"] == "depthwise" and auto["us"] > LONG_US:
         rows, columns, vector, band, strip, slice_, stages, threads, blocks = numbers
         kind = auto["config"].split(":")[0]
         config = StreamConfig(kind, rows, columns, vector, slice_, strip, band, stages, threads, blocks)

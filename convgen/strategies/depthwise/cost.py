@@ -38,8 +38,8 @@ class StreamRates:
     filter: float = 2.1  # cycles an element that a thread brings
     sm_bytes: float = 46.5  # a cycle, that one multiprocessor can take
     part: float = 1.26  # of the memory's time, where sectors are written in parts
-    reads: float = 3.93e6  # bytes a microsecond
-    writes: float = 3.35e6
+    reads: float = 4.04e6  # bytes a microsecond
+    writes: float = 3.29e6
 
 
 PATCHES = PatchesRates()
