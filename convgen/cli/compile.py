@@ -67,19 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compile(specs: list[driver.Spec], say: Callable[[str], None]) -> dict[str, Kernel]:
     """Every kernel by name.  Raises UsageError where two specs would write the same files."""
+    if len(specs) > 1:
+        _check_names(specs)
     kernels: dict[str, Kernel] = {}
+    for spec in specs:
+        kernels |= driver.compile_all(spec, lambda name: say(f"compiling {name}"))
+    return kernels
+
+
+def _check_names(specs: list[driver.Spec]) -> None:
+    """Before anything is compiled."""
     origin: dict[str, str] = {}
     for spec in specs:
-        made = driver.compile_all(spec, lambda name: say(f"compiling {name}"))
-        for name in made:
-            if name in kernels:
+        names = [compilation.name for compilation in driver.load(spec)]
+        for name in names:
+            if name in origin:
                 raise driver.UsageError(
                     f"{origin[name]} and {spec.path} both have a convolution {name!r}, and would write the same files"
                     "\nhint: compile them one by one, each with its own -o"
                 )
-        kernels |= made
-        origin |= dict.fromkeys(made, spec.path)
-    return kernels
+        origin |= dict.fromkeys(names, spec.path)
 
 
 def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
