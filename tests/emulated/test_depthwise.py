@@ -139,6 +139,8 @@ def test_what_does_not_fit_is_said() -> None:
         p = layer(16, (9, 9), 3, dtype="f32") if option == "math" else problem
         found = STRATEGY.obstacles(p, TARGET, {"kernel": "stream", **options})
         assert option in {o.option for o in found}, (option, found)
+    few = layer(8, (9, 9), 3)
+    assert "vector" in {o.option for o in STRATEGY.obstacles(few, TARGET, {"kernel": "stream", "vector": 16})}
     (found,) = STRATEGY.obstacles(problem, TARGETS["sm_80"], {"kernel": "stream"})
     assert found.option == "kernel"
     assert not STRATEGY.obstacles(problem, TARGETS["sm_80"], {})

@@ -152,6 +152,8 @@ REFUSED = [
         "warps.m",
     ),
     (make("fprop", 1, 65536, 65536, (5, 5), (3, 3), groups=65536), {"kernel": "gather"}, "65536 groups", ""),
+    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "grouped", "slice": 3}, "slice 3", "slice"),
+    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "grouped", "slice": 64}, "slice 64", "slice"),
     (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows", "tile.n": 24}, "multiple of 16", "tile.n"),
     (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma", "tile.n": 20}, "multiple of 8", "tile.n"),
     (make("fprop", 1, 3, 8, (5, 5), (3, 3), groups=3), {"kernel": "rows_wgmma"}, "groups", "kernel"),

@@ -478,7 +478,8 @@ def _slices(problem: ConvProblem, vector: int, tensor_cores: bool) -> list[int]:
     """Divisors of the channels: the largest that fit a box, those that write whole sectors first."""
     unit = math.lcm(vector, UNIT // problem.x.element.bytes * problem.k_per_group)
     most = MAX_BOX * problem.k_per_group
-    found = [s for s in range(unit, min(problem.k, most) + 1, unit) if problem.k % s == 0]
+    # a vector of more channels than there are, or than divide them, has none, which `_malformed` says
+    found = [s for s in range(unit, min(problem.k, most) + 1, unit) if problem.k % s == 0] or [unit]
     sectors = [s for s in found if s == problem.k or s * problem.y.element.bytes % SECTOR == 0] or found
     limits = (96, 48, 32) if tensor_cores else (most, 96, 48)
     return sorted({max((s for s in sectors if s <= limit), default=min(sectors)) for limit in limits}, reverse=True)

@@ -223,7 +223,7 @@ def _configs(problem: ConvProblem, options: Options) -> Iterator[GroupedConfig]:
     p = axes(problem)[0].output
     joined_groups = problem.groups // joined(problem)
     for rows in given("tile.p", tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))):
-        for slice_ in given("slice", tuple(s for s in (8, 4, 2, 1) if joined_groups % s == 0)):
+        for slice_ in (s for s in given("slice", (8, 4, 2, 1)) if joined_groups % s == 0):
             for parts in given("warps.m", (1, 2, 4, 8)):
                 for stages in given("stages", (2, 1)):
                     for blocks in given("blocks", (1, 2, 3, 4, 6)):
@@ -287,6 +287,9 @@ def _unserved(problem: ConvProblem) -> str:
 def obstacles(problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
     if why := _unserved(problem):
         return [Obstacle(f"kernel grouped: {why}", "kernel gather serves it", "kernel")]
+    slices, slice_ = problem.groups // joined(problem), int(options.get("slice", 1))
+    if slices % slice_:
+        return [Obstacle(f"slice {slice_} does not divide the {slices} joined groups", option="slice")]
     if choose(problem, target, options) is None:
         return [Obstacle("kernel grouped: no patch fits shared memory with these options", "fewer rows", "tile.p")]
     return []
