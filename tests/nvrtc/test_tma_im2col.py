@@ -55,7 +55,7 @@ SCHEDULES: dict[str, Options] = {
     "three consumers": {"tile.m": 192, "tile.n": 184, "consumers": 3},
     "one consumer of 192 rows": {"tile.m": 192, "tile.n": 96, "consumers": 1},
     "one consumer of 256 rows": {"tile.m": 256, "tile.n": 64, "consumers": 1},
-    "ping-pong of three": {"tile.m": 64, "tile.n": 200, "consumers": 3, "schedule": "pingpong"},
+    "ping-pong of three": {"tile.m": 64, "tile.n": 176, "consumers": 3, "schedule": "pingpong"},
     "ping-pong of 192 rows": {"tile.m": 192, "tile.n": 120, "consumers": 2, "schedule": "pingpong"},
     "two blocks": {"tile.m": 64, "tile.n": 128, "consumers": 1, "blocks": 2},
     "two blocks of two": {"tile.m": 128, "tile.n": 96, "consumers": 2, "blocks": 2},
