@@ -319,9 +319,9 @@ void convgen_tma_im2col_channels_as_rows(
 
       // a thread holds channels warp * 16 + lane / 4 (+ 8), of each 64, of pixels 8 * j + lane % 4 * 2 (+ 1)
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int j = 0; j < tile_m / 2; ++j) {
 #pragma unroll
-        for (int j = 0; j < tile_m / 2; ++j) {
+        for (int i = 0; i < rows / 64; ++i) {
           acc[i][j] = epilogue(acc[i][j], channel_b[i][j / 2 % 2]);
         }
       }
