@@ -21,6 +21,7 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+struct alignas(8) Vec2 { float x, y; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -275,11 +276,11 @@ void convgen_tma_im2col_3d_dilated(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int j = 0; j < tile_n / 2; ++j) {
-          const int gemm_m = m0 + i * 64 + warp * 16 + lane / 4 + j / 2 % 2 * 8;
-          const int gemm_n = n0 + j / 4 * 8 + lane % 4 * 2 + j % 2;
+        for (int j = 0; j < tile_n / 4; ++j) {
+          const int gemm_m = m0 + i * 64 + warp * 16 + lane / 4 + j % 2 * 8;
+          const int gemm_n = n0 + j / 2 * 8 + lane % 4 * 2;
           if (gemm_m < ::gemm_m) {
-            y[gemm_m * 40 + gemm_n] = acc[i][j];
+            *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[i][2 * j], acc[i][2 * j + 1]};
           }
         }
       }

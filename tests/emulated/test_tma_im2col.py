@@ -64,7 +64,11 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "channels before pixels": (laid_out(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="nkpq"), SMALL),
     "images last": (laid_out(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="kqpn"), PINGPONG),
-    "float32": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f32"), PINGPONG),
+    "float32": (typed(make("fprop", 3, 24, 42, (9, 7), (3, 3), dtype="bf16"), y="f32"), PINGPONG),
+    "float32, odd channels": (typed(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="f32"), {**SMALL, "split": 2}),
+    "float32, rows of channels": (
+        typed(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="f32"), {**SMALL, "tile.n": 64, "rows": "channels"},
+    ),
     "bfloat16 to float16": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f16"), SMALL),
     "two groups": (make("fprop", 3, 96, 64, (9, 7), (3, 3), pad=1, groups=2), PINGPONG | {"tile.n": 16}),
     "1x1, groups": (make("fprop", 3, 64, 48, (9, 7), (1, 1), groups=2), {**SMALL, "tile.n": 8, "tile.k": 32}),

@@ -24,6 +24,7 @@ from convgen.strategies.tma_im2col.tiles import (
     registers_of,
     store_vector,
     stores_by_tma,
+    stores_pairs,
     taps_outside,
     x_in_planes,
 )
@@ -98,6 +99,7 @@ def source(plan: Plan) -> str:
         by_tma=stores_by_tma(problem),
         plane=plane(problem),
         store_vector=vector,
+        store_pairs=stores_pairs(problem, config),
         y=problem.y,
         epilogue=fragments.of_gemm_elements(problem) if config.by_channels else fragments.of_pairs(problem),
         load_early=_loads_early(problem, config, plan.target),

@@ -57,6 +57,13 @@ def store_vector(problem: ConvProblem) -> int:
     return math.gcd(problem.k, 8) if y.dims[-1] == "k" and y.element.bytes == 2 else 0
 
 
+def stores_pairs(problem: ConvProblem, config: TmaIm2colConfig) -> bool:
+    """Whether threads store y as wgmma's fragments lie, and two float32 channels of a pixel at once: four threads fill
+    a sector."""
+    y = problem.y
+    return y.dtype == "f32" and y.dims[-1] == "k" and problem.k % 2 == 0 and not config.by_channels
+
+
 def taps_outside(problem: ConvProblem) -> bool:
     """Whether the filter's taps lie outside of its output channels: RSKC, not KRSC."""
     return problem.w.dims[0] != "k" and problem.taps > 1
