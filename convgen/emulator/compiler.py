@@ -143,11 +143,14 @@ def runtime_library() -> Path:
     """The runtime, compiled where it is not in the cache.  Raises NoHostCompiler."""
     compiler = host_compiler()
     arguments = [*_COMMON, "-O1", "-fno-exceptions", "-fno-rtti", f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"]
+    if platform.system() != "Darwin":
+        arguments.append("-Wl,-z,defs")  # a C compiler leaves out C++'s library: it is heard here
     key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *arguments)
     library, errors = _build(key, {}, arguments, "runtime.so")
     if library is None:
         raise NoHostCompiler(
-            f"{compiler.path} cannot compile the emulator (C++17 on x86-64 or 64-bit ARM):\n{_head(errors)}"
+            f"{compiler.path} cannot compile the emulator (C++17 on x86-64 or 64-bit ARM):\n{_head(errors)}\n"
+            "hint: CONVGEN_CXX names a C++ compiler, such as g++ or clang++"
         )
     return library
 
@@ -159,6 +162,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     optimised.  Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
     """
     compiler = host_compiler()
+    runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
     place, level = SOURCE, ["-O1", "-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
         folder = Path(debug).resolve()

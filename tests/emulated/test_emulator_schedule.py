@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import sys
 from functools import cache
@@ -160,6 +161,16 @@ def test_a_compiler_that_writes_nothing_is_none(monkeypatch, fresh_compiler):
     monkeypatch.setenv("CONVGEN_CXX", "true")
     with pytest.raises(NoHostCompiler, match="wrote no library"):
         compiler.runtime_library()
+
+
+@pytest.mark.parametrize("name", ["ls", "gcc"])
+def test_a_program_that_compiles_no_cpp_is_not_asked_about_a_kernel(name, monkeypatch, fresh_compiler):
+    """gcc compiles C++, and leaves out its library."""
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name} here")
+    monkeypatch.setenv("CONVGEN_CXX", name)
+    with pytest.raises(NoHostCompiler, match=r"(?s)cannot compile the emulator.*hint: CONVGEN_CXX names"):
+        compiler.kernel_library("", ["nothing"], True)
 
 
 def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path, fresh_compiler):
