@@ -77,7 +77,7 @@ def main() -> None:
     if output:
         facts = {
             "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
-            "system": platform.platform(),
+            "system": f"{platform.system()} on {platform.machine()}",
             "python": platform.python_version(),
             "convgen": convgen.__version__,
             "nvrtc": nvrtc_version(),
