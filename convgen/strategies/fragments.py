@@ -19,7 +19,7 @@ from convgen.ir import integer
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies.lowering import CONVERSIONS, has_epilogue, used_body, used_operands
+from convgen.strategies.lowering import ACCESS, CONVERSIONS, SHARED_LOADS, has_epilogue, used_body, used_operands
 
 #: Functions that load two neighbours at once.
 PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
@@ -156,13 +156,10 @@ def output_map(problem: ConvProblem) -> IndexMap:
     return derive(problem, (m, n), loop)
 
 
-#: So many elements of 2 bytes from `place` in shared memory to y, at once.
-COPIES = {
-    8: "*reinterpret_cast<Vec4*>(y + {offset}) = ld_shared_v4_u32(place);",
-    4: "*reinterpret_cast<u64*>(y + {offset}) = ld_shared_u64(place);",
-    2: "*reinterpret_cast<u32*>(y + {offset}) = ld_shared_u32(place);",
-    1: "y[{offset}] = ld_shared_u16(place);",
-}
+def copied(vector: int, offset: str) -> str:
+    """C text: so many elements of 2 bytes at once from `place` in shared memory to y."""
+    target = f"y[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>(y + {offset})"
+    return f"{target} = {SHARED_LOADS[2 * vector]}(place);"
 
 
 def store(problem: ConvProblem) -> Store:

@@ -48,6 +48,9 @@ CONVERSIONS: dict[str, Conversion] = {
 #: Functions that round two floats and pack them in a word.
 PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
 FP8 = frozenset({"e4m3", "e5m2"})
+#: C type of an access of so many bytes, and the function that loads them from shared memory.
+ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
+SHARED_LOADS = {2: "ld_shared_u16", 4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
 
 
 @dataclass(frozen=True)

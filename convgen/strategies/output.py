@@ -35,15 +35,13 @@ WHOLE_WORDS = {
     ("s32", "f32"): "u32(int(rintf({0})))",
     ("s32", "s32"): "u32({0})",
 }
-#: C type of an access of so many bytes.
-ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
 M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
 CHANNEL, OFFSET = symbol("k"), symbol("offset")
 
 
 def bits_type(element: DType) -> str:
     """C type of an element's bits; that of floats of less than a word is their bits' already."""
-    return element.c_type if element.is_float and element.bytes < WORD else ACCESS[element.bytes]
+    return element.c_type if element.is_float and element.bytes < WORD else lowering.ACCESS[element.bytes]
 
 
 def as_bits(tensor: Tensor, c_type: str) -> str:
@@ -228,7 +226,7 @@ def _words(dtype: str, run: int, accumulator: str) -> tuple[str, ...]:
     if dtype in lowering.PACK and accumulator == "f32":
         return tuple(f"{lowering.PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
     per_word, bits = WORD // size, 8 * size
-    unsigned = ACCESS[size]
+    unsigned = lowering.ACCESS[size]
     return tuple(
         " | ".join(
             f"u32({unsigned}({lowering.store(dtype, f'v[{i + j}]', accumulator)}))" + (f" << {bits * j}" if j else "")
@@ -248,7 +246,7 @@ def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str
     for start in range(0, len(words), VECTOR_BYTES // WORD):
         vector = words[start : start + VECTOR_BYTES // WORD]
         at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
-        target = f"*reinterpret_cast<{ACCESS[WORD * len(vector)]}*>({at}) = "
+        target = f"*reinterpret_cast<{lowering.ACCESS[WORD * len(vector)]}*>({at}) = "
         if len(vector) == 1:
             lines.append(f"{target}{vector[0]};")
         elif len(vector) == 2:
@@ -284,7 +282,7 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
         values = [when + lowering.load(dtype, f"({pointer})[{i}]", accumulator) + zero for i in range(run)]
         return [f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
     width = min(run * size, VECTOR_BYTES)
-    access = ACCESS[width]
+    access = lowering.ACCESS[width]
     zero = f" : {access}{{}}" if condition else ""
     lines: list[str] = []
     raws: list[str] = []
@@ -295,10 +293,6 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
     return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
 
 
-#: C text that loads so many bytes of shared memory.
-SHARED_LOADS = {4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
-
-
 def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
     """The same from shared memory, where the run takes 4 bytes or more."""
     width = min(run * DTYPES[dtype].bytes, VECTOR_BYTES)
@@ -307,7 +301,7 @@ def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: 
     for start in range(0, run * DTYPES[dtype].bytes, width):
         raws.append(f"raw_{start // width}")
         at = address if start == 0 else f"{address} + {start}"
-        lines.append(f"const {ACCESS[width]} {raws[-1]} = {SHARED_LOADS[width]}({at});")
+        lines.append(f"const {lowering.ACCESS[width]} {raws[-1]} = {lowering.SHARED_LOADS[width]}({at});")
     return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
 
 

@@ -27,7 +27,7 @@ from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.strategies.base import Obstacle, Option, Options
-from convgen.strategies.lowering import INT_LIMIT
+from convgen.strategies.lowering import ACCESS, INT_LIMIT
 
 BUNDLE = Option("bundle", "neighbouring groups that are multiplied as one, their filters filled up with zeros", 1, 4096)
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
@@ -261,6 +261,11 @@ class Transpose:
     loaded: str
 
     template = "transpose"
+
+    @property
+    def type(self) -> str:
+        """C type of a load."""
+        return ACCESS[2 * self.vector]
 
     @property
     def pitch(self) -> int:

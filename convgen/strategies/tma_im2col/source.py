@@ -106,7 +106,7 @@ def source(plan: Plan) -> str:
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
-        copy=fragments.COPIES[vector].format(offset=store.offset) if vector else "",
+        copy=fragments.copied(vector, store.offset) if vector else "",
     )
 
 

@@ -160,7 +160,7 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: TmaPatchConfig) -
     dilation = h.offsets[1] if len(h.offsets) > 1 else 0
     known[i] = (0, config.fold - 1)
     return Filters(
-        vector, {1: "u16", 2: "u32", 4: "u64", 8: "Vec4"}[vector], vectors,
+        vector, lowering.ACCESS[2 * vector], vectors,
         min(-(-vectors // (128 * config.consumers)), prepare.IN_FLIGHT),
         tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
         c_expr(place, known), c_expr(integer.simplify(channel, known), known),
