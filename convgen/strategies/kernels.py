@@ -10,6 +10,9 @@ from convgen.ir.problem import ConvProblem
 from convgen.strategies.base import Obstacle, Options
 from convgen.targets import Target
 
+#: Output pixels, by whole tiles, and patches of them are counted in 32 bits.
+MOST_PIXELS = 2**31 - 512
+
 
 class Kernel(Protocol):
     """One kernel of a strategy: a module with these functions.  Configurations are of type `CONFIG`, each with the

@@ -12,15 +12,13 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.strategies import lowering
 from convgen.strategies.base import Obstacle, Obstacles, Option, Options
 from convgen.strategies.depthwise import patches, stream
-from convgen.strategies.kernels import Kernel, KernelStrategy
+from convgen.strategies.kernels import MOST_PIXELS, Kernel, KernelStrategy
 from convgen.targets import Target
 
 KERNELS: Mapping[str, Kernel] = {"patches": patches, "stream": stream}
 
 #: Options that patches does not have.
 STREAM_OPTIONS = {"math", "slice", "strip", "band", "stages"}
-#: Patches are counted in 32 bits.
-MOST_PIXELS = 2**31 - 512
 
 OPTIONS = (
     Option(

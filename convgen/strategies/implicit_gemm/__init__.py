@@ -17,13 +17,11 @@ from convgen.strategies.base import Obstacle, Obstacles, Option, Options
 from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.strategies.implicit_gemm.mma import MATHS, MIXED, MMAS, maths
 from convgen.strategies.implicit_gemm.walk import ORDERS
-from convgen.strategies.kernels import Kernel, KernelStrategy
+from convgen.strategies.kernels import MOST_PIXELS, Kernel, KernelStrategy
 from convgen.targets import Target
 
 KERNELS: Mapping[str, Kernel] = {"gather": gather, "rows": rows, "rows_wgmma": rows_wgmma, "grouped": grouped}
 
-#: Pixels are counted in 32 bits.
-MOST_PIXELS = 2**31 - 512
 
 OPTIONS = (
     Option(
