@@ -11,14 +11,13 @@ that of every candidate that was asked for.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import records
 from at_hand import need_gpu
 
 from convgen import strategies
@@ -303,9 +302,7 @@ def main() -> int:
     rows = measure(args)
     print("\n" + best(rows))
     if args.json:
-        about = {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        about |= TorchBackend().environment()
-        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        records.write(args.json, rows=rows)
     return any(r.get("wrong") for r in rows)
 
 

@@ -15,10 +15,10 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import records
 from at_hand import need_gpu
 
 from convgen import driver, strategies
@@ -26,7 +26,6 @@ from convgen.bench import baselines, suites
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Captured, Checker, buffer_sets, capture, launcher, time_in_turn
-from convgen.bench.results import commit
 from convgen.bench.runner import alone
 from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
@@ -165,11 +164,6 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def command() -> str:
-    """What was called, files by their names alone."""
-    return " ".join(Path(word).name if word.endswith(".json") else word for word in sys.argv)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", nargs="+", default=["resnet50"])
@@ -183,9 +177,7 @@ def main() -> int:
     summary = {f"n={n}": summarise([r for r in rows if r["n"] == n]) for n in args.batch}
     print(json.dumps(summary, indent=1))
     if args.json:
-        about = {"commit": commit(), "command": command(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        about |= TorchBackend().environment()
-        args.json.write_text(json.dumps({**about, "summary": summary, "rows": rows}, indent=1) + "\n")
+        records.write(args.json, summary=summary, rows=rows)
     return any("wrong" in c for r in rows for c in r["columns"].values())
 
 

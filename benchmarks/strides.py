@@ -11,13 +11,11 @@ Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplicat
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import records
 from at_hand import need_gpu
 from implicit_gemm import Layer, problem
 
@@ -87,9 +85,7 @@ def main() -> None:
     need_gpu("torch")
     rows = [row for n in args.batch for row in measure(n)]
     if args.json:
-        about = {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-        about |= TorchBackend().environment()
-        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        records.write(args.json, rows=rows)
 
 
 if __name__ == "__main__":
