@@ -18,6 +18,8 @@ from pathlib import Path
 
 from at_hand import need_gpu
 
+from convgen.bench.results import commit
+
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 LAYER = """conv layer {{
   input x: f16[n={n}, h=13, w=15, c={c}]
@@ -182,7 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--launch", help=argparse.SUPPRESS)
-    parser.add_argument("--commit", default="", help="what the results are recorded under")
+    parser.add_argument("--commit", help="what the results are recorded under (default: the checkout's)")
     parser.add_argument("--tools", nargs="*", default=TOOLS)
     parser.add_argument("--cases", default="", help="those whose names begin so")
     args = parser.parse_args()
@@ -207,7 +209,7 @@ def main() -> int:
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
-    header = {"gpu": properties["name"].decode(), "date": time.strftime("%F"), "commit": args.commit}
+    header = {"gpu": properties["name"].decode(), "date": time.strftime("%F"), "commit": args.commit or commit()}
     clean = all(result == "clean" for row in rows.values() for result in row.values())
     if args.out:
         args.out.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")

@@ -22,6 +22,7 @@ from at_hand import need_gpu
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Checker
+from convgen.bench.results import commit
 from convgen.frontend import load
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.runtime.kernel import Kernel
@@ -93,7 +94,7 @@ def main() -> int:
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--strategies", nargs="*", help="only these")
     parser.add_argument("--match", default="", help="only problems whose name holds this")
-    parser.add_argument("--commit", default="", help="what the results are recorded under")
+    parser.add_argument("--commit", help="what the results are recorded under (default: the checkout's)")
     args = parser.parse_args()
     need_gpu()
     backend, target = backends.at_hand(), TARGETS[args.target]
@@ -130,7 +131,12 @@ def main() -> int:
             rows.append(row)
             if row["result"] in ("differs", "failed"):
                 print(json.dumps(row), flush=True)
-    header = {"date": time.strftime("%F"), "commit": args.commit, "command": " ".join(sys.argv), "n": args.n}
+    header = {
+        "date": time.strftime("%F"),
+        "commit": args.commit or commit(),
+        "command": " ".join(sys.argv),
+        "n": args.n,
+    }
     header |= backend.environment() | {"seconds": round(time.perf_counter() - started, 1)}
     args.out.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
     table = Counter((r["asked"], r["op"], r["result"]) for r in rows)
