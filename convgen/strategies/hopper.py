@@ -78,3 +78,8 @@ def mean_products(full: int, last: int, blocks: int) -> float:
 def memory_order(tensor: Tensor, dims: tuple[str, ...]) -> bool:
     """Whether a tensor's dims lie in this order, outermost first; it need not have all of them."""
     return tensor.dims == tuple(d for d in dims if d in tensor.dims)
+
+
+def lies_as(tensor: Tensor, dims: tuple[str, ...]) -> bool:
+    """Whether a tensor lies in memory as these dims do, outermost first; dims of one element aside."""
+    return [d for d in tensor.dims if tensor.extent(d) > 1] == [d for d in dims if tensor.extent(d) > 1]

@@ -27,6 +27,7 @@ from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.strategies.base import Obstacle, Option, Options
+from convgen.strategies.hopper import lies_as
 from convgen.strategies.lowering import ACCESS, INT_LIMIT
 
 BUNDLE = Option("bundle", "neighbouring groups that are multiplied as one, their filters filled up with zeros", 1, 4096)
@@ -226,7 +227,7 @@ def _target(tensor: Tensor, order: tuple[str, ...], channels: int) -> Tensor:
 
 def _in_memory(tensor: Tensor, channels: int, order: tuple[str, ...]) -> bool:
     """Whether a tensor lies in memory as `order` does, dims of one element aside."""
-    return tensor.extent("c") == channels and _live(tensor) == [d for d in order if tensor.extent(d) > 1]
+    return tensor.extent("c") == channels and lies_as(tensor, order)
 
 
 def _live(tensor: Tensor) -> list[str]:

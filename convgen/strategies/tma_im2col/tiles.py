@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
 from convgen.strategies import prepare
-from convgen.strategies.hopper import ROW_ALIGNMENT, block_threads, launch_registers, products, register_split
+from convgen.strategies.hopper import (
+    ROW_ALIGNMENT,
+    block_threads,
+    launch_registers,
+    lies_as,
+    products,
+    register_split,
+)
 from convgen.strategies.tma_im2col.config import TmaIm2colConfig
 from convgen.targets import Target
 
@@ -25,16 +32,14 @@ def is_pointwise(problem: ConvProblem) -> bool:
 def plane(problem: ConvProblem) -> int:
     """The pixels of an image where they are neighbours in y, channels outside of them; else 0."""
     y, pixels = problem.y, math.prod(problem.output)
-    order = [d for d in ("n", "k", *problem.spatial.output) if y.extent(d) > 1]
-    in_order = [d for d in y.dims if y.extent(d) > 1] == order
+    in_order = lies_as(y, ("n", "k", *problem.spatial.output))
     return pixels if in_order and y.element.bytes == 2 and pixels > 1 and problem.k > 1 else 0
 
 
 def x_in_planes(problem: ConvProblem) -> bool:
     """Whether x is multiplied as it lies, in planes: an image is the matrix [channels, pixels] already."""
     x, pixels = problem.x, plane(problem)
-    order = [d for d in ("n", "c", *problem.spatial.input) if x.extent(d) > 1]
-    in_order = [d for d in x.dims if x.extent(d) > 1] == order
+    in_order = lies_as(x, ("n", "c", *problem.spatial.input))
     return is_pointwise(problem) and in_order and pixels > 0 and pixels % 8 == problem.c % 8 == 0
 
 
