@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from sympy import Expr, Integer
 
@@ -123,7 +123,7 @@ class Prepared:
             for p in params
         )
 
-    @property
+    @cached_property
     def kernel(self) -> Kernel | None:
         """Finished values for templates/prepare.cu.j2."""
         if not self.copies:
