@@ -25,7 +25,7 @@ from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Job
 from convgen.bench.measure import Checker, buffer_sets, set_count, time_graph, time_kernel
-from convgen.ir.problem import SPATIAL, ConvProblem, Op
+from convgen.ir.problem import SPATIAL, ConvProblem, Op, identifier
 from convgen.ir.tensor import Tensor
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
@@ -118,11 +118,10 @@ def problem(layer: Layer, n: int) -> ConvProblem:
         Tensor(r, r, "f16", tuple(order), tuple(c_of[r] if d == "c" else extent[d] for d in order))
         for r, order in zip("xwy", orders, strict=True)
     )
-    name = layer.name.replace("/", "_")
     two = lambda v: (v, v)  # noqa: E731
     return ConvProblem(
-        name, Op.FPROP, n, layer.c, layer.k, two(layer.size), two(layer.filter), two(out), two(layer.stride), (1, 1),
-        two(layer.pad), two(layer.pad), layer.groups, x, w, y,
+        identifier(layer.name), Op.FPROP, n, layer.c, layer.k, two(layer.size), two(layer.filter), two(out),
+        two(layer.stride), (1, 1), two(layer.pad), two(layer.pad), layer.groups, x, w, y,
     )  # fmt: skip
 
 

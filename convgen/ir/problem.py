@@ -8,8 +8,10 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 
+from convgen.diagnostics import ConvgenError
 from convgen.ir.epilogue import Epilogue
 from convgen.ir.tensor import Tensor
 
@@ -55,9 +57,22 @@ SPATIAL: dict[int, SpatialDims] = {
 }
 
 
+class BadName(ConvgenError):
+    """A convolution or an operand, made in Python, has a name that no spec could give it."""
+
+
+def identifier(name: str) -> str:
+    """The name itself where the language and C have it as one, else the nearest that they have."""
+    made = re.sub(r"\W+", "_", name, flags=re.ASCII)
+    return made if re.match(r"[A-Za-z_]", made) else f"_{made}"
+
+
 @dataclass(frozen=True)
 class ConvProblem:
     """One convolution, all extents known.
+
+    Its name, and those of its operands, are names of the language: its kernels are called by them, and as text it
+    is a spec.  Raises BadName.
 
     Spatial tuples have one entry a spatial axis, outermost first (d, h, w).  `c` and `k` count all
     groups' channels.  `x`, `w`, `y` are the tensors in their memory layouts; w's dim c is c/groups.
@@ -83,6 +98,14 @@ class ConvProblem:
     lowered: Tensor | None = None
     accumulate: str = "f32"
     epilogue: Epilogue | None = None
+
+    def __post_init__(self) -> None:
+        for what, name in (("convolution", self.name), *(("operand", t.name) for t in self.operands)):
+            if (near := identifier(name)) != name:
+                raise BadName(
+                    f"the {what} {name!r} has a name that neither a spec nor a kernel can have\n"
+                    f"hint: a name is of ASCII letters, digits and _, and does not start with a digit, such as {near}"
+                )
 
     @property
     def rank(self) -> int:

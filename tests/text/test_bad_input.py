@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -241,6 +242,23 @@ def test_what_is_no_name_is_refused(name):
     ):
         with pytest.raises(SpecError):
             driver.load(driver.Spec(text))
+
+
+@pytest.mark.parametrize("name", ["3 channels, 7x7", "x(){} /*", "é", "res4/3x3", "1a", "a\n", ""])
+def test_a_problem_made_by_hand_has_the_names_of_a_spec(name):
+    """It becomes a kernel's name, and prints as a spec that has to parse."""
+    from convgen.ir.problem import ConvProblem
+
+    (only,) = driver.load(driver.Spec(SPEC))
+    problem: ConvProblem = only.request.problem
+    operand = dataclasses.replace(problem.operands[0], name=name)
+    epilogue = dataclasses.replace(problem.epilogue, operands=(operand,))
+    for what, change in {"convolution": {"name": name}, "operand": {"epilogue": epilogue}}.items():
+        with pytest.raises(ConvgenError) as refused:
+            dataclasses.replace(problem, **change)
+        assert str(refused.value).startswith(f"the {what} {name!r} ")
+        made = re.search(r"such as (\w+)", str(refused.value))
+        assert made and dataclasses.replace(problem, name=made[1]).name == made[1]
 
 
 # ---- anything at all ---------------------------------------------------------------------------
