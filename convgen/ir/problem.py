@@ -15,6 +15,8 @@ from convgen.diagnostics import ConvgenError
 from convgen.ir.epilogue import Epilogue
 from convgen.ir.tensor import Tensor
 
+SECTOR = 32  #: Bytes that memory moves together.
+
 
 class Op(enum.StrEnum):
     FPROP = "fprop"
@@ -55,6 +57,17 @@ SPATIAL: dict[int, SpatialDims] = {
     2: SpatialDims(("h", "w"), ("r", "s"), ("p", "q")),
     3: SpatialDims(("d", "h", "w"), ("t", "r", "s"), ("o", "p", "q")),
 }
+
+
+def coordinates_read(extent: int, outputs: int, taps: int, stride: int, dilation: int, pad: int) -> int:
+    """How many coordinates of an axis of x are in some window: a stride beyond the filter steps over others."""
+    count, reached = 0, dict[int, int]()
+    for first in range(-pad, taps * dilation - pad, dilation):
+        phase, end = first % stride, first + outputs * stride
+        start = max(first, phase, reached.get(phase, 0))  # the taps before this one have read what is before
+        count += max(-(-(min(end, extent) - start) // stride), 0)
+        reached[phase] = end
+    return count
 
 
 class BadName(ConvgenError):
@@ -160,8 +173,18 @@ class ConvProblem:
 
     @property
     def min_bytes(self) -> int:
-        """Least traffic: each tensor once."""
-        return sum(t.bytes for t in (*self.reads, *self.operands, self.result))
+        """Least traffic: each tensor once, of an x that is read the pixels that a window has."""
+        skipped = self.x.bytes - self._bytes_in_windows() if "x" in OPS[self.op].reads else 0
+        return sum(t.bytes for t in (*self.reads, *self.operands, self.result)) - skipped
+
+    def _bytes_in_windows(self) -> int:
+        """Of x.  Neighbours along an axis that share a sector come together."""
+        read = self.x.bytes
+        axes = (self.spatial.input, self.input, self.output, self.filter, self.stride, self.dilation, self.pad_lo)
+        for dim, extent, *window in zip(*axes, strict=True):
+            if self.x.stride(dim) * self.x.element.bytes >= SECTOR:
+                read = read // extent * coordinates_read(extent, *window)
+        return read
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""

@@ -36,7 +36,7 @@ class Manifest:
     """What was compiled, why so, and how to run it.
 
     `reads` are the tensors that a caller passes, in order, then `operands`; `result` is what comes back.
-    `steps` run in order on one stream.  `macs` counts multiply-adds, `min_bytes` each tensor once.
+    `steps` run in order on one stream.  `macs` counts multiply-adds, `min_bytes` what memory moves at least.
     `spec` is the canonical text, `digest` its digest; `resources` are ptxas's figures by entry point.
     """
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
 Config = TypeVar("Config")
 
 #: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
 CYCLES = 1755.0
-LINE, SECTOR = 128, 32  # bytes that L2 holds and moves together
+LINE = 128  # bytes that L2 holds together; it moves a sector
 
 
 @dataclass(frozen=True)
