@@ -1,6 +1,7 @@
 """implicit_gemm and depthwise beside cuDNN, on the layers that TMA does not serve.
 
     python benchmarks/implicit_gemm.py --suite stems --batch 8 64 --candidates 10 --json results.json
+    python benchmarks/implicit_gemm.py --suite aligned --also tile.m=192,tile.n=128,warps.m=4,warps.n=2
 
 Every kernel is verified against the float64 reference (at a batch of at most two; at the full batch against
 cuDNN's own result) before it is timed.  A row of the JSON is one layer at one batch: cuDNN's time on
@@ -173,13 +174,20 @@ def agrees(kernel: Kernel, p: ConvProblem, backend: TorchBackend) -> str:
     return "" if worst <= AGREEMENT * rms else f"differs from cuDNN by {worst / rms:.3g} rms"
 
 
-def chosen(strategy: str, p: ConvProblem, target: str, count: int, kernels: set[str]) -> list[Options]:
-    """The default's options, then the most promising candidates."""
-    where = TARGETS[target]
-    default = strategies.load(strategy).plan(p, where, {}).config.options  # type: ignore[attr-defined]
-    offered = strategies.load(strategy).candidates(p, where) if count else []  # type: ignore[attr-defined]
-    others = [o for o in offered if o != default and (not kernels or o.get("kernel") in kernels)]
-    return [default, *others[:count]]
+def said(text: str) -> Options:
+    """Options from their text: names and values, between commas."""
+    pairs = (word.split("=") for word in text.split(","))
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def chosen(strategy: str, p: ConvProblem, args: argparse.Namespace) -> list[Options]:
+    """The default's options, then those that were asked for and serve, then the most promising candidates."""
+    where, found = TARGETS[args.target], strategies.load(strategy)
+    asked = [o for o in ({}, *args.also) if not found.obstacles(p, where, o)]
+    planned = [found.plan(p, where, o).config.options for o in asked]  # type: ignore[attr-defined]
+    offered = found.candidates(p, where) if args.candidates else []  # type: ignore[attr-defined]
+    others = [o for o in offered if o not in planned and (not args.kernel or o.get("kernel") in args.kernel)]
+    return [o for i, o in enumerate(planned) if o not in planned[:i]] + others[: args.candidates]
 
 
 def jobs(layers: list[Layer], args: argparse.Namespace) -> Iterator[tuple[Layer, int, str, Options]]:
@@ -190,7 +198,7 @@ def jobs(layers: list[Layer], args: argparse.Namespace) -> Iterator[tuple[Layer,
                 problem(layer, n), TARGETS[args.target], {}
             ):
                 strategy = "implicit_gemm"
-            for options in chosen(strategy, problem(layer, n), args.target, args.candidates, set(args.kernel)):
+            for options in chosen(strategy, problem(layer, n), args):
                 yield layer, n, strategy, options
 
 
@@ -292,6 +300,7 @@ def main() -> int:
     parser.add_argument("--suite", nargs="+", choices=sorted(SUITES), default=sorted(SUITES))
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 64])
     parser.add_argument("--candidates", type=int, default=0, help="how many candidates to time besides the default")
+    parser.add_argument("--also", nargs="+", type=said, default=[], help="options to time where a layer allows them")
     parser.add_argument("--kernel", nargs="+", default=[], help="candidates of these kernels alone")
     parser.add_argument("--strategy", help="in place of the layer's own")
     parser.add_argument("--target", default="sm_90a")
