@@ -100,9 +100,9 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
 struct XReader {
-  int offset[1];
+  u32 offset[1];
   u32 taps[1];  // a bit for each tap along in_h, then in_w: whether it is inside
-  int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
+  int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
@@ -114,7 +114,7 @@ struct XReader {
       const int q = gemm_m % 28;
       const int p = (gemm_m / 28) % 28;
       const int n = gemm_m / 784;
-      offset[i] = n * 50176 + p * 1792 + q * 64 - 1856;
+      offset[i] = n * 50176 + p * 1792 + q * 64 + thread % 4 * 4;
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
@@ -123,23 +123,27 @@ struct XReader {
 #pragma unroll
       for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     }
-    const int first_chunk = first_k + (thread % 4) * 4;
+    const int first_chunk = first_k;
     c = first_chunk % 64;
     s = (first_chunk / 64) % 3;
     r = first_chunk / 192;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 1792 + s * 64 + c;
+    const int k_offset = r * 1792 + s * 64 + c - 1856;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 4;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     c += 16;
     if (c >= 64) { c -= 64; ++s; }
     if (s >= 3) { s -= 3; ++r; }
@@ -148,8 +152,8 @@ struct XReader {
 
 // w: 64 output channels by 16 of gemm_k; cp.async of 16 bytes
 struct WReader {
-  int offset[1];
-  int rsc;  // gemm_k of this thread's first chunk
+  u32 offset[1];
+  int rsc;  // gemm_k of this step
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
@@ -158,21 +162,25 @@ struct WReader {
       const int row = thread / 4;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 576;
+      offset[i] = gemm_n * 576 + thread % 4 * 4;
     }
-    const int first_chunk = first_k + (thread % 4) * 4;
+    const int first_chunk = first_k;
     rsc = first_chunk;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const u32* __restrict__ source, u32 tile, bool more, int first = 0, int last = 1) const {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 4;
-      cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, 16);
+      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     rsc += 16;
   }
 };
@@ -215,8 +223,10 @@ void convgen_implicit_gemm_f32(
   for (int step = 0; step < STAGES - 1; ++step) {
     if (step < K_STEPS) {
       const u32 tile = shared + step * STAGE_BYTES;
-      x_reader.load(reinterpret_cast<const u32*>(x), tile);
-      w_reader.load(reinterpret_cast<const u32*>(w), tile + X_TILE_BYTES);
+      x_reader.load(reinterpret_cast<const u32*>(x), tile, true);
+      x_reader.next();
+      w_reader.load(reinterpret_cast<const u32*>(w), tile + X_TILE_BYTES, true);
+      w_reader.next();
     }
     cp_async_commit_group();
   }
@@ -248,11 +258,12 @@ void convgen_implicit_gemm_f32(
       const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
       const u32 next = (k + 1) % SLICES * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      if (k == 0) x_reader.load(reinterpret_cast<const u32*>(x), free_tile, more, 0, 1);
+      if (k == 0) w_reader.load(reinterpret_cast<const u32*>(w), free_tile + X_TILE_BYTES, more, 0, 1);
       if (k == 0) {
-        if (more) {
-          x_reader.load(reinterpret_cast<const u32*>(x), free_tile);
-          w_reader.load(reinterpret_cast<const u32*>(w), free_tile + X_TILE_BYTES);
-        }
+        x_reader.next();
+        w_reader.next();
         cp_async_commit_group();
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
@@ -287,6 +298,7 @@ void convgen_implicit_gemm_f32(
     free_tile = tile;
     tile = next_tile;
   }
+  cp_async_wait_group<0>();  // the zeros of steps that there are not
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
 #pragma unroll

@@ -111,9 +111,9 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 
 // x: 128 pixels by 64 of gemm_k; cp.async of 16 bytes
 struct XReader {
-  int offset[2];
+  u32 offset[2];
   u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
-  int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
+  int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
@@ -125,7 +125,7 @@ struct XReader {
       const int q = gemm_m % 28;
       const int p = (gemm_m / 28) % 28;
       const int n = gemm_m / 784;
-      offset[i] = n * 100352 + p * 3584 + q * 128 - 3712;
+      offset[i] = n * 100352 + p * 3584 + q * 128 + thread % 4 * 16;
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
@@ -134,23 +134,27 @@ struct XReader {
 #pragma unroll
       for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     }
-    const int first_chunk = (thread % 4) * 16;
+    const int first_chunk = 0;
     c = first_chunk;
     s = 0;
     r = 0;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 3584 + s * 128 + c;
+    const int k_offset = r * 3584 + s * 128 + c - 3712;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 4 + i * 64;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     c += 64;
     if (c >= 128) { c -= 128; ++s; }
     if (s >= 3) { s -= 3; ++r; }
@@ -159,8 +163,8 @@ struct XReader {
 
 // w: 128 output channels by 64 of gemm_k; cp.async of 16 bytes
 struct WReader {
-  int offset[2];
-  int rsc;  // gemm_k of this thread's first chunk
+  u32 offset[2];
+  int rsc;  // gemm_k of this step
 
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
@@ -169,21 +173,25 @@ struct WReader {
       const int row = thread / 4 + i * 64;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 1152;
+      offset[i] = gemm_n * 1152 + thread % 4 * 16;
     }
-    const int first_chunk = (thread % 4) * 16;
+    const int first_chunk = 0;
     rsc = first_chunk;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const e4m3* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 4 + i * 64;
-      cp_async_16(tile + slot(row, thread % 4), source + offset[i] + k_offset, 16);
+      cp_async_16(tile + slot(row, thread % 4), source + k_offset + offset[i], more ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     rsc += 64;
   }
 };
@@ -225,8 +233,10 @@ void convgen_implicit_gemm_fp8(
   for (int step = 0; step < STAGES - 1; ++step) {
     if (step < K_STEPS) {
       const u32 tile = shared + step * STAGE_BYTES;
-      x_reader.load(x, tile);
-      w_reader.load(w, tile + X_TILE_BYTES);
+      x_reader.load(x, tile, true);
+      x_reader.next();
+      w_reader.load(w, tile + X_TILE_BYTES, true);
+      w_reader.next();
     }
     cp_async_commit_group();
   }
@@ -258,11 +268,12 @@ void convgen_implicit_gemm_fp8(
       const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
       const u32 next = (k + 1) % SLICES * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
+      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      if (k == 0) x_reader.load(x, free_tile, more, 0, 2);
+      if (k == 0) w_reader.load(w, free_tile + X_TILE_BYTES, more, 0, 2);
       if (k == 0) {
-        if (more) {
-          x_reader.load(x, free_tile);
-          w_reader.load(w, free_tile + X_TILE_BYTES);
-        }
+        x_reader.next();
+        w_reader.next();
         cp_async_commit_group();
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
@@ -278,6 +289,7 @@ void convgen_implicit_gemm_fp8(
     free_tile = tile;
     tile = next_tile;
   }
+  cp_async_wait_group<0>();  // the zeros of steps that there are not
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
 #pragma unroll

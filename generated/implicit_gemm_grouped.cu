@@ -126,9 +126,13 @@ struct XReader {
     r = 0;
   }
 
-  // Loads this step's tile into registers, and moves on to the next step.
+  // Loads this step's tile into registers.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
     load_chunks(source, r, s, c);
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     s += 1;
     if (s >= 3) { s -= 3; ++r; }
   }
@@ -191,7 +195,7 @@ struct WReader {
     rs = 0;
   }
 
-  // Loads this step's tile into registers, and moves on to the next step.
+  // Loads this step's tile into registers.
   __device__ __forceinline__ void load(const bf16* __restrict__ source) {
     const int k_offset = rs + c * 9;
 #pragma unroll
@@ -204,6 +208,10 @@ struct WReader {
         word = part % 2 ? word | bits << part % 2 * 16 : bits;
       }
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     rs += 1;
   }
 
@@ -260,8 +268,10 @@ void convgen_implicit_gemm_grouped(
       const u32 tile = shared + step * STAGE_BYTES;
       x_reader.load(x);
       x_reader.store(tile);
+      x_reader.next();
       w_reader.load(w);
       w_reader.store(tile + X_TILE_BYTES);
+      w_reader.next();
     }
     cp_async_commit_group();
   }
@@ -298,7 +308,9 @@ void convgen_implicit_gemm_grouped(
       if (k == 0) {
         if (more) {
           x_reader.load(x);
+x_reader.next();
           w_reader.load(w);
+w_reader.next();
         }
         cp_async_commit_group();
       }

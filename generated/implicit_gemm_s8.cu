@@ -108,9 +108,9 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 
 // x: 64 pixels by 128 of gemm_k; cp.async of 16 bytes
 struct XReader {
-  int offset[2];
+  u32 offset[2];
   u32 taps[2];  // a bit for each tap along in_h, then in_w: whether it is inside
-  int r, s, c;  // gemm_k of this thread's first chunk, digit by digit
+  int r, s, c;  // gemm_k of this step, digit by digit
 
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
@@ -122,7 +122,7 @@ struct XReader {
       const int q = gemm_m % 28;
       const int p = (gemm_m / 28) % 28;
       const int n = gemm_m / 784;
-      offset[i] = n * 100352 + p * 3584 + q * 128 - 3712;
+      offset[i] = n * 100352 + p * 3584 + q * 128 + thread % 8 * 16;
       taps[i] = 0;
       const int in_h = p - 1;
 #pragma unroll
@@ -131,23 +131,27 @@ struct XReader {
 #pragma unroll
       for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     }
-    const int first_chunk = (thread % 8) * 16;
+    const int first_chunk = 0;
     c = first_chunk;
     s = 0;
     r = 0;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile, bool more, int first = 0, int last = 2) const {
     const int thread = threadIdx.x;
-    const int k_offset = r * 3584 + s * 128 + c;
+    const int k_offset = r * 3584 + s * 128 + c - 3712;
     const u32 wanted = 1u << min(r, 2) | 1u << (s + 3);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 8 + i * 32;
       const bool inside = (taps[i] & wanted) == wanted;
-      cp_async_16(tile + slot(row, thread % 8), source + offset[i] + k_offset, inside ? 16 : 0);
+      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more && inside ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     s += 1;
     if (s >= 3) { s -= 3; ++r; }
   }
@@ -155,8 +159,8 @@ struct XReader {
 
 // w: 128 output channels by 128 of gemm_k; cp.async of 16 bytes
 struct WReader {
-  int offset[4];
-  int rsc;  // gemm_k of this thread's first chunk
+  u32 offset[4];
+  int rsc;  // gemm_k of this step
 
   __device__ __forceinline__ void start(int first) {
     const int thread = threadIdx.x;
@@ -165,21 +169,25 @@ struct WReader {
       const int row = thread / 8 + i * 32;
       // rows past the end repeat the last one: their results are not stored
       const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 1152;
+      offset[i] = gemm_n * 1152 + thread % 8 * 16;
     }
-    const int first_chunk = (thread % 8) * 16;
+    const int first_chunk = 0;
     rsc = first_chunk;
   }
 
-  // Loads this step's tile, and moves on to the next step.
-  __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile) {
+  // Copies these rows of this step's tile; zeros where there is no such step.
+  __device__ __forceinline__ void load(const u8* __restrict__ source, u32 tile, bool more, int first = 0, int last = 4) const {
     const int thread = threadIdx.x;
     const int k_offset = rsc;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = first; i < last; ++i) {
       const int row = thread / 8 + i * 32;
-      cp_async_16(tile + slot(row, thread % 8), source + offset[i] + k_offset, 16);
+      cp_async_16(tile + slot(row, thread % 8), source + k_offset + offset[i], more ? 16 : 0);
     }
+  }
+
+  // On to the next step.
+  __device__ __forceinline__ void next() {
     rsc += 128;
   }
 };
@@ -222,8 +230,10 @@ void convgen_implicit_gemm_s8(
   for (int step = 0; step < STAGES - 1; ++step) {
     if (step < K_STEPS) {
       const u32 tile = shared + step * STAGE_BYTES;
-      x_reader.load(reinterpret_cast<const u8*>(x), tile);
-      w_reader.load(reinterpret_cast<const u8*>(w), tile + X_TILE_BYTES);
+      x_reader.load(reinterpret_cast<const u8*>(x), tile, true);
+      x_reader.next();
+      w_reader.load(reinterpret_cast<const u8*>(w), tile + X_TILE_BYTES, true);
+      w_reader.next();
     }
     cp_async_commit_group();
   }
@@ -255,11 +265,13 @@ void convgen_implicit_gemm_s8(
       const u32 from = k < SLICES - 1 || step == K_STEPS - 1 ? tile : next_tile;
       const u32 next = (k + 1) % SLICES * 32;
       load_fragments(row_fragments[(k + 1) % 2], column_fragments[(k + 1) % 2], from + (row_slot ^ next), from + (column_slot ^ next));
-      if (k == 0) {
-        if (more) {
-          x_reader.load(reinterpret_cast<const u8*>(x), free_tile);
-          w_reader.load(reinterpret_cast<const u8*>(w), free_tile + X_TILE_BYTES);
-        }
+      // a few copies a slice, among its products: fragments are not read before copies that stand in front of them
+      if (k == 0) x_reader.load(reinterpret_cast<const u8*>(x), free_tile, more, 0, 2);
+      if (k == 1) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + X_TILE_BYTES, more, 0, 2);
+      if (k == 2) w_reader.load(reinterpret_cast<const u8*>(w), free_tile + X_TILE_BYTES, more, 2, 4);
+      if (k == 2) {
+        x_reader.next();
+        w_reader.next();
         cp_async_commit_group();
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
@@ -275,6 +287,7 @@ void convgen_implicit_gemm_s8(
     free_tile = tile;
     tile = next_tile;
   }
+  cp_async_wait_group<0>();  // the zeros of steps that there are not
 
   // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
 #pragma unroll

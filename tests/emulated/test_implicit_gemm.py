@@ -113,6 +113,18 @@ def test_every_alignment(c: int, dtype: str, fresh_seed: int) -> None:
         check(make("fprop", 1, c, k, (7, 6), (3, 2), pad=1, dtype=dtype), {"kernel": "gather"}, fresh_seed)
 
 
+@pytest.mark.parametrize("tile", [(96, 64, 64, 2, 1), (64, 128, 32, 2, 2), (192, 128, 64, 4, 2)], ids=str)
+@pytest.mark.parametrize("order", ["channel_first", "taps_inner"])
+@pytest.mark.parametrize("groups, split", [(1, 1), (1, 3), (2, 1)])
+def test_steps_within_a_tap(tile: tuple[int, ...], order: str, groups: int, split: int, fresh_seed: int) -> None:
+    """All threads have the digits of their step, in which rows of both tiles are asked for slice by slice."""
+    problem = make("fprop", 2, 64 * groups, 40 * groups, (13, 7), (3, 3), stride=(2, 1), pad=((2, 1), 1), groups=groups)
+    names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n")
+    options = {"kernel": "gather", "order": order, "split": split, **dict(zip(names, tile, strict=True))}
+    source = check(problem, options, fresh_seed)
+    assert source.count("gemm_k of this step") == 2
+
+
 def test_slices_are_added_in_order(fresh_seed: int) -> None:
     """Two runs give the same bits, whatever order the blocks ran in."""
     problem = make("fprop", 1, 64, 24, (5, 5), (3, 3), pad=1)

@@ -7,7 +7,7 @@ gemm_k); its threads copy the next tiles with cp.async while its warps multiply 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -344,6 +344,30 @@ def unfit(layout: Layout, target: Target) -> list[Obstacle]:
     return found
 
 
+@dataclass(frozen=True)
+class Part:
+    """Rows `first` to `last` of a thread's share, asked for among the products of one slice of a step."""
+
+    slice: int
+    reader: Reader
+    first: int
+    last: int
+
+
+def dealt(readers: Sequence[Reader], slices: int) -> tuple[Part, ...]:
+    """A step's copies over its slices but the last, which waits; none where a reader needs more than a copy a row."""
+    if not all(r.divisible for r in readers):
+        return ()
+    rows = [(r, i) for r in readers for i in range(r.share.rows)]
+    share = -(-len(rows) // (slices - 1))
+    found = []
+    for k in range(slices - 1):
+        for r in readers:
+            if own := [i for owner, i in rows[k * share : (k + 1) * share] if owner is r]:
+                found.append(Part(k, r, own[0], own[-1] + 1))
+    return tuple(found)
+
+
 # --- plan and source ---------------------------------------------------------------------------------
 
 
@@ -382,6 +406,7 @@ def source(plan_: Plan) -> str:
     along, run, index = layout.columns, layout.run, layout.index
     maps = output.product_map(problem)
     accumulator = layout.mma.accumulator
+    readers = [layout.reader("x"), layout.reader("w")]
     if config.split > 1:
         result = output.partial_result(problem, maps, run, accumulator)
     else:
@@ -400,7 +425,8 @@ def source(plan_: Plan) -> str:
         col_mmas=layout.warp_columns // COLUMNS,
         run=run,
         column_of=output.column_of(run),
-        readers=[layout.reader("x"), layout.reader("w")],
+        readers=readers,
+        copies=dealt(readers, layout.row_bytes // K_BYTES),
         pointers=_pointers(problem, config),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulator].c_type,

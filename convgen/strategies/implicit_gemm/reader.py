@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import symbol
@@ -120,6 +120,7 @@ class Reader:
     name: str
     doc: str
     index: str
+    row_type: str  # C type of the offset that a row makes
     bits_type: str  # C type of an element's bits
     source: str  # the tensor as a pointer to it
     element_bytes: int
@@ -128,6 +129,7 @@ class Reader:
     element_step: int  # from one element of a piece to the next
     chunk_elements: int
     share: Share
+    even: bool  # no step goes past the end of the innermost digit: all threads have the same digits
     row_index: str
     permuted: bool
     coordinates: tuple[str, ...]
@@ -155,6 +157,11 @@ class Reader:
     def pieces(self) -> int:
         return self.chunk_elements // self.piece
 
+    @property
+    def divisible(self) -> bool:
+        """Whether its rows can be asked for at different times: each is one copy of a thread."""
+        return self.asynchronous and self.pieces == self.share.chunks == 1
+
 
 def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
     """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
@@ -173,8 +180,15 @@ def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _digit_offset(digits: Sequence[Digit], index: str) -> str:
-    return lowering.linear([(d.name, d.step) for d in digits], index)
+def _digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
+    text = lowering.linear([(d.name, d.step) for d in digits], index)
+    return f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if constant else text
+
+
+def _row_terms(walk: Walk) -> tuple[int, ...]:
+    """Coefficients of the row's part of the offset, its constant last."""
+    terms = walk.row.expand().as_coefficients_dict()
+    return (*(int(step) for e, step in terms.items() if e != 1), int(terms.get(Integer(1), 0)))
 
 
 def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
@@ -220,7 +234,8 @@ class Row:
     bounds: tuple[RowBound, ...]
 
 
-def _row(problem: ConvProblem, walk: Walk, role: str, index: str) -> Row:
+def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
+    """`constant` is left out of the offset."""
     scope = lowering.Scope(index)
     group = scope.declare("group", problem.groups)
     if role == "x":
@@ -232,7 +247,7 @@ def _row(problem: ConvProblem, walk: Walk, role: str, index: str) -> Row:
         name = "gemm_n"
         at = {"k_in_group": scope.declare(name, problem.k_per_group)}
     values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
-    offset = scope.text(walk.row.subs(values))
+    offset = scope.text((walk.row - constant).subs(values))
     bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
     coordinates = lowering.drop_unused(scope.take(), "\n".join([offset, *(b.row for b in bounds)]))
     return Row(name, tuple(coordinates), offset, bounds)
@@ -249,7 +264,10 @@ def reader(
     mine, piece = loads.share, loads.piece
 
     index = lowering.index_type(problem, ())
-    row = _row(problem, walk, role, index)
+    # offsets that cannot be negative become addresses in fewer instructions and registers
+    *steps, constant = _row_terms(walk)
+    unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
+    row = _row(problem, walk, role, index, constant if unsigned else 0)
     chunk_scope = lowering.Scope("int")
     first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
     digits = walk.digits
@@ -265,6 +283,8 @@ def reader(
     reach = sum(d.extent * abs(d.step) for d in digits) * (1 + tile.k / walk.depth)
     k_index = "int" if reach < lowering.INT_LIMIT else index
     pieces = chunk_elements // piece
+    even = loads.asynchronous and pieces == mine.chunks == 1
+    even = even and not digits[-1].moves and digits[-1].extent % tile.k == 0
     chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
     tensor = problem.tensor(role)
     c_type = bits_type(tensor.element)
@@ -274,6 +294,7 @@ def reader(
         name=role,
         doc=f"{role}: {tile.rows} {what} by {tile.k} of gemm_k; {how}",
         index=index,
+        row_type="u32" if unsigned else index,
         bits_type=c_type,
         source=as_bits(tensor, c_type),
         element_bytes=size,
@@ -282,6 +303,7 @@ def reader(
         element_step=digits[-1].step,
         chunk_elements=chunk_elements,
         share=mine,
+        even=even,
         row_index=row.index,
         permuted=permuted,
         coordinates=row.coordinates,
@@ -290,7 +312,7 @@ def reader(
         digits=digits,
         digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
         k_index=k_index,
-        k_offset=_digit_offset(digits, k_index),
+        k_offset=_digit_offset(digits, k_index, constant if unsigned else 0),
         k_inside=tuple(k_inside),
         row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
         wanted=wanted,
