@@ -224,7 +224,7 @@ def measure(backend: TorchBackend) -> Iterator[dict[str, Any]]:
         runner = Runner(kernel, backend)
         graph = capture(runner.run, 1, backend)
         ours, theirs = time_in_turn([[graph], [gemm]], backend)
-        # those of the last launch, which met the same clocks as the one before it
+        # of the last launch: an instruction takes as many at any clock
         cycles = max(runner.cycles.tolist())
         yield {
             "warps": kernel.warps,
