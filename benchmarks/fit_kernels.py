@@ -71,7 +71,7 @@ MODELS = {
     "gather": Model(implicit_gemm_cost, "GATHER"),
     "grouped": Model(implicit_gemm_cost, "GROUPED"),
     "patches": Model(depthwise_cost, "PATCHES"),
-    "stream": Model(depthwise_cost, "STREAM", ("reads", "writes")),
+    "stream": Model(depthwise_cost, "STREAM_FMA", ("reads", "writes")),
 }
 
 

@@ -9,7 +9,7 @@ folder=$(mkdir -p "$1" && cd "$1" && pwd) && shift || exit 2
 cd "$(dirname "$0")/.."
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 python3 benchmarks/at_hand.py torch || exit
-suites=alexnet,zfnet,vgg16,googlenet,resnet50,densenet121,yolov2,strided,lenet,depthwise,grouped
+suites=alexnet,zfnet,vgg16,googlenet,resnet50,densenet121,yolov2,strided,lenet,depthwise,mobilenet_v2,convnext,grouped
 
 both() { local n; for n in 8 64; do "$1" $n || return; done; }
 bench() { python3 -m convgen bench --suite "$suites" -D n="$1" --chain --fused --out "$folder/bench_n$1_h200.json"; }

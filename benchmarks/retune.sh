@@ -9,7 +9,7 @@ set -euo pipefail
 seconds=${1:-400}
 database=${2:-retune.sqlite}
 packaged=$(dirname "$0")/../convgen/planner/tuning.sqlite
-suites=alexnet,zfnet,vgg16,googlenet,resnet50,densenet121,yolov2,strided,lenet,depthwise,grouped
+suites=alexnet,zfnet,vgg16,googlenet,resnet50,densenet121,yolov2,strided,lenet,depthwise,mobilenet_v2,convnext,grouped
 for n in 64 8; do
   python3 -m convgen tune --suite "$suites" -D n=$n --db "$database" --budget $((seconds / 2))
 done

@@ -149,7 +149,12 @@ CASES = {
     "planes, few channels by wgmma": planes("implicit_gemm { kernel rows_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
     "depthwise, patches": depthwise("kernel patches"),
     "depthwise, stream": depthwise("kernel stream math fma tile p=2 q=4 vector 4 slice 24 strip 8 band 4 stages 3"),
-    "depthwise, bands": depthwise("kernel stream math mma tile p=8 q=16 vector 16 slice 48 strip 15 band 8 stages 3"),
+    "depthwise, two channels a product": depthwise(
+        "kernel stream math mma tile p=4 q=16 vector 8 slice 48 strip 15 band 4 stages 3 threads 192"
+    ),
+    "depthwise, the same with bands in shared memory": DEPTHWISE.replace("r=5, s=5", "r=7, s=7")
+    .replace("pad 2", "pad 3")
+    .format(options="kernel stream math mma tile p=8 q=8 vector 8 slice 16 strip 8 band 8 stages 3 threads 128"),
     "direct dgrad": GRADIENT.format(op="dgrad", strategy="direct"),
     "direct wgrad": GRADIENT.format(op="wgrad", strategy="direct"),
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),

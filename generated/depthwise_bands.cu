@@ -17,9 +17,9 @@
 //   }
 //
 // digest   adf65756fa5f432c
-// strategy depthwise mma: 4x32 pixels by 16 channels a warp, bands of 4x56 pixels by 48 channels, 4 chunks of rows, 96 threads, 2 blocks a multiprocessor
+// strategy depthwise mma: 4x32 pixels by 8 channels a warp, bands of 4x28 pixels by 32 channels, 7 chunks of rows, 128 threads, 2 blocks a multiprocessor
 // target   sm_90a
-// launch   convgen_depthwise_bands: blocks of 128 threads, 2 a multiprocessor and at most 224, in multiples of 2, 148256 bytes of shared memory
+// launch   convgen_depthwise_bands: blocks of 160 threads, 2 a multiprocessor and at most 672, in multiples of 3, 93360 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -89,12 +89,37 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
+// Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
+__device__ __forceinline__ void tma_store_tile_4d(const TensorMap* map, u32 source, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               :: "l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most `pending` of this thread's store groups still read shared memory.
+template <int pending>
+__device__ __forceinline__ void bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(pending) : "memory");
+}
+
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // d += a b in one warp: 16 x 8 over 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 __device__ __forceinline__ void mma_m16n8k16_f32_f16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d += a b in one warp: 16 x 8 over 8 (PTX ISA, "Matrix Fragments for mma.m16n8k8").
+__device__ __forceinline__ void mma_m16n8k8_f32_f16_f16(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
 // A barrier of its own number for `threads` threads; immediates, or ptxas reserves all sixteen.
@@ -126,75 +151,59 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
 // band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
 //
-// Along a row, a channel's convolution is a product with a banded matrix: y[q] = sum over w of x[w] B[w, q], where
-// B[w, q] is the filter's element w - q.  A warp's mma has one channel: its rows are blocks of 8 output
-// columns, row m + 8 an output row below row m.  What an input row holds for one is the other's, a tap later.
-constexpr int P = 56;
-constexpr int Q = 56;
+// Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
+// of x has them: y[q, d] = sum over w, c of x[w, c] B[w, c, q, d], where B is the filter's element w - q if
+// c = d, and else zero.  Its rows are blocks of 4 output columns, row m + 8 an output row below row m.
 constexpr int R = 7;
 constexpr int S = 7;
-constexpr int VECTOR = 16;  // output channels of a warp
-constexpr int CONSUMERS = 96;  // threads; a producer's warp comes after them
+constexpr int VECTOR = 8;  // output channels of a warp
+constexpr int CONSUMERS = 128;  // threads; a producer's warp comes after them
 
 // A block has one of SLICES slices of the channels, and a run of its bands.
-constexpr int SLICES = 2;
-constexpr int CHANNELS = 48;
+constexpr int SLICES = 3;
+constexpr int CHANNELS = 32;
+constexpr int STRIP = 28;  // output columns of a band
+constexpr int STRIPS = 2;
 constexpr int BAND = 4;  // output rows of a band
 constexpr int P_BANDS = 14;  // down an image
-constexpr int ITEMS = 112;  // bands of all images
+constexpr int ITEMS = 224;  // bands of all images
 
 // A warp's tile of outputs.
 constexpr int TILE_P = 4;
 constexpr int TILE_Q = 32;
-constexpr int COLUMN_TILES = 2;
-constexpr int TILES = 2;  // of a band
+constexpr int COLUMN_TILES = 1;
+constexpr int TILES = 1;  // of a band
 constexpr int LANES = 1;  // tiles at once
-constexpr int BLOCKS = 4;  // of 8 columns, in an mma
-constexpr int PAIRS = 2;  // of output rows, in an mma
-constexpr int P_SETS = 1;  // mmas down a tile
-constexpr int Q_SETS = 1;  // mmas along its columns
-constexpr int DEPTH = 1;  // mmas along the 16 input columns of a block
-constexpr int ENTRIES = 23;  // of a band of a filter row, from input column -7 on
+constexpr int BLOCKS = 8;  // of 4 columns, across a tile
+constexpr int LANE_ROWS = 4;  // output rows of a lane
+constexpr int SETS = 2;  // of two rows each: mmas down a tile
+constexpr int ROWS = 10;  // input rows of a lane
+constexpr int QUADS = 3;  // of input columns, under 4 output columns
+constexpr int ENTRIES = 15;  // of a filter row, the zeros around it included: from input column -3 on
 
-// Shared memory, from a base aligned to 128 bytes.
-constexpr u32 PIXEL_BYTES = 112;
-constexpr u32 ROW_BYTES = 74 * PIXEL_BYTES;  // the padding of x included
+// Shared memory, from a base aligned to 512 bytes.
+constexpr u32 PIXEL_BYTES = 64;
+constexpr u32 ROW_BYTES = 40 * PIXEL_BYTES;  // the padding of x included
 constexpr int CHUNK_ROWS = 4;
 constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
 constexpr int CHUNKS = 3;  // that a band reads
-constexpr int STAGES = 4;  // chunks in the ring
-constexpr u32 FILTERS = STAGES * CHUNK_BYTES;
-constexpr u32 FILTER_BYTES = 15456;
+constexpr int STAGES = 7;  // chunks in the ring
+constexpr u32 RESULTS = STAGES * CHUNK_BYTES;  // of two bands, one behind the other
+constexpr u32 RESULT_BYTES = 7168;
+constexpr u32 FILTERS = RESULTS + 2 * RESULT_BYTES;
+constexpr u32 FILTER_BYTES = 6720;
 constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
 
-// Eight channels of every fourth place from `address` on, `step` bytes from one to the next, as an mma takes them:
-// a word has a channel of two places, 4 apart.
-__device__ __forceinline__ void load_pairs(u32 (&words)[8][2 * DEPTH], u32 address, u32 step) {
-#pragma unroll
-  for (int j = 0; j < 2 * DEPTH; ++j) {
-    const Vec4 low = ld_shared_v4_u32(address + 8 * j * step);
-    const Vec4 high = ld_shared_v4_u32(address + (8 * j + 4) * step);
-    words[0][j] = __byte_perm(low.x, high.x, 0x5410);
-    words[1][j] = __byte_perm(low.x, high.x, 0x7632);
-    words[2][j] = __byte_perm(low.y, high.y, 0x5410);
-    words[3][j] = __byte_perm(low.y, high.y, 0x7632);
-    words[4][j] = __byte_perm(low.z, high.z, 0x5410);
-    words[5][j] = __byte_perm(low.z, high.z, 0x7632);
-    words[6][j] = __byte_perm(low.w, high.w, 0x5410);
-    words[7][j] = __byte_perm(low.w, high.w, 0x7632);
-  }
-}
-
-extern "C" __global__ __launch_bounds__(128, 2)
+extern "C" __global__ __launch_bounds__(160, 2)
 void convgen_depthwise_bands(
     const __grid_constant__ TensorMap x_map,
+    const __grid_constant__ TensorMap y_map,
     const f16* __restrict__ w,
-    f16* __restrict__ y,
     const float* __restrict__ operand_b
 ) {
   extern __shared__ u8 shared_memory[];
-  const u32 base = (shared_address(shared_memory) + 127) & ~127u;
+  const u32 base = (shared_address(shared_memory) + 511) & ~511u;
   const int thread = threadIdx.x;
   const int first_k = blockIdx.x % SLICES * CHANNELS;
   // this block's run of the bands
@@ -205,6 +214,7 @@ void convgen_depthwise_bands(
 
   if (thread == CONSUMERS) {
     prefetch_tensormap(&x_map);
+    prefetch_tensormap(&y_map);
     for (int i = 0; i < STAGES; ++i) {
       mbarrier_init(base + FULL_BARRIERS + 8 * i, 1);
       mbarrier_init(base + EMPTY_BARRIERS + 8 * i, CONSUMERS / 32);
@@ -226,13 +236,14 @@ void convgen_depthwise_bands(
     int parity = 1;
     for (int item = first_item; item < last_item; ++item) {
       const int first_p = item % P_BANDS * BAND;
-      const int n = item / P_BANDS;
+      const int strip_q = item / P_BANDS % STRIPS * STRIP;
+      const int n = item / P_BANDS / STRIPS;
       // a band behind another shares all chunks with it but the last
       for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
         const u32 full = base + FULL_BARRIERS + 8 * slot;
         mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
         mbarrier_arrive_expect_tx(full, CHUNK_BYTES);
-        tma_load_tile_4d(base + slot * CHUNK_BYTES, &x_map, full, first_k, -3, first_p + i * CHUNK_ROWS - 3, n);
+        tma_load_tile_4d(base + slot * CHUNK_BYTES, &x_map, full, first_k, strip_q - 3, first_p + i * CHUNK_ROWS - 3, n);
         if (++slot == STAGES) {
           slot = 0;
           parity ^= 1;
@@ -245,19 +256,19 @@ void convgen_depthwise_bands(
   // ---- consumers
   {
     // filters, [r][8 channels][entry of the band][channel]; all loads first, then all stores
-    u16 value[25];
+    u16 value[13];
 #pragma unroll
-    for (int j = 0; j < 25; ++j) {
+    for (int j = 0; j < 13; ++j) {
       const int i = thread + j * CONSUMERS;
       const int tap = i % (R * S);
       const int channel = first_k + i / (R * S);
       if (i < CHANNELS * R * S) value[j] = w[channel * 49 + tap];
     }
 #pragma unroll
-    for (int j = 0; j < 25; ++j) {
+    for (int j = 0; j < 13; ++j) {
       const int i = thread + j * CONSUMERS;
       const int channel = i / (R * S);
-      const int entry = i % S + 7;
+      const int entry = i % S + 3;
       const int line = (i / S % R * (CHANNELS / 8) + channel / 8) * ENTRIES + entry;
       if (i < CHANNELS * R * S) st_shared_u16(base + FILTERS + line * 16 + channel % 8 * 2, value[j]);
     }
@@ -265,124 +276,104 @@ void convgen_depthwise_bands(
   bar_sync<1, CONSUMERS>();
 
   const int lane = thread % 32;
-  const int channel = thread / 32 % (CHANNELS / VECTOR) * VECTOR;
-  const int pair = lane / 4 % PAIRS;
-  const int block = lane / 4 / PAIRS;
+  const int octet = thread / 32 % (CHANNELS / VECTOR);  // of the slice's channels
+  const int k = first_k + octet * VECTOR;
   const int column = lane % 4;
-  // a lane's output column of B is lane / 4; its input columns are `column` and every fourth after it
-  const u32 filters = base + FILTERS + (channel / 8 * ENTRIES + 7 - lane / 4 + column) * 16;
+  const int block = lane / 4 % BLOCKS;
 
+  // B has in a quad of input columns, of which a lane has `column`, the output column lane / 8 of the channel
+  // lane / 4 % 2; the other channel is zero
+  const u32 filters = base + FILTERS + (octet * ENTRIES + 3 + column - lane / 8) * 16;
+  const u32 own_channel = lane / 4 % 2 == 0 ? 0x0000ffff : 0xffff0000;
+
+  // a lane's words of a row: 8 channels of a pixel in every quad of input columns
+  u32 place[QUADS];
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    const int pixel = block * 4 + i * 4 + column;
+    place[i] = pixel * PIXEL_BYTES + (octet ^ pixel / 2 % 4) * 16;
+  }
+  int results = 0;  // which of the two bands' results
   int slot = 0;  // of the band's first chunk
   int parity = 0;
   for (int item = first_item; item < last_item; ++item) {
     const int first_p = item % P_BANDS * BAND;
-    const int n = item / P_BANDS;
+    const int strip_q = item / P_BANDS % STRIPS * STRIP;
+    const int n = item / P_BANDS / STRIPS;
     for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }
 #pragma unroll 1
     for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
-      const int tile_p = tile / COLUMN_TILES * TILE_P;
+      const int lane_p = tile / COLUMN_TILES * TILE_P + lane / 4 / BLOCKS * LANE_ROWS;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
-      u32 held[P_SETS * Q_SETS * 4][4];  // results of the first 8 channels
-#pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
-        float acc[P_SETS * Q_SETS][8][4] = {};
-        // what two input rows hold, in the order of A: [set][channel][input columns]; the rows of a pair's outputs
-        u32 above[P_SETS * Q_SETS][8][2 * DEPTH];
-        u32 below[P_SETS * Q_SETS][8][2 * DEPTH];
+      float acc[SETS][4][4] = {};
+      u32 row[ROWS][QUADS][4];
+      u32 band[R][QUADS][4];  // as filter rows are wanted
 #pragma unroll
-        for (int set = 0; set < P_SETS * Q_SETS; ++set) {
-          int at = slot * CHUNK_ROWS + (tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair);
-          if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
-          const int first = (tile_q + (set % Q_SETS * BLOCKS + block) * 8) + column;
-          const u32 source = base + at * ROW_BYTES + first * PIXEL_BYTES + channel * 2 + half * 16;
-          load_pairs(below[set], source, PIXEL_BYTES);
+      for (int i = 0; i < ROWS; ++i) {
+        int at = slot * CHUNK_ROWS + lane_p + i;
+        if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
+        const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
+#pragma unroll
+        for (int quad = 0; quad < QUADS; ++quad) {
+          const Vec4 words = ld_shared_v4_u32(source + place[quad]);
+          row[i][quad][0] = words.x;
+          row[i][quad][1] = words.y;
+          row[i][quad][2] = words.z;
+          row[i][quad][3] = words.w;
         }
-#pragma unroll 1
-        for (int r = 0; r < R; ++r) {
+        // an mma's upper rows have had their row of this tap a row above
 #pragma unroll
-          for (int i = 0; i < P_SETS * Q_SETS * 8 * 2 * DEPTH; ++i) {
-            above[i / (16 * DEPTH)][i / (2 * DEPTH) % 8][i % (2 * DEPTH)] = below[i / (16 * DEPTH)][i / (2 * DEPTH) % 8][i % (2 * DEPTH)];
-          }
+        for (int set = 0; set < SETS; ++set) {
+          const int r = i - (2 * set + 1);
+          if (r < 0 || r >= R) continue;
+          if (set == 0) {  // the first to want it
 #pragma unroll
-          for (int set = 0; set < P_SETS * Q_SETS; ++set) {
-            int at = slot * CHUNK_ROWS + (tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair) + r + 1;
-            if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
-            const int first = (tile_q + (set % Q_SETS * BLOCKS + block) * 8) + column;
-            const u32 source = base + at * ROW_BYTES + first * PIXEL_BYTES + channel * 2 + half * 16;
-            load_pairs(below[set], source, PIXEL_BYTES);
-          }
-          u32 band[8][2 * DEPTH];
-          load_pairs(band, filters + r * (CHANNELS / 8 * ENTRIES * 16) + half * (ENTRIES * 16), 16);
-#pragma unroll
-          for (int set = 0; set < P_SETS * Q_SETS; ++set) {
-#pragma unroll
-            for (int v = 0; v < 8; ++v) {
-#pragma unroll
-              for (int d = 0; d < 2 * DEPTH; d += 2) {
-                const u32 a[4] = {above[set][v][d], below[set][v][d], above[set][v][d + 1], below[set][v][d + 1]};
-                const u32 b[2] = {band[v][d], band[v][d + 1]};
-                mma_m16n8k16_f32_f16_f16(acc[set][v], a, b);
-              }
+            for (int quad = 0; quad < QUADS; ++quad) {
+              const Vec4 words = ld_shared_v4_u32(filters + (r * (CHANNELS / VECTOR) * ENTRIES + quad * 4) * 16);
+              band[r][quad][0] = words.x & own_channel;
+              band[r][quad][1] = words.y & own_channel;
+              band[r][quad][2] = words.z & own_channel;
+              band[r][quad][3] = words.w & own_channel;
             }
           }
-        }
-        u32 made[P_SETS * Q_SETS * 4][4];
+          const int above = i - 1;
 #pragma unroll
-        for (int i = 0; i < P_SETS * Q_SETS * 4; ++i) {
-          const int set = i / 4;
-          const int p = first_p + tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair + i / 2 % 2;
-          const int q = tile_q + (set % Q_SETS * BLOCKS + block) * 8 + column * 2 + i % 2;
-          const int k = first_k + channel + half * 8;
+          for (int v = 0; v < 4; ++v) {
+#pragma unroll
+            for (int quad = 0; quad + 1 < QUADS; quad += 2) {
+              const u32 a[4] = {row[above][quad][v], row[i][quad][v], row[above][quad + 1][v], row[i][quad + 1][v]};
+              const u32 b[2] = {band[r][quad][v], band[r][quad + 1][v]};
+              mma_m16n8k16_f32_f16_f16(acc[set][v], a, b);
+            }
+            const u32 a[2] = {row[above][QUADS - 1][v], row[i][QUADS - 1][v]};
+            const u32 b[1] = {band[r][QUADS - 1][v]};
+            mma_m16n8k8_f32_f16_f16(acc[set][v], a, b);
+          }
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < LANE_ROWS; ++a) {
+        const int from_strip = tile_q + block * 4 + column;
+        if (from_strip < STRIP) {
           float v[8];
 #pragma unroll
-          for (int e = 0; e < 8; ++e) v[e] = acc[set][e][i % 4];
-          if (p < P && q < Q) {
-            const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
-            const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + k + 4);
-            const float value_b[8] = {
-                __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-                __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
-                __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+          for (int e = 0; e < 8; ++e) v[e] = acc[a / 2][e / 2][a % 2 * 2 + e % 2];
+          const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
+          const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + k + 4);
+          const float value_b[8] = {
+              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+              __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+              __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-              v[i] = v[i] + value_b[i];
-            }
+          for (int i = 0; i < 8; ++i) {
+            v[i] = v[i] + value_b[i];
           }
-          made[i][0] = cvt_f16x2_f32(v[0], v[1]);
-          made[i][1] = cvt_f16x2_f32(v[2], v[3]);
-          made[i][2] = cvt_f16x2_f32(v[4], v[5]);
-          made[i][3] = cvt_f16x2_f32(v[6], v[7]);
-        }
-        if (half == 0) {
-#pragma unroll
-          for (int i = 0; i < P_SETS * Q_SETS * 16; ++i) held[i / 4][i % 4] = made[i / 4][i % 4];
-          continue;
-        }
-        // a lane has 16 channels of its pixels: two lanes write a pixel's 32 bytes together, then the other's
-        const bool odd = lane % 2;
-        const int k = first_k + channel + lane % 2 * 8;
-#pragma unroll
-        for (int i = 0; i < P_SETS * Q_SETS * 4; ++i) {
-          const int set = i / 4;
-          const int p = first_p + tile_p + set / Q_SETS * 2 * PAIRS + 2 * pair + i / 2 % 2;
-          u32 words[2][4];
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const u32 own = odd ? made[i][e] : held[i][e];
-            const u32 other = __shfl_xor_sync(0xffffffff, odd ? held[i][e] : made[i][e], 1);
-            words[0][e] = odd ? other : own;
-            words[1][e] = odd ? own : other;
-          }
-#pragma unroll
-          for (int side = 0; side < 2; ++side) {
-            const int q = tile_q + (set % Q_SETS * BLOCKS + block) * 8 + ((column & 2) + side) * 2 + i % 2;
-            if (p < P && q < Q) {
-              *reinterpret_cast<Vec4*>(y + (n * 301056 + p * 5376 + q * 96 + k)) = Vec4{words[side][0], words[side][1], words[side][2], words[side][3]};
-            }
-          }
+          const int pixel = (lane_p + a) * STRIP + from_strip;
+          st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 64 + (octet ^ pixel / 2 % 4) * 16,
+                           Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
         }
       }
     }
@@ -396,5 +387,15 @@ void convgen_depthwise_bands(
         parity ^= 1;
       }
     }
+    // the band before has left shared memory; this one leaves when all have written it
+    fence_proxy_async_shared();
+    if (thread == 0) bulk_wait_group_read<0>();
+    bar_sync<1, CONSUMERS>();
+    if (thread == 0) {
+      tma_store_tile_4d(&y_map, base + RESULTS + results * RESULT_BYTES, first_k, strip_q, first_p, n);
+      bulk_commit_group();
+    }
+    results ^= 1;
   }
+  if (thread == 0) bulk_wait_group_read<0>();
 }

@@ -1,4 +1,4 @@
-"""depthwise's stream kernel, emulated: both ways to multiply, bands, strips, slices, rings that wrap, epilogues.
+"""depthwise's stream kernel, emulated: all ways to multiply, bands, strips, slices, rings that wrap, epilogues.
 
 Bands and strips have tails, blocks take several bands, and the ring holds no more chunks than it must.
 """
@@ -21,6 +21,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.strategies import depthwise
 from convgen.strategies.base import Options
+from convgen.strategies.depthwise import stream
 from convgen.targets import TARGETS
 
 STRATEGY, TARGET = depthwise.STRATEGY, TARGETS["sm_90a"]
@@ -37,8 +38,8 @@ def fma(p: int, q: int, vector: int, slice: int, strip: int, band: int, stages: 
     return _options("fma", p, q, vector, slice, strip, band, stages, threads)
 
 
-def mma(p: int, q: int, vector: int, slice: int, strip: int, band: int, stages: int, threads: int = 64) -> Options:
-    return _options("mma", p, q, vector, slice, strip, band, stages, threads)
+def mma(p: int, q: int, slice: int, strip: int, band: int, stages: int, threads: int = 64) -> Options:
+    return _options("mma", p, q, 8, slice, strip, band, stages, threads)
 
 
 def _options(math, p, q, vector, slice, strip, band, stages, threads) -> Options:
@@ -63,16 +64,25 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
     "one dimension": (
         make("fprop", 3, 16, 16, (33,), (5,), stride=2, pad=2, groups=16), fma(1, 4, 4, 16, 9, 1, 2),
     ),
-    "mma, blocks of 4 x 8 columns": (layer(16, (19, 37), 7), mma(4, 64, 8, 8, 37, 4, 4)),
-    "mma, 16 channels a warp": (layer(32, (19, 37), 7), mma(4, 64, 16, 16, 37, 4, 4)),
-    "mma, half the columns": (layer(32, (10, 37), 5), mma(4, 32, 16, 32, 37, 8, 3)),
-    "mma, 2 x 8 columns": (layer(24, (14, 14), 7, dtype="bf16"), mma(16, 16, 8, 24, 14, 16, 2, 96)),
-    "mma, 8 columns": (layer(16, (7, 7), 7), mma(16, 8, 16, 16, 7, 16, 1)),
-    "mma, strips": (layer(16, (9, 40), 5), mma(4, 32, 16, 16, 20, 4, 4)),
-    "mma, stride 2": (layer(16, (21, 37), 3, stride=2), mma(4, 32, 16, 16, 18, 4, 4)),
-    "mma, stride 3": (layer(16, (21, 37), 5, stride=3), mma(8, 16, 8, 16, 13, 8, 2)),
-    "mma, dilation": (layer(16, (21, 37), 3, dilation=2), mma(8, 16, 8, 16, 20, 8, 4)),
-    "mma, dilation and stride": (layer(16, (23, 21), 3, dilation=2, stride=2), mma(8, 16, 16, 16, 11, 8, 3)),
+    "mma": (layer(16, (9, 19), 3), mma(2, 32, 16, 19, 4, 3)),
+    "mma, a whole plane": (layer(64, (7, 7), 3, n=3), mma(8, 8, 64, 7, 8, 2, 256)),
+    "mma, strips": (layer(48, (13, 37), 5), mma(4, 16, 48, 19, 4, 3, 192)),
+    "mma, strips of whole tiles": (layer(16, (11, 43), 3, dtype="bf16"), mma(4, 16, 16, 16, 8, 3)),
+    "mma, two sets of rows": (layer(32, (29, 21), 7), mma(16, 8, 32, 21, 16, 2, 128)),
+    "mma, two sets over many columns": (layer(16, (13, 37), 7, dtype="bf16"), mma(4, 32, 16, 37, 4, 4)),
+    "mma, rounds of tiles": (layer(32, (9, 30), 3), mma(4, 16, 32, 30, 8, 3, 128)),
+    "mma, an odd number of units": (layer(24, (10, 21), 3), mma(4, 16, 24, 21, 4, 3, 96)),
+    "mma, 8 channels": (layer(8, (10, 21), 5), mma(4, 16, 8, 21, 4, 3)),
+    "mma, stride 2": (layer(64, (21, 37), 3, stride=2), mma(4, 16, 32, 19, 4, 3, 128)),
+    "mma, stride 2 and strips": (layer(64, (21, 41), 5, stride=2), mma(8, 8, 32, 11, 8, 3, 128)),
+    "mma, stride 3": (layer(16, (26, 41), 5, stride=3), mma(4, 16, 16, 14, 4, 3)),
+    "mma, dilation": (layer(16, (21, 37), 3, dilation=2), mma(4, 16, 16, 20, 4, 4)),
+    "mma, dilation and stride": (layer(16, (33, 21), 3, dilation=3, stride=2), mma(8, 8, 16, 11, 8, 3)),
+    "mma, a large filter": (layer(16, (13, 18), 13), mma(4, 16, 16, 18, 4, 4)),
+    "mma, a slice among others of an even number of units": (layer(96, (10, 21), 3), mma(4, 16, 48, 21, 4, 3, 192)),
+    "mma, all channels": (layer(96, (10, 21), 3), mma(4, 16, 96, 21, 4, 3, 384)),
+    "mma, a large filter and stride 2": (layer(16, (21, 37), 7, stride=2), mma(8, 16, 16, 19, 8, 3)),
+    "mma, one dimension": (make("fprop", 3, 16, 16, (33,), (5,), pad=2, groups=16), mma(2, 32, 16, 33, 2, 2)),
 }  # fmt: skip
 
 
@@ -80,7 +90,7 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
 def test_stream(case: str) -> None:
     problem, options = CASES[case]
     source = check_plan(STRATEGY, problem, options, SEED)
-    assert ("mma_m16n8k16" in source) == (options["math"] == "mma")
+    assert ("mma_m16n8k16" in source) == (options["math"] != "fma")
 
 
 @pytest.mark.parametrize("wide", [layer(16, (5, 6), 31), layer(16, (3, 4), 7, dilation=17, dtype="f32")], ids=str)
@@ -88,7 +98,7 @@ def test_wide_windows_leave_a_thread_fewer_channels(wide: ConvProblem) -> None:
     check_plan(STRATEGY, wide, {"kernel": "patches"}, SEED)
 
 
-@pytest.mark.parametrize("math", ["fma", "mma"])
+@pytest.mark.parametrize("math", list(stream.MATHS))
 def test_an_epilogue_of_many_operands(math: str) -> None:
     """One value a channel, one an image and channel, one an element, one a pixel."""
     operands = (
@@ -102,21 +112,21 @@ def test_an_epilogue_of_many_operands(math: str) -> None:
         total = ep.Binary("+", total, ep.OperandRef(t.name))
     epilogue = ep.Epilogue(operands, (ep.Assignment("y", ep.Call("relu", (total,))),))
     problem = layer(16, (10, 18), 5, epilogue=epilogue)
-    options = fma(2, 4, 4, 16, 18, 4, 3) if math == "fma" else mma(4, 32, 16, 16, 18, 4, 3)
+    options = fma(2, 4, 4, 16, 18, 4, 3) if math == "fma" else mma(4, 16, 16, 18, 4, 3)
     check_plan(STRATEGY, problem, options, SEED)
 
 
 @settings(max_examples=10, deadline=None)
 @given(problem=depthwise_problems(channels=(8, 16, 32)), seed=SEEDS)
 def test_stream_serves_what_it_says(problem: ConvProblem, seed: int) -> None:
-    for math in ("fma", "mma"):
+    for math in stream.MATHS:
         options = {"kernel": "stream", "math": math}
         if not STRATEGY.obstacles(problem, TARGET, options):
             check_plan(STRATEGY, problem, options, seed)
 
 
 def test_fma_keeps_infinities_in_their_windows() -> None:
-    """mma spreads them over the columns of its blocks, which the documentation says."""
+    """mma spreads them over its blocks, which the documentation says."""
     problem = layer(16, (12, 12), 3)
     arrays = verify.random_inputs(problem, SEED)
     arrays["x"].reshape(-1)[:: 1 + SEED % 97] = np.inf

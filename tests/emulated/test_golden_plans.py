@@ -124,7 +124,7 @@ def _patches(p: ConvProblem, c: patches.DepthwiseConfig) -> Work:
 
 
 def _stream(p: ConvProblem, c: stream.StreamConfig) -> Work:
-    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, stream.Layout(p, c).items, c.stages)
+    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, stream.layout_of(p, c).items, c.stages)
 
 
 def _direct(p: ConvProblem, c: direct.DirectConfig) -> Work:

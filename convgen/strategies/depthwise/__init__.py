@@ -28,8 +28,8 @@ OPTIONS = (
     ),
     Option(
         "math",
-        "fma: on the ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads over columns (stream)",
-        choices=stream.MATHS,
+        "fma: on ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads to neighbours (stream)",
+        choices=tuple(stream.MATHS),
     ),
     Option("tile.p", "output rows a thread (mma: a warp)", 1, 64),
     Option("tile.q", "output columns a thread (mma: a warp)", 1, 64),

@@ -33,17 +33,19 @@ class StreamRates:
     latency: float = 1020.0  # cycles from asking for a chunk to its arrival
     issue: float = 1.19  # cycles of a scheduler an instruction
     alone: float = 1.95  # cycles of a warp an instruction, where it waits for its own results
-    mma_alone: float = 6.3  # the same around mmas
     band: float = 149.0  # cycles of waiting and signalling, a band
     filter: float = 2.1  # cycles an element that a thread brings
     sm_bytes: float = 46.5  # a cycle, that one multiprocessor can take
+    pixel: float = 1.55  # cycles of the TMA unit for a pixel's channels, few as they may be
     part: float = 1.26  # of the memory's time, where sectors are written in parts
     reads: float = 4.04e6  # bytes a microsecond
     writes: float = 3.29e6
 
 
 PATCHES = PatchesRates()
-STREAM = StreamRates()
+STREAM_FMA = StreamRates()
+#: mma's results go the way of its inputs, and its instructions wait for one another.
+STREAM_MMA = StreamRates(issue=1.65, alone=3.0, band=338.0, sm_bytes=19.4)
 
 
 def patches_time(
@@ -61,17 +63,17 @@ def patches_time(
 
 
 def stream_time(
-    *, bands: int, blocks: int, rounds: int, warps: int, instructions: float, mma: bool, chunk_bytes: int,
+    *, bands: int, blocks: int, rounds: int, warps: int, instructions: float, chunk_bytes: int, pixels: int,
     chunks: int, ahead: int, filter_loads: int, reads: int, writes: int, part_sectors: bool, rates: StreamRates,
 ) -> float:  # fmt: skip
     """Microseconds of a kernel whose blocks, `blocks` on a multiprocessor, make `bands` each:
     `rounds` tiles of `instructions` by each of `warps`; `chunks` of `chunk_bytes` at first and one a band, `ahead`
     of them in flight beyond what a band reads."""
     r = rates
-    alone = rounds * instructions * (r.mma_alone if mma else r.alone) + r.band
+    alone = rounds * instructions * r.alone + r.band
     busy = rounds * instructions * warps * blocks / SCHEDULERS * r.issue
     work = max(alone, busy)
-    load = chunk_bytes * blocks / r.sm_bytes
+    load = max(chunk_bytes / r.sm_bytes, pixels * r.pixel) * blocks
     # with none ahead, the next chunk waits for this band
     each = max(work, load, (r.latency + load) / (ahead + 1)) if ahead else work + load + r.latency
     fill = r.latency + chunks * load + filter_loads * r.filter
