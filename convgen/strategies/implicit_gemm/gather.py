@@ -195,7 +195,7 @@ TOGETHER, APART = 0.12, 0.5
 #: Tiles that are worth a try, by warp tiles of at most 64 x 64: larger ones read shared memory less often.
 SHAPES = tuple(
     Shape(wm * m, wn * n, wm, wn)
-    for m, n in ((64, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32), (16, 64), (64, 16))
+    for m, n in ((64, 64), (48, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32), (16, 64), (64, 16))
     for wm, wn in ((1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
 )
 
