@@ -89,6 +89,7 @@ TILES = [
     {"tile.m": 128, "tile.n": 32, "warps.m": 4, "warps.n": 1, "stages": 4, "tile.k": 32},
     {"tile.m": 16, "tile.n": 128, "warps.m": 1, "warps.n": 2},
     {"tile.m": 96, "tile.n": 48, "warps.m": 2, "warps.n": 1, "split": 3},
+    {"tile.m": 96, "tile.n": 128, "warps.m": 2, "warps.n": 2, "stages": 6, "blocks": 1},
 ]
 
 

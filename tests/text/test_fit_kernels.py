@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import fit_kernels
 
-RESULTS = [
-    Path(fit_kernels.__file__).parent / "results" / f"{name}_h200.json"
-    for name in ("implicit_gemm_sweep", "implicit_gemm_grouped_depthwise", "bench_depthwise_grouped_n64")
-]
+FILES = (
+    "implicit_gemm_sweep",
+    "implicit_gemm_aligned",
+    "implicit_gemm_grouped_depthwise",
+    "bench_depthwise_grouped_n64",
+)
+RESULTS = [Path(fit_kernels.__file__).parent / "results" / f"{name}_h200.json" for name in FILES]
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +61,16 @@ def test_patches_are_chosen_well_among_what_was_measured(rows: list[fit_kernels.
     own = [row for row in rows if row.kernel == "patches"]
     report = fit_kernels.report(own, [row.estimate for row in own])
     assert float(report.split("regret ")[1].split("%")[0]) < 5, report
+
+
+def test_gather_takes_what_was_measured_to_be_best_within_3_percent(rows: list[fit_kernels.Row]):
+    times: dict[str, dict[Any, float]] = defaultdict(dict)
+    problems = {}
+    for row in rows:
+        if row.kernel == "gather":
+            times[row.layer][row.config] = row.us
+            problems[row.layer] = row.problem
+    assert len(times) == 5
+    for layer, own in times.items():
+        config = fit_kernels.KERNELS["gather"].choose(problems[layer], fit_kernels.TARGET, {})
+        assert own[config] < 1.03 * min(own.values()), (layer, config)

@@ -75,12 +75,12 @@ def lines_time(
 class GatherRates:
     """Of the kernel that gathers tiles."""
 
-    products: float = 0.85  # of a scheduler's share of the tensor cores' time
-    shared: float = 0.84  # of the time that shared memory takes at 128 bytes a cycle
-    step: float = 88.6  # cycles of waiting and signalling, which other blocks of a multiprocessor hide
-    latency: float = 79.0  # of a step's copies, beyond what the stages cover
+    products: float = 0.895  # of a scheduler's share of the tensor cores' time
+    shared: float = 0.825  # of the time that shared memory takes at 128 bytes a cycle
+    step: float = 8.3  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
+    latency: float = 183.0  # and of a step's copies, shared out over the stages that wait for them
     copy: float = 0.011  # cycles of a copy to shared memory
-    result: float = 13.8  # cycles for each result of a thread,
+    result: float = 33.2  # cycles for each result of a thread,
     store: float = 182.3  # and for each of its stores
     l2: float = 12e6  # bytes a microsecond
     ragged: float = 1.55  # times longer where pixels begin inside a sector of L2, for x and for y
@@ -108,11 +108,14 @@ def gather_time(
     def wave(blocks: int) -> float:
         tensor = math.ceil(blocks * warps / SCHEDULERS) * instructions * INSTRUCTION * r.products
         shared = blocks * (reads + writes) * r.shared
-        step = math.hypot(tensor, shared) + blocks * (copies * r.copy + alone) + r.step / blocks
-        return steps * max(step, r.latency / max(stages - 1, 1)) + r.result * results + r.store * stores
+        wait = (r.step + r.latency / max(stages - 1, 1)) / blocks
+        step = over(tensor, shared) + blocks * (copies * r.copy + alone) + wait
+        return steps * step + r.result * results + r.store * stores
 
     full, rest = divmod(tiles, sms * held)
-    cycles = full * wave(held) + (wave(math.ceil(rest / sms)) if rest else 0.0)
+    last = math.ceil(rest / sms)
+    # blocks end at different times: behind full waves, the last ones run beside blocks of the wave before
+    cycles = wave(held) * (full + last / held) if full else wave(last)
     time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
     time = time * r.ragged**ragged + r.start
     return time + (r.reduce + reduced / r.reduced if reduced else 0.0)

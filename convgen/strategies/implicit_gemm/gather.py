@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Launch, Param, Plan, Workspace
@@ -198,6 +199,9 @@ SHAPES = tuple(
     for m, n in ((64, 64), (48, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32), (16, 64), (64, 16))
     for wm, wn in ((1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
 )
+#: Stages that are worth a try, of rows of 128 bytes and of shorter ones.  Six of large tiles leave room for one block a
+#: multiprocessor, which is all that few tiles need.
+STAGES, SHORT_STAGES = (3, 4, 6), (4,)
 
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> GatherConfig:
@@ -227,6 +231,7 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
     shapes = [s for s in SHAPES if all(o not in options or getattr(s, f) == options[o] for f, o in fixed.items())]
     if not shapes:
         shapes = [Shape(*(int(options.get(o, d)) for o, d in zip(fixed.values(), (64, 64, 2, 2), strict=True)))]
+    pipelines = (int(options["stages"]),) if "stages" in options else SHORT_STAGES if size * k <= 64 else STAGES
     for s in shapes:
         layout = Layout(problem, GatherConfig(s.m, s.n, k, s.warps_m, s.warps_n, 2, 1, order, math_, 1))
         if "split" in options:
@@ -234,8 +239,9 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
         else:
             tiles = math.prod(layout.tiles) * problem.groups
             splits = [1] if tiles >= target.sms else [1, 2, 3, 4, 6, 8]
-        for split in splits:
-            stages = int(options.get("stages", 4 if size * k <= 64 else 3))
+        for split, stages in product(splits, pipelines):
+            if stages > max(pipelines[0], -(-layout.walks["x"].depth // (k * split))):
+                continue  # no slice has as many steps
             blocks = int(options.get("blocks", _blocks(layout, stages, target)))
             yield GatherConfig(s.m, s.n, k, s.warps_m, s.warps_n, stages, split, order, math_, blocks)
 
