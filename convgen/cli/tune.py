@@ -122,24 +122,24 @@ def _tasks(
         seen.add(key)
         names, fixed = _wanted(compilation, arguments)
         found = candidates(problem, target, names, fixed)
-        first = [c for c in (_untuned(compilation), _chosen(compilation, gpu)) if c and c[0] in names]
-        once = {(c[0], database.canonical(c[1])): c for c in (*first, *found)}
-        tasks[name] = prepare(problem, target, list(once.values()), db, gpu, forget)
+        first = [c if c and c[0] in names else None for c in (_chosen(compilation, gpu), _untuned(compilation))]
+        once = {(c[0], database.canonical(c[1])): c for c in (*first, *found) if c}
+        tasks[name] = prepare(problem, target, list(once.values()), db, gpu, forget, first[1])
     return tasks
 
 
-def _untuned(compilation: Compilation) -> Candidate | None:
-    """What is taken where nothing is tuned: it is measured first, and what is won is seen beside it."""
-    from convgen import planner
-
-    return _candidate(compilation, planner.untuned)
-
-
 def _chosen(compilation: Compilation, gpu: str) -> Candidate | None:
-    """What is taken now: the best of earlier tuning is measured beside what is new."""
+    """What is taken now: measured before all else, so that a search which ends early leaves nothing worse."""
     from convgen import planner
 
     return _candidate(compilation, partial(planner.choose, gpu=gpu))
+
+
+def _untuned(compilation: Compilation) -> Candidate | None:
+    """What is taken where nothing is tuned: it is measured next, and what is won is seen beside it."""
+    from convgen import planner
+
+    return _candidate(compilation, planner.untuned)
 
 
 def _candidate(compilation: Compilation, plan: Callable[..., Choice]) -> Candidate | None:
@@ -169,18 +169,25 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace):
 
 
 def _export(db: Database, path: Path) -> int:
-    """Add to what the file has.  How many there are.  The database's measurements take the place of the file's;
-    where another strategy was measured before and said to be faster, it was not found to be now, and goes too."""
+    """Add to what the file has.  How many there are.  The database's measurements take the place of the file's where
+    they have the file's choice among them: times of different days are not to be compared.  Where another strategy
+    was said to be faster, it was not found to be now, and goes too."""
     from convgen.planner import database
 
-    own = [m for m in db.measurements() if m.status is database.Status.RIGHT]
+    held = database.read_all(path) if path.is_file() else []
+    choices: dict[tuple[str, str], Measurement] = {}
+    for m in sorted(held, key=lambda m: m.us or math.inf):
+        choices.setdefault((m.key, m.gpu), m)
+    measured = {(m.key, m.gpu, m.candidate) for m in db.measurements()}
+    stay = {place for place, m in choices.items() if (*place, m.candidate) not in measured}
+    own = [m for m in db.measurements() if m.status is database.Status.RIGHT and (m.key, m.gpu) not in stay]
     strategies_known = {(m.key, m.gpu, m.strategy) for m in own}
     fastest: dict[tuple[str, str], float] = {}
     for m in own:
         fastest[m.key, m.gpu] = min(m.us or math.inf, fastest.get((m.key, m.gpu), math.inf))
     kept = [
         m
-        for m in (database.read_all(path) if path.is_file() else [])
+        for m in held
         if (m.key, m.gpu, m.strategy) not in strategies_known and (m.us or math.inf) > fastest.get((m.key, m.gpu), 0.0)
     ]
     try:

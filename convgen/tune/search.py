@@ -47,13 +47,15 @@ class Measurer(Protocol):
 class Task:
     """One problem's search: what is to be tried, what is known.
 
-    The first candidate is what `auto` takes without a database; `over` when the share of the budget is spent.
+    `untuned` is the candidate that `auto` takes without a database (None: the first); `over` when the share of the
+    budget is spent.
     """
 
     problem: ConvProblem
     target: Target
     candidates: Sequence[Candidate]
     known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
+    untuned: Candidate | None = None
     tried: int = 0
     over: bool = False
     built: dict[tuple[str, str], Artifact] = field(default_factory=dict)  # of those that may be finalists
@@ -90,8 +92,9 @@ class Task:
 
     @property
     def default(self) -> Measurement | None:
-        """What is known of the first candidate."""
-        return self.known.get(_identity(self.candidates[0])) if self.candidates else None
+        """What is known of the untuned choice."""
+        untuned = self.untuned or next(iter(self.candidates), None)
+        return self.known.get(_identity(untuned)) if untuned else None
 
     @property
     def best(self) -> Measurement | None:
@@ -125,10 +128,11 @@ def prepare(
     db: Database,
     gpu: str,
     forget: Collection[Status] = (),
+    untuned: Candidate | None = None,
 ) -> Task:
     """The search for a problem, with what earlier searches found, but for statuses to `forget`."""
     found = db.measurements(database.key(problem), gpu)
-    return Task(problem, target, candidates, {m.candidate: m for m in found if m.status not in forget})
+    return Task(problem, target, candidates, {m.candidate: m for m in found if m.status not in forget}, untuned)
 
 
 class Search:

@@ -503,6 +503,28 @@ def test_tune_measures_first_what_auto_takes_without_it(spec: Path, db: Database
     assert len(timed) == len(set(timed)) == len(db.measurements())
 
 
+def test_tune_measures_the_choice_in_use_before_all(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
+    """So that a budget that ends early has seen it, and leaves nothing worse."""
+    from convgen import driver
+    from convgen.tune import worker
+
+    timed: list[str] = []
+    call = worker.Worker.call
+
+    def watched(self: Worker, method: str, *arguments: Any) -> Any:
+        if method == "time":
+            timed.append(arguments[1].manifest.config)
+        return call(self, method, *arguments)
+
+    monkeypatch.setattr(worker.Worker, "call", watched)
+    (compilation,) = driver.load(driver.Spec(spec.read_text()))
+    shipped = Measurement(database.key(compilation.request.problem), GPU, "direct", {}, Status.RIGHT, 0.5)
+    database.export([shipped], database.PACKAGED)
+    assert cli.main(["tune", str(spec)]) == 0
+    name, options = stated(compilation.request.problem, SM_90A, ("direct", {}))
+    assert timed[0] == f"{name} {options}"
+
+
 def test_tune_goes_on_where_a_budget_ended(spec: Path, db: Database, capsys):
     assert cli.main(["tune", str(spec), "--budget", "1e-9"]) == 0
     assert "the same command goes on from here" in capsys.readouterr().err
@@ -550,8 +572,24 @@ def test_export_drops_what_is_not_the_fastest_any_more(spec: Path, db: Database,
     assert cli.main(["tune", "--export", str(shipped)]) == 0
     with Database(tmp_path / "later.sqlite") as later:
         later.record(Measurement(key, GPU, "im2col", {"workspace_mb": 1}, Status.RIGHT, 8.0))
+        later.record(Measurement(key, GPU, "direct", {}, Status.TIMED, 8.5))
     assert cli.main(["tune", "--db", str(tmp_path / "later.sqlite"), "--export", str(shipped)]) == 0
     assert {(m.strategy, m.us) for m in database.read_all(shipped)} == {("im2col", 8.0), ("tma_patch", 20.0)}
+
+
+def test_export_keeps_a_choice_that_was_not_measured_again(spec: Path, db: Database, tmp_path: Path):
+    """A budget may end before the choice's turn, and times of other days are not to be compared."""
+    shipped = tmp_path / "shipped.sqlite"
+    key = database.key(problem())
+    old = [("direct", {}, 5.0), ("im2col", {"workspace_mb": 2}, 9.0)]
+    for strategy, options, us in old:
+        db.record(Measurement(key, GPU, strategy, options, Status.RIGHT, us))
+    assert cli.main(["tune", "--export", str(shipped)]) == 0
+    with Database(tmp_path / "later.sqlite") as later:
+        later.record(Measurement(key, GPU, "im2col", {"workspace_mb": 1}, Status.RIGHT, 4.0))
+        later.record(Measurement(key, GPU, "im2col", {"workspace_mb": 2}, Status.RIGHT, 4.5))
+    assert cli.main(["tune", "--db", str(tmp_path / "later.sqlite"), "--export", str(shipped)]) == 0
+    assert [(m.strategy, dict(m.options), m.us) for m in database.read_all(shipped)] == old
 
 
 @pytest.mark.parametrize("arguments", [["--budget", "soon"], ["--budget", "-1"], ["--strategies", "magic"], []])
