@@ -11,6 +11,7 @@ from convgen.strategies.depthwise.stream.layout import Layout as Shared
 
 OTHER_REGISTERS = 14  # a thread's, for places and counters
 FEW_TAPS, FEW_TAPS_TILES = 9, ((2, 4), (1, 4), (1, 7), (2, 7), (4, 4))
+MANY_TAPS = 1.25  # times what a product takes, where a window has more of them
 MOST_REGISTER_FILTER = 100  # values of a thread's filters that stay in its registers
 THREADS = (512, 352, 256)
 BLOCKS = (1, 2)
@@ -47,7 +48,7 @@ class Layout(Shared):
     def instructions(self) -> float:
         c, (rows, columns) = self.config, self.axes
         loads = rows.inputs(c.p) * columns.inputs(c.q)
-        products = c.p * c.q * self.problem.taps * c.vector
+        products = c.p * c.q * self.problem.taps * c.vector * (MANY_TAPS if self.problem.taps > FEW_TAPS else 1.0)
         filters = 0 if self.in_registers else c.p * self.problem.taps * max(1, c.vector // 4) * 4
         return products + loads * (self.inputs + 1) + filters + c.p * c.q * (c.vector / 2 + 2)
 
