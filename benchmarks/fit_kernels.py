@@ -1,7 +1,7 @@
 """Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
 
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
-        bench_depthwise_grouped_n{8,64}_h200.json unseen_h200.json
+        bench_n{8,64}_h200.json unseen_h200.json
 
 The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
@@ -40,9 +40,6 @@ LAYERS = {layer.name: layer for suite in SUITES.values() for layer in suite if l
 KERNELS = {**implicit_gemm.KERNELS, **depthwise.KERNELS}
 #: Spilled bytes a thread from which on a measurement says little about the configuration.
 MOST_SPILLS = 40
-#: What a launch takes longer alone than behind another one, for which the models stand: depthwise 3x3 112x112x32, both
-#: ways (NOTES.md).  Of stream alone: the other kernels are always launched alone.
-ALONE_US = 1.1
 #: Launches of stream so long tell the rates of device memory, and little else.
 LONG_US = 8.0
 #: When gather's copies were dealt out over a step's slices.  A tile takes 18% less to 9% more time since (NOTES.md), so
@@ -110,14 +107,15 @@ def _candidate(row: dict[str, Any]) -> Iterator[Row]:
 
 
 def _benched(row: dict[str, Any]) -> Iterator[Row]:
-    """Where `auto` took stream or gather, whose configurations are read back from their text."""
-    auto, p = row["results"]["auto"], load(row["spec"])[0].problem
+    """Where `auto` took stream's fma or gather, whose configurations are read back from their text."""
+    results, p = row["results"], load(row["spec"])[0].problem
+    auto = results["auto"]
     numbers = list(map(int, re.findall(r"\d+", auto["config"])))
-    if auto["strategy"] == "depthwise" and auto["us"] > LONG_US:
+    # stream's model stands for launches behind one another; the other kernels are always launched alone
+    if auto["config"].startswith("fma:") and "chain" in results and results["chain"]["us"] > LONG_US:
         rows, columns, vector, band, strip, slice_, stages, threads, blocks = numbers
-        kind = auto["config"].split(":")[0]
-        config = StreamConfig(kind, rows, columns, vector, slice_, strip, band, stages, threads, blocks)
-        yield Row("stream", row["name"], row["n"], p, config, auto["us"] - ALONE_US)
+        config = StreamConfig("fma", rows, columns, vector, slice_, strip, band, stages, threads, blocks)
+        yield Row("stream", row["name"], row["n"], p, config, results["chain"]["us"])
     elif auto["config"].startswith("gather"):
         names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n", "stages", "split")
         options = {"order": "channel_first", "split": 1, **dict(zip(names, numbers, strict=False))}

@@ -19,7 +19,7 @@ FILES = (
     "implicit_gemm_sweep",
     "implicit_gemm_aligned",
     "implicit_gemm_grouped_depthwise",
-    "bench_depthwise_grouped_n64",
+    "bench_n64",
 )
 RESULTS = [Path(fit_kernels.__file__).parent / "results" / f"{name}_h200.json" for name in FILES]
 
