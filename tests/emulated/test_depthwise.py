@@ -58,6 +58,7 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
     "idle threads": (layer(24, (8, 12), 3), fma(2, 4, 4, 24, 12, 2, 3, 32)),
     "filters in shared memory": (layer(32, (9, 10), 7), fma(2, 4, 4, 16, 10, 10, 2)),
     "dilation": (layer(16, (12, 11), 3, dilation=2), fma(2, 4, 4, 16, 11, 4, 3)),
+    "filters in several batches": (layer(16, (9, 10), 17), fma(1, 4, 4, 16, 10, 2, 9)),
     "multiplier": (layer(8, (9, 10), 3, multiplier=2), fma(2, 4, 8, 16, 10, 4, 3)),
     "float32": (layer(8, (9, 10), 3, dtype="f32"), fma(2, 4, 4, 8, 10, 4, 3)),
     "integers": (layer(16, (9, 10), 3, dtype="s8"), fma(2, 4, 4, 16, 10, 4, 3)),
@@ -79,6 +80,9 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
     "mma, dilation": (layer(16, (21, 37), 3, dilation=2), mma(4, 16, 16, 20, 4, 4)),
     "mma, dilation and stride": (layer(16, (33, 21), 3, dilation=3, stride=2), mma(8, 8, 16, 11, 8, 3)),
     "mma, a large filter": (layer(16, (13, 18), 13), mma(4, 16, 16, 18, 4, 4)),
+    "mma, filters in several batches": (layer(16, (13, 18), 21, n=1), mma(8, 16, 16, 18, 8, 4)),
+    "mma, a large filter, stride 2": (layer(8, (27, 23), 19, stride=2), mma(4, 16, 8, 12, 4, 6)),
+    "mma, a large filter, dilation": (layer(8, (20, 19), 13, n=1, dilation=2), mma(4, 16, 8, 19, 4, 9)),
     "mma, a slice among others of an even number of units": (layer(96, (10, 21), 3), mma(4, 16, 48, 21, 4, 3, 192)),
     "mma, all channels": (layer(96, (10, 21), 3), mma(4, 16, 96, 21, 4, 3, 384)),
     "mma, a large filter and stride 2": (layer(16, (21, 37), 7, stride=2), mma(8, 16, 16, 19, 8, 3)),
@@ -123,6 +127,28 @@ def test_stream_serves_what_it_says(problem: ConvProblem, seed: int) -> None:
         options = {"kernel": "stream", "math": math}
         if not STRATEGY.obstacles(problem, TARGET, options):
             check_plan(STRATEGY, problem, options, seed)
+
+
+@st.composite
+def layers_for_mma(draw) -> ConvProblem:
+    """What math mma multiplies: any geometry over units of 8 channels."""
+    c = 8 * draw(st.sampled_from((1, 2, 3, 4, 5, 6, 8, 11, 12)))
+    filter_ = tuple(draw(st.sampled_from((1, 2, 3, 4, 5, 7, 9))) for _ in range(2))
+    dilation = tuple(draw(st.integers(1, 3)) for _ in range(2))
+    reach = [(f - 1) * d for f, d in zip(filter_, dilation, strict=True)]
+    size = tuple(r + draw(st.integers(1, 24)) for r in reach)
+    stride = tuple(draw(st.integers(1, min(3, r + 1))) for r in reach)
+    pad = tuple((draw(st.integers(0, r)), draw(st.integers(0, r))) for r in reach)
+    dtype = draw(st.sampled_from(("f16", "bf16")))
+    return make("fprop", draw(st.integers(1, 3)), c, c, size, filter_, stride, pad, dilation, c, dtype)
+
+
+@settings(max_examples=15, deadline=None)
+@given(problem=layers_for_mma(), place=st.floats(0, 1, exclude_max=True), seed=SEEDS)
+def test_every_candidate_of_mma_is_right(problem: ConvProblem, place: float, seed: int) -> None:
+    found = stream.candidates(problem, TARGET, {"math": "mma"})
+    if found:
+        check_plan(STRATEGY, problem, found[int(place * len(found))].options, seed)
 
 
 def test_fma_keeps_infinities_in_their_windows() -> None:

@@ -58,10 +58,6 @@ class Maths(Protocol):
 
     def obstacles(self, problem: ConvProblem, /) -> Obstacles: ...
 
-    def worth_a_thought(self, problem: ConvProblem, /) -> bool:
-        """Whether a choice considers it unasked."""
-        ...
-
     def malformed(self, problem: ConvProblem, config: StreamConfig, /) -> Obstacles:
         """What a configuration asks for that means nothing here."""
         ...
@@ -209,7 +205,7 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
 
     named = {"tile.p", "tile.q", "vector", "threads"} <= options.keys()
     for name, maths in MATHS.items():
-        if name != options.get("math", name) or not ("math" in options or maths.worth_a_thought(problem)):
+        if name != options.get("math", name) or maths.obstacles(problem):
             continue
         for vector in values("vector", maths.vectors(problem)):
             slices = values("slice", sorted(maths.slices(problem, _slices(problem, vector)), reverse=True))

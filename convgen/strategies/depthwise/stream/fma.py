@@ -57,10 +57,6 @@ def obstacles(problem: ConvProblem) -> Obstacles:
     return Obstacles()
 
 
-def worth_a_thought(problem: ConvProblem) -> bool:
-    return True
-
-
 def malformed(problem: ConvProblem, config: StreamConfig) -> Obstacles:
     return Obstacles()
 

@@ -149,10 +149,6 @@ def obstacles(problem: ConvProblem) -> Obstacles:
     return found
 
 
-def worth_a_thought(problem: ConvProblem) -> bool:
-    return not obstacles(problem)
-
-
 def malformed(problem: ConvProblem, config: StreamConfig) -> Obstacles:
     found = Obstacles()
     if config.vector != CHANNELS:
