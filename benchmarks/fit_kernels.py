@@ -1,7 +1,7 @@
 """Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
 
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
-        bench_n{8,64}_h200.json unseen_h200.json
+        depthwise_stream_sweep_h200.json bench_n{8,64}_h200.json unseen_h200.json
 
 The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
@@ -37,7 +37,8 @@ from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 LAYERS = {layer.name: layer for suite in SUITES.values() for layer in suite if layer.layout == "nhwc"}
-KERNELS = {**implicit_gemm.KERNELS, **depthwise.KERNELS}
+#: stream has rates for each of its ways to multiply.
+KERNELS = {**implicit_gemm.KERNELS, **depthwise.KERNELS, "stream mma": depthwise.KERNELS["stream"]}
 #: Spilled bytes a thread from which on a measurement says little about the configuration.
 MOST_SPILLS = 40
 #: Launches of stream so long tell the rates of device memory, and little else.
@@ -73,6 +74,7 @@ MODELS = {
     "grouped": Model(implicit_gemm_cost, "GROUPED"),
     "patches": Model(depthwise_cost, "PATCHES"),
     "stream": Model(depthwise_cost, "STREAM_FMA", ("reads", "writes")),
+    "stream mma": Model(depthwise_cost, "STREAM_MMA", ("issue", "alone", "band", "sm_bytes", "pixel")),
 }
 
 
@@ -101,6 +103,8 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 def _candidate(row: dict[str, Any]) -> Iterator[Row]:
     kernel = row["options"].get("kernel", "patches" if row["strategy"] == "depthwise" else "")
+    if row["options"].get("math") == "mma":
+        kernel = "stream mma"
     if row["layer"] in LAYERS and kernel in MODELS and sum(row["spills"]) < MOST_SPILLS:
         p = problem(LAYERS[row["layer"]], row["n"])
         yield Row(kernel, row["layer"], row["n"], p, KERNELS[kernel].choose(p, TARGET, row["options"]), row["us"])

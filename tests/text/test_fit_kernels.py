@@ -19,6 +19,7 @@ FILES = (
     "implicit_gemm_sweep",
     "implicit_gemm_aligned",
     "implicit_gemm_grouped_depthwise",
+    "depthwise_stream_sweep",
     "bench_n64",
 )
 RESULTS = [Path(fit_kernels.__file__).parent / "results" / f"{name}_h200.json" for name in FILES]
@@ -59,6 +60,12 @@ def test_a_fit_recovers_the_rates_that_times_were_made_with(rows: list[fit_kerne
 
 def test_patches_are_chosen_well_among_what_was_measured(rows: list[fit_kernels.Row]):
     own = [row for row in rows if row.kernel == "patches"]
+    report = fit_kernels.report(own, [row.estimate for row in own])
+    assert float(report.split("regret ")[1].split("%")[0]) < 5, report
+
+
+def test_mma_is_chosen_well_among_what_was_measured(rows: list[fit_kernels.Row]):
+    own = [row for row in rows if row.kernel == "stream mma"]
     report = fit_kernels.report(own, [row.estimate for row in own])
     assert float(report.split("regret ")[1].split("%")[0]) < 5, report
 
