@@ -147,12 +147,12 @@ def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, a
     """What a right kernel may answer, in the shape of `problem.result`.  Arrays as for `reference`."""
     acc = accumulate(problem, arrays, xp)
     bound = tolerance(problem, arithmetic)
-    if bound.arithmetic == ARITHMETIC["exact"]:
-        around = Interval(acc, acc)
-    else:
-        slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
-        around = Interval(acc - slack, acc + slack)
     with numpy.errstate(all="ignore"):
+        if bound.arithmetic == ARITHMETIC["exact"]:
+            around = Interval(acc, acc)
+        else:
+            slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
+            around = Interval(acc - slack, acc + slack)
         ends = epilogue_interval(problem, around, arrays, xp)
     value = apply_epilogue(problem, acc, arrays, xp)
     shape = problem.result.shape
