@@ -259,6 +259,13 @@ void convgen_depthwise_mma(
     const int pixel = block * 4 + i * 4 + column;
     place[i] = pixel * PIXEL_BYTES + (octet ^ pixel % 8) * 16;
   }
+  // this thread's channels of b
+  const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
+  const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + k + 4);
+  const float value_b[8] = {
+      __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+      __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+      __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
   int results = 0;  // which of the two bands' results
   int slot = 0;  // of the band's first chunk
   int parity = 0;
@@ -312,12 +319,6 @@ void convgen_depthwise_mma(
           float v[8];
 #pragma unroll
           for (int e = 0; e < 8; ++e) v[e] = acc[a / 2][e / 2][a % 2 * 2 + e % 2];
-          const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
-          const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + k + 4);
-          const float value_b[8] = {
-              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-              __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
-              __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
             v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);

@@ -109,6 +109,9 @@ void convgen_depthwise_nhwc(
   const int k_in_slice = thread % (CHANNELS / VECTOR) * VECTOR;
   const int k = first_k + k_in_slice;
   const int c = k;
+  // this thread's channels of b
+  const u64 raw_b_0 = *reinterpret_cast<const u64*>(operand_b + k);
+  const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
   const u32 filters = shared + k_in_slice * 4;
   float filter[R * S][VECTOR];
 #pragma unroll
@@ -162,8 +165,6 @@ void convgen_depthwise_nhwc(
         float v[VECTOR];
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
-        const u64 raw_b_0 = *reinterpret_cast<const u64*>(operand_b + k);
-        const float value_b[2] = {__uint_as_float(u32(raw_b_0)), __uint_as_float(u32(raw_b_0 >> 32))};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);

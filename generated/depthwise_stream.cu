@@ -237,6 +237,11 @@ void convgen_depthwise_stream(
   const int k_in_slice = thread % (CHANNELS / VECTOR) * VECTOR;
   const int lane = thread / (CHANNELS / VECTOR);
   const int k = first_k + k_in_slice;
+  // this thread's channels of b
+  const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
+  const float value_b[4] = {
+      __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+      __uint_as_float(raw_b_0.w)};
   const u32 filters = base + FILTERS + k_in_slice * 4;
   float filter[R * S][VECTOR];
 #pragma unroll
@@ -303,10 +308,6 @@ void convgen_depthwise_stream(
           float v[VECTOR];
 #pragma unroll
           for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
-          const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
-          const float value_b[4] = {
-              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-              __uint_as_float(raw_b_0.w)};
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);

@@ -244,6 +244,22 @@ void convgen_implicit_gemm_first_layer_wgmma(
   const u32 first_mask = 0xffff0000u;
   // a k step is two matrices of 8 words by TILE_N columns, in groups of 8 columns; its address counts 16 bytes
   const u64 filter_rows = wgmma_descriptor(shared, TILE_N * 16, 128, 0);
+  // this lane's channels of b
+  float channel_b[TILE_N / 4 / RUN][RUN] = {};
+#pragma unroll
+  for (int j = 0; j < TILE_N / 4 / RUN; ++j) {
+    const int gemm_n = first_n + j * (4 * RUN) + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
+    const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
+    const float value_b[8] = {
+        __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+        __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+        __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+#pragma unroll
+    for (int i = 0; i < RUN; ++i) channel_b[j][i] = value_b[i];
+  }
+
   u32 patch = shared + PATCHES;
   u32 next_patch = patch + PATCH_BYTES;
   for (int tile = first_tile; tile < TILES; tile += tile_step) {
@@ -298,12 +314,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
           float v[RUN];
 #pragma unroll
           for (int e = 0; e < RUN; ++e) v[e] = acc[(j * RUN + e) / 2 * 4 + i * 2 + e % 2];
-          const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
-          const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
-          const float value_b[8] = {
-              __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-              __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
-              __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
+          const float (&value_b)[RUN] = channel_b[j];
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
             v[i] = fmaxf(v[i] + value_b[i], 0.0f);

@@ -147,7 +147,11 @@ def column_of(run: int) -> str:
 @dataclass(frozen=True)
 class Result:
     """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,
-    `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where."""
+    `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where.
+
+    `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
+    channels loads them once.
+    """
 
     c_type: str  # of v
     loads: tuple[str, ...]
@@ -155,6 +159,12 @@ class Result:
     store: tuple[str, ...]
     words: tuple[str, ...] = ()
     at: str = ""
+    channels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that reads operands or makes results, for a look at what it mentions."""
+        return "\n".join([*(line for _, lines in self.channels for line in lines), *self.loads, *self.body])
 
 
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
@@ -173,6 +183,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
     assert problem.epilogue
     loads: list[str] = []
+    channels: list[tuple[str, tuple[str, ...]]] = []
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
         name = f"value_{t.name}"
@@ -184,7 +195,11 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             continue
         values[t.name] = f"{name}[i]"
         if common >= run:
-            loads += load_run(t.dtype, name, f"operand_{t.name} + {_bracket(text(at))}", run)
+            lines = load_run(t.dtype, name, f"operand_{t.name} + {_bracket(text(at))}", run)
+            if along.role == "channels" and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
+                channels.append((t.name, tuple(lines)))
+            else:
+                loads += lines
             continue
         neighbour = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
         neighbour = integer.simplify(neighbour, {**maps.ranges, symbol("i"): (0, run - 1)})
@@ -201,7 +216,8 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         values[assignment.name] = f"local_{assignment.name}"
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
     words = _words(problem.y.dtype, run, "f32")
-    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y)
+    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y,
+                  tuple(channels))  # fmt: skip
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import peers
 import pytest
 from gemm_problems import PLANES, depthwise_problems, gemm_problems, laid_out
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from problems import make
 from strategy_problems import unused_names
 
+from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import compile_source
 from convgen.strategies import depthwise, implicit_gemm
 from convgen.strategies.base import Options, Strategy
@@ -103,6 +107,15 @@ def test_promising_candidates_do_not_spill(layer: str) -> None:
 def test_promising_candidates_of_depthwise_do_not_spill(layer: str) -> None:
     for options in DEPTHWISE.candidates(DEPTHWISE_LAYERS[layer], SM_90A)[:3]:
         check(DEPTHWISE, DEPTHWISE_LAYERS[layer], SM_90A, options)
+
+
+@pytest.mark.parametrize("layer", [*DEPTHWISE_LAYERS, "resnet50/conv1", "vgg16/conv1_1", "zfnet/conv1", "yolov2/conv1"])
+def test_bias_and_relu_do_not_spill(layer: str) -> None:
+    problem = {**LAYERS, **DEPTHWISE_LAYERS}[layer]
+    bias = Tensor("b", "operand", "f32", ("k",), (problem.k,))
+    value = ep.Call("relu", (ep.Binary("+", ep.Acc(), ep.OperandRef("b")),))
+    fused = replace(problem, epilogue=ep.Epilogue((bias,), (ep.Assignment("y", value),)))
+    check(DEPTHWISE if layer in DEPTHWISE_LAYERS else GEMM, fused, SM_90A, {})
 
 
 # ---- what is served ------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ def source(plan: Plan) -> str:
     index = lowering.index_type(problem, ())
     result = run_result(problem, config.vector)
     x_offset = _x_offset(problem, index)
-    text = "\n".join([x_offset, *result.loads, *result.body, *result.store])
+    text = "\n".join([x_offset, result.text, *result.store])
     return render(
         "depthwise/patches.cu.j2",
         plan,

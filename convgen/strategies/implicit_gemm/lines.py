@@ -35,6 +35,7 @@ from convgen.strategies.kernels import persistent
 from convgen.targets import Target
 
 WORD = 4
+MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
 
 
 class Config(Protocol):
@@ -376,6 +377,7 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
     ]
     digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
 
+    result = output.result(problem, maps, along, along.index, run, problem.accumulate)
     return {
         "config": config,
         "layout": layout,
@@ -390,7 +392,8 @@ def values(plan_: Plan, layout: Lines) -> dict[str, object]:
         "run": run,
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
-        "result": output.result(problem, maps, along, along.index, run, problem.accumulate),
+        "result": result,
+        "held": 0 < len(result.channels) * config.n // 4 <= MOST_HELD,
         "copies": copies,
         "next_copy": advance(digits, number(digits, layout.threads)),
         "x_offset": _x_offset(problem, layout, index),

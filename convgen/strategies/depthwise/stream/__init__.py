@@ -325,7 +325,7 @@ def source(plan: Plan) -> str:
     result = run_result(problem, mma.CHANNELS if on_tensor_cores else config.vector)
     filter_element = f"w[{lowering.filter_offset(problem, 'channel')}]"
     store = () if layout.staged_bytes else result.store  # by TMA
-    text = "\n".join([*result.loads, *result.body, *store])
+    text = "\n".join([result.text, *store])
     mentioned = set(re.findall(r"\w+", text))
     guards = {  # of what a tile holds; y's map drops what lies outside y
         "p": rows.output % config.band > 0 and (not layout.staged_bytes or "p" in mentioned),
