@@ -180,7 +180,9 @@ class Run:
 
 
 def commit() -> str | None:
-    """The checkout's commit, marked where files differ from it; CONVGEN_COMMIT where there is no checkout."""
+    """CONVGEN_COMMIT where it is set, else the checkout's commit, marked where files differ from it."""
+    if stated := os.environ.get("CONVGEN_COMMIT"):
+        return stated
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
@@ -193,4 +195,4 @@ def commit() -> str | None:
             raise FileNotFoundError(root)
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("CONVGEN_COMMIT")
+        return None

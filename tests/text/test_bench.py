@@ -607,3 +607,14 @@ def test_rows_of_several_specs_carry_the_specs_name(gpu: FakeBackend, spec: Path
     other.write_text(SPEC)
     assert cli.main(["bench", str(spec), str(other), "--only", "second", "--out", str(tmp_path / "r.json")]) == 0
     assert [row["name"] for row in json.loads((tmp_path / "r.json").read_text())["rows"]] == ["a/second", "b/second"]
+
+
+def test_a_stated_commit_is_recorded_in_place_of_the_checkouts(monkeypatch: pytest.MonkeyPatch):
+    """A copy of the tree on another machine may have a checkout that says something else."""
+    from convgen.bench import results
+
+    monkeypatch.delenv("CONVGEN_COMMIT", raising=False)
+    found = results.commit()
+    assert found is None or found.removesuffix("-dirty").isalnum()
+    monkeypatch.setenv("CONVGEN_COMMIT", "4ed228c")
+    assert results.commit() == "4ed228c"
