@@ -145,16 +145,16 @@ class Expectation:
 
 def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = "") -> Expectation:
     """What a right kernel may answer, in the shape of `problem.result`.  Arrays as for `reference`."""
-    acc = accumulate(problem, arrays, xp)
     bound = tolerance(problem, arithmetic)
-    with numpy.errstate(all="ignore"):
+    with numpy.errstate(all="ignore"):  # inputs may hold infinities
+        acc = accumulate(problem, arrays, xp)
         if bound.arithmetic == ARITHMETIC["exact"]:
             around = Interval(acc, acc)
         else:
             slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
             around = Interval(acc - slack, acc + slack)
         ends = epilogue_interval(problem, around, arrays, xp)
-    value = apply_epilogue(problem, acc, arrays, xp)
+        value = apply_epilogue(problem, acc, arrays, xp)
     shape = problem.result.shape
     return Expectation(*(xp.broadcast_to(a, acc.shape).reshape(shape) for a in (value, ends.low, ends.high)))
 
