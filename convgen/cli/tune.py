@@ -178,9 +178,10 @@ def _export(db: Database, path: Path) -> int:
     choices: dict[tuple[str, str], Measurement] = {}
     for m in sorted(held, key=lambda m: m.us or math.inf):
         choices.setdefault((m.key, m.gpu), m)
-    measured = {(m.key, m.gpu, m.candidate) for m in db.measurements()}
+    known = db.measurements()
+    measured = {(m.key, m.gpu, m.candidate) for m in known}
     stay = {place for place, m in choices.items() if (*place, m.candidate) not in measured}
-    own = [m for m in db.measurements() if m.status is database.Status.RIGHT and (m.key, m.gpu) not in stay]
+    own = [m for m in known if m.status is database.Status.RIGHT and (m.key, m.gpu) not in stay]
     strategies_known = {(m.key, m.gpu, m.strategy) for m in own}
     fastest: dict[tuple[str, str], float] = {}
     for m in own:

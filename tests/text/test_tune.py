@@ -482,19 +482,26 @@ def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Databa
     assert compilation.choice.reason == f"tuned on {GPU}: 0.5 us"
 
 
-def test_tune_measures_first_what_auto_takes_without_it(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
-    from convgen import driver, planner
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The configurations that are timed, in order."""
     from convgen.tune import worker
 
-    timed: list[str] = []
+    configs: list[str] = []
     call = worker.Worker.call
 
     def watched(self: Worker, method: str, *arguments: Any) -> Any:
         if method == "time":
-            timed.append(arguments[1].manifest.config)
+            configs.append(arguments[1].manifest.config)
         return call(self, method, *arguments)
 
     monkeypatch.setattr(worker.Worker, "call", watched)
+    return configs
+
+
+def test_tune_measures_first_what_auto_takes_without_it(spec: Path, db: Database, timed: list[str]):
+    from convgen import driver, planner
+
     (compilation,) = driver.load(driver.Spec(spec.read_text()))
     least = planner.untuned(compilation.request.problem, SM_90A, "auto", {})
     assert cli.main(["tune", str(spec)]) == 0
@@ -503,20 +510,10 @@ def test_tune_measures_first_what_auto_takes_without_it(spec: Path, db: Database
     assert len(timed) == len(set(timed)) == len(db.measurements())
 
 
-def test_tune_measures_the_choice_in_use_before_all(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
+def test_tune_measures_the_choice_in_use_before_all(spec: Path, db: Database, timed: list[str]):
     """So that a budget that ends early has seen it, and leaves nothing worse."""
     from convgen import driver
-    from convgen.tune import worker
 
-    timed: list[str] = []
-    call = worker.Worker.call
-
-    def watched(self: Worker, method: str, *arguments: Any) -> Any:
-        if method == "time":
-            timed.append(arguments[1].manifest.config)
-        return call(self, method, *arguments)
-
-    monkeypatch.setattr(worker.Worker, "call", watched)
     (compilation,) = driver.load(driver.Spec(spec.read_text()))
     shipped = Measurement(database.key(compilation.request.problem), GPU, "direct", {}, Status.RIGHT, 0.5)
     database.export([shipped], database.PACKAGED)

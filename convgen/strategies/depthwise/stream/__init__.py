@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Param, Plan, TensorMap
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem
+from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import axes
 from convgen.strategies.base import Obstacle, Obstacles, Options
@@ -28,7 +29,7 @@ from convgen.strategies.cost import varied
 from convgen.strategies.depthwise import cost
 from convgen.strategies.depthwise.patches import channel_run, formulas, run_result
 from convgen.strategies.depthwise.stream import fma, mma
-from convgen.strategies.depthwise.stream.layout import SECTOR, UNIT, Layout, StreamConfig
+from convgen.strategies.depthwise.stream.layout import UNIT, Layout, StreamConfig
 from convgen.strategies.elementwise import Pointer, factor_pointers, operand_pointers, result_pointers
 from convgen.strategies.hopper import MAX_BOX, launch_registers
 from convgen.strategies.kernels import persistent
@@ -264,38 +265,26 @@ def time(problem: ConvProblem, target: Target, config: StreamConfig) -> float:
 # --- the plan ----------------------------------------------------------------------------------------
 
 
-def _x_map(problem: ConvProblem, layout: Layout) -> TensorMap:
-    x, size = problem.x, problem.x.element.bytes
-    rows, columns = layout.axes
-    extents = (problem.c, columns.input, rows.input, problem.n)
+def _images(tensor: Tensor, box: tuple[int, int, int], swizzle: int) -> TensorMap:
+    """Boxes of rows of an image: channels, columns and rows of `tensor`, whose channels are innermost."""
+    size = tensor.element.bytes
+    channels, column, row, image = ("c", "w", "h", "n") if tensor.role == "x" else ("k", "q", "p", "n")
+    outer = (column, row, image)
     strides = tuple(
-        (x.stride(d) or x.size) * size if x.extent(d) > 1 else UNIT * -(-x.bytes // UNIT) for d in ("w", "h", "n")
+        (tensor.stride(d) or tensor.size) * size if tensor.extent(d) > 1 else UNIT * -(-tensor.bytes // UNIT)
+        for d in outer
     )
-    return TensorMap(
-        "x", "tiled", x.dtype, extents, strides, (1, 1, 1, 1),
-        box=(layout.box_channels, layout.width, layout.step, 1), swizzle=layout.swizzle,
-    )  # fmt: skip
-
-
-def _y_map(problem: ConvProblem, layout: Layout) -> TensorMap:
-    """Boxes of a band."""
-    y, size, c = problem.y, problem.y.element.bytes, layout.config
-    rows, columns = layout.axes
-    extents = (problem.k, columns.output, rows.output, problem.n)
-    strides = tuple(
-        (y.stride(d) or y.size) * size if y.extent(d) > 1 else UNIT * -(-y.bytes // UNIT) for d in ("q", "p", "n")
-    )
-    return TensorMap(
-        "y", "tiled", y.dtype, extents, strides, (1, 1, 1, 1),
-        box=(layout.result_channels, c.strip, c.band, 1), swizzle=layout.swizzle,
-    )  # fmt: skip
+    extents = tuple(tensor.extent(d) for d in (channels, *outer))
+    return TensorMap(tensor.role, "tiled", tensor.dtype, extents, strides, (1, 1, 1, 1), box=(*box, 1), swizzle=swizzle)
 
 
 def _maps(problem: ConvProblem, layout: Layout) -> list[Param]:
     """x comes by its tensor map, and y leaves by one where results wait in shared memory."""
-    maps = [Param("x_map", "tensor_map", "x", _x_map(problem, layout))]
+    c, rows = layout.config, (layout.box_channels, layout.width, layout.step)
+    maps = [Param("x_map", "tensor_map", "x", _images(problem.x, rows, layout.swizzle))]
     if layout.staged_bytes:
-        maps.append(Param("y_map", "tensor_map", "y", _y_map(problem, layout)))
+        band = (layout.result_channels, c.strip, c.band)
+        maps.append(Param("y_map", "tensor_map", "y", _images(problem.y, band, layout.swizzle)))
     return maps
 
 

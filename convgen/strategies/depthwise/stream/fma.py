@@ -35,10 +35,6 @@ class Layout(Shared):
         return self.problem.taps * self.filter_pitch * 4
 
     @property
-    def filters_a_thread(self) -> int:
-        return -(-self.config.slice * self.problem.taps // self.consumers)
-
-    @property
     def registers(self) -> int:
         c, columns = self.config, self.axes[1]
         filters = self.problem.taps if self.in_registers else columns.filter

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.strategies.axes import Axis, axes
 from convgen.strategies.base import Options
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
-SECTOR = 32  # bytes: what device memory is written by; parts of one cost as much as several
 WARP = 32
 
 
@@ -98,7 +98,7 @@ class Layout:
     @property
     def filters_a_thread(self) -> int:
         """Filter elements that a thread brings to shared memory."""
-        return 0
+        return -(-self.config.slice * self.problem.taps // self.consumers) if self.filter_bytes else 0
 
     @property
     def staged_bytes(self) -> int:
@@ -180,14 +180,8 @@ class Layout:
 
     @cached_property
     def width(self) -> int:
-        """Pixels of a row in shared memory: what the tiles read, and as many more as alignment and banks want."""
-        least = self.least_width
-        aligned = [w for w in range(least, least + 16) if w * self.step * self.pitch % ALIGNMENT == 0]
-        return next(filter(self.spreads, aligned), aligned[0])
-
-    def spreads(self, width: int) -> bool:
-        """Whether the loads of a warp are from different banks, where rows have so many pixels."""
-        return True
+        """Pixels of a row in shared memory: what the tiles read, and as many more as alignment wants."""
+        return next(w for w in itertools.count(self.least_width) if w * self.step * self.pitch % ALIGNMENT == 0)
 
     @property
     def row_bytes(self) -> int:
@@ -233,7 +227,7 @@ class Layout:
 
     @property
     def part_sectors(self) -> bool:
-        """Whether sectors of y are written in parts."""
+        """Whether sectors of y are written in parts, which cost as much as several."""
         return self.slices > 1 and self.config.slice * self.problem.y.element.bytes % SECTOR > 0
 
     @property

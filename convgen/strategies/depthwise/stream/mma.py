@@ -1,6 +1,6 @@
 """On tensor cores, two channels at a time: along a row, a channel's convolution is a product with a banded matrix.
 
-A warp's mma has the 16 rows and 8 columns of y = A B.  A row of A is 4 (or 2) input columns of one row of x, two
+A warp's mma has the 16 rows and 8 columns of y = A B.  A row of A is 8 (or 4) input columns of one row of x, two
 channels each, as 32-bit words have them; a row of y is 4 output columns of the same two channels.  B has the filter
 row as a band for each of the channels and zeros between them:
 
@@ -113,10 +113,6 @@ class Layout(Shared):
     @property
     def filter_bytes(self) -> int:
         return self.axes[0].filter * (self.config.slice // CHANNELS) * self.entries * UNIT
-
-    @property
-    def filters_a_thread(self) -> int:
-        return -(-self.config.slice * self.problem.taps // self.consumers) if self.entries else 0
 
     @property
     def registers(self) -> int:
