@@ -23,6 +23,7 @@ class OptionRow(Protocol):
     def high(self) -> int: ...
     @property
     def choices(self) -> tuple[int | str, ...] | None: ...
+    def allows(self, value: int | str) -> bool: ...
 
 
 def check_strategy(
@@ -70,7 +71,7 @@ def _value(
     value = word if is_word else sizes.evaluate(option.value)
     if value is None or row is None:
         return value
-    if value in choices if choices is not None else isinstance(value, int) and row.low <= value <= row.high:
+    if row.allows(value):
         return value
     hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
     report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)

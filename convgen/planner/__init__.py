@@ -82,7 +82,8 @@ def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None)
     if tuned is None or tuned.strategy not in strategies.MODULES:
         return None
     chosen = strategies.load(tuned.strategy)
-    unknown = set(tuned.options) - {option.name for option in chosen.options}
-    if unknown or chosen.obstacles(problem, target, tuned.options):
+    rows = {option.name: option for option in chosen.options}
+    legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
+    if not legal or chosen.obstacles(problem, target, tuned.options):
         return None
     return Choice(chosen, tuned.options, tuned.reason, {})

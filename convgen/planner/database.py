@@ -218,8 +218,14 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _measurement(row: tuple) -> Measurement:
-    problem, gpu, _, strategy, options, status, us, detail, date = row
-    return Measurement(problem, gpu, strategy, json.loads(options), Status(status), us, detail, date)
+    """Raises ValueError where a row holds what `convgen tune` never writes."""
+    problem, gpu, _, strategy, text, status, us, detail, date = row
+    options = json.loads(text)
+    if not isinstance(options, dict) or not all(type(value) in (int, str) for value in options.values()):
+        raise ValueError(f"its options {text:.40} are no words and whole numbers by name")
+    if not isinstance(us, float | None):
+        raise ValueError(f"its time {us!r:.40} is not a number")
+    return Measurement(problem, gpu, strategy, options, Status(status), us, detail, date)
 
 
 # ---- writing: what `convgen tune` keeps ------------------------------------------------------------
@@ -256,7 +262,9 @@ class Database:
             connection.execute(f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
 
     def measurements(self, asked: str | None = None, gpu: str | None = None) -> list[Measurement]:
-        """Every measurement of the current schema, of one key or one GPU if named, fastest first."""
+        """Every measurement of the current schema, of one key or one GPU if named, fastest first.
+
+        Raises DatabaseError."""
         where: list[str] = ["schema = ?"]
         values: list[object] = [TUNING_SCHEMA]
         for column, value in (("key", asked), ("gpu", gpu)):
@@ -264,7 +272,10 @@ class Database:
                 where.append(f"{column} = ?")
                 values.append(value)
         query = f"SELECT {_COLUMNS} FROM measurement WHERE {' AND '.join(where)} ORDER BY us IS NULL, us"
-        return [_measurement(row) for row in self._connection.execute(query, values)]
+        try:
+            return [_measurement(row) for row in self._connection.execute(query, values)]
+        except (sqlite3.Error, ValueError) as e:
+            raise _no_database(self.path, e) from None
 
     def close(self) -> None:
         self._connection.close()
@@ -355,7 +366,13 @@ def read_all(path: Path) -> list[Measurement]:
             query = f"SELECT {_COLUMNS} FROM measurement WHERE schema = ?"
             return [_measurement(row) for row in connection.execute(query, (TUNING_SCHEMA,))]
     except (sqlite3.Error, ValueError) as e:
-        raise DatabaseError(f"{path}: not a tuning database: {e}") from None
+        raise _no_database(path, e) from None
+
+
+def _no_database(path: Path, reason: Exception) -> DatabaseError:
+    return DatabaseError(
+        f"{path}: not a tuning database: {reason}\nhint: move it away, and `convgen tune` begins a new one"
+    )
 
 
 def export(measurements: Iterable[Measurement], path: Path) -> int:

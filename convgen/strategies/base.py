@@ -28,6 +28,12 @@ class Option:
     high: int = 1 << 30
     choices: tuple[int | str, ...] | None = None
 
+    def allows(self, value: int | str) -> bool:
+        """Whether a value is legal."""
+        if self.choices is not None:
+            return value in self.choices
+        return isinstance(value, int) and self.low <= value <= self.high
+
 
 @dataclass(frozen=True)
 class Obstacle:

@@ -13,6 +13,7 @@ from convgen.diagnostics import Diagnostic, SpecError
 from convgen.frontend.names import ARGUMENTS
 from convgen.ir.problem import SPATIAL
 from convgen.runtime.kernel import Kernel
+from convgen.strategies.base import Option
 
 BIG = 2**31 - 1
 
@@ -344,12 +345,13 @@ def test_the_made_up_output_takes_a_free_name():
 # --- strategy and target -----------------------------------------------------------------------------
 
 
-class Row:
-    def __init__(self, name, low=1, high=9, choices=None):
-        self.name, self.low, self.high, self.choices = name, low, high, choices
-
-
-KNOWN = {"fast": (Row("tile.m", choices=(64, 128)), Row("stages"), Row("order", choices=("inner", "outer")))}
+KNOWN = {
+    "fast": (
+        Option("tile.m", "", choices=(64, 128)),
+        Option("stages", "", high=9),
+        Option("order", "", choices=("inner", "outer")),
+    )
+}
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,13 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
         assert choice.reason == "tuned on NVIDIA H200: 5.0 us"
         assert choose(p, SM_90A, "tma_im2col", {}).options == choice.options
         assert choose(p, SM_90A, "tma_im2col", {"tile.m": 128}).options == {"tile.m": 128}
-        for illegal in ({"stages": 32, "tile.m": 256}, {"an option that is gone": 1}):
-            db.record(measured(p, 1.0, "tma_im2col", options=illegal))
+        for strategy, illegal in (
+            ("tma_im2col", {"stages": 32, "tile.m": 256}),
+            ("tma_im2col", {"an option that is gone": 1}),
+            ("implicit_gemm", {"kernel": "a choice that is gone"}),
+            ("implicit_gemm", {"tile.m": "a number that is none"}),
+        ):
+            db.record(measured(p, 1.0, strategy, options=illegal))
             assert choose(p, SM_90A, "auto", {}).reason == before.reason
             with pytest.raises(CannotServe):
                 choose(problem(op=Op.DGRAD), SM_90A, "tma_im2col", {})
@@ -241,6 +246,27 @@ def test_the_planner_goes_on_without_a_broken_database(path: Path):
     with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
         assert choose(problem(), SM_90A, "auto", {}).strategy.name == "direct"
     assert path.read_text().startswith("this is no database")
+
+
+@pytest.mark.parametrize(
+    "options, us",
+    [
+        ("[]", 1.0), ("null", 1.0), ('{"tile.m": 128', 1.0), ('{"tile.m": [128]}', 1.0), ('{"tile.m": 12.5}', 1.0),
+        ('{"tile.m": true}', 1.0), ("{}", "soon"), ("{}", b"1"),
+    ],
+)  # fmt: skip
+def test_the_planner_goes_on_without_a_row_that_is_none(path: Path, options: str, us: object):
+    with Database(path) as db:
+        db.record(measured(problem(), 9.0, "tma_im2col"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE measurement SET options = ?, us = ?", (options, us))
+    connection.close()
+    with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
+        assert "tuned" not in choose(problem(), SM_90A, "auto", {}).reason
+    with pytest.raises(DatabaseError, match="not a tuning database"):
+        database.read_all(path)
+    with Database(path) as db, pytest.raises(DatabaseError, match="not a tuning database"):
+        db.measurements()
 
 
 def test_a_place_that_cannot_be_written_says_so(tmp_path: Path):

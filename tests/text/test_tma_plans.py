@@ -374,7 +374,7 @@ def test_candidates_are_legal_and_ask_for_exactly_themselves(strategy: str, data
         assert set(options) == {o.name for o in serving.options}
         for row in serving.options:
             value = options[row.name]
-            assert value in row.choices if row.choices else row.low <= int(value) <= row.high
+            assert row.allows(value)
             assert getattr(plan.config, row.name.removeprefix("tile.")) == value
     for options in data.draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=3)):
         assert not serving.obstacles(problem, TARGET, options)
