@@ -275,7 +275,8 @@ void convgen_tma_im2col_cluster(
       const int band_tiles = min(raster, m_tiles - band);
       const int m0 = (band + within % band_tiles) * tile_m;
       const int n0 = (within / band_tiles * cluster + rank) * tile_n;
-      const int first_m = m0 + rank * x_slice;  // of this block's slice of the pixels
+      // of this block's slice of the pixels; one behind the last pixel is not stored, but must begin at a legal window
+      const int first_m = min(m0 + rank * x_slice, gemm_m - 1);
       const int n = first_m / 196;
       const int h = (first_m / 14) % 14 - 1;
       const int w = first_m % 14 - 1;

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from handwritten import kernel_source, run, tiled
 
+from convgen.emulator import EmulationError
 from convgen.ir.plan import TensorMap
 
 PIXELS, CHANNELS = 16, 32
@@ -41,9 +42,8 @@ EXAMPLES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_pixel_table(example: Example, seed: int):
+def pixels(example: Example, seed: int) -> np.ndarray:
+    """What the load of an example brings: the numbers of its pixels."""
     values = np.arange(1, 16 * example.images + 1, dtype=np.float32)
     x = np.repeat(values, CHANNELS).reshape(example.images, 4, 4, CHANNELS)
     y = np.full((PIXELS, CHANNELS), np.nan, np.float32)
@@ -56,4 +56,22 @@ def test_pixel_table(example: Example, seed: int):
     parameters = (x_map, y_map, *example.start, *example.offsets)
     run(source, "im2col_box", parameters, {"x": x, "y": y}, block=32, shared_bytes=1024 + BYTES + 8, seed=seed)
     assert (y == y[:, :1]).all()
-    assert tuple(y[:, 0].astype(int)) == example.table
+    return y[:, 0].astype(int)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_pixel_table(example: Example, seed: int):
+    assert tuple(pixels(example, seed)) == example.table
+
+
+@pytest.mark.parametrize("start", [(0, 3, 0, 0), (0, 0, 3, 0), (0, -2, 0, 0)])
+def test_a_start_outside_the_box_of_legal_windows(start: tuple[int, int, int, int]):
+    """An illegal instruction on an H200, where it is behind the upper corner."""
+    padded = replace(EXAMPLES[1], start=start)
+    with pytest.raises(EmulationError, match="legal windows begin at -1 to 2"):
+        pixels(padded, seed=0)
+
+
+def test_a_start_behind_the_last_image():
+    assert not pixels(replace(EXAMPLES[1], start=(1, 0, 0, 0)), seed=0).any()

@@ -35,6 +35,7 @@ STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
 
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}
 PINGPONG: Options = {**SMALL, "tile.n": 24, "consumers": 2, "schedule": "pingpong"}
+SHARE_X: Options = {**SMALL, "cluster": 2, "shares": "x"}
 
 GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "1x1": (make("fprop", 2, 88, 48, (9, 8), (1, 1)), PINGPONG),
@@ -83,6 +84,9 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "one channel": (make("fprop", 3, 8, 1, (9, 7), (3, 3), pad=1), {**SMALL, "tile.n": 8}),
     "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split": 2}),
+    "a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 10), (3, 3), pad=1), SHARE_X),
+    "slices behind the last pixel": (make("fprop", 1, 24, 40, (10,), (2,), pad=1), {**SHARE_X, "cluster": 4}),
+    "1x1, a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 9), (1, 1)), SHARE_X),
 }  # fmt: skip
 
 

@@ -102,6 +102,14 @@ def test_planes(layer: str, name: str) -> None:
         check(spec(PLANES[layer], "tma_im2col", options, "other order"), FRESH.getrandbits(32))
 
 
+@pytest.mark.parametrize("cluster", [2, 4])
+def test_slices_behind_the_last_pixel(cluster: int) -> None:
+    """Of one image, whose first pixel behind it no load may begin at."""
+    problem = make("fprop", 1, 24, 80, (9, 10), (3, 3), pad=1)
+    options = {**PLAIN, "tile.m": 64, "tile.n": 16, "cluster": cluster, "shares": "x"}
+    check(spec(problem, "tma_im2col", options), FRESH.getrandbits(32))
+
+
 @st.composite
 def many_images(draw, strategy: str) -> ConvProblem:
     """A random problem over so many images that each multiprocessor has several tiles."""

@@ -180,6 +180,18 @@ static void check_column(const Map& m, int c0, const char* what, int line) {
         format("%s at innermost coordinate %d, %lld bytes along a row: not a multiple of %u", what, c0, bytes, unit));
 }
 
+// Seen on an H200: an im2col load that begins behind the upper corner of the box of legal windows is an illegal
+// instruction, and so is taken one that begins before the lower; behind the last image all is fill.
+static void check_start(const Map& m, const Coords& coords, int line) {
+  for (u32 i = 1; i + 1 < m.rank; ++i) {
+    const int first = m.lower[i - 1], last = int(m.dims[i]) - 1 + m.upper[i - 1];
+    if (first <= coords.at[i] && coords.at[i] <= last) continue;
+    fatal("out of bounds", line,
+          format("an im2col load begins at coordinate %d of dim %u: legal windows begin at %d to %d", coords.at[i], i,
+                 first, last));
+  }
+}
+
 // Visits the bytes of a box, visit(offset, bytes): as a whole where it fills whole swizzled lines of 128 bytes,
 // else unit by unit.
 template <class Visit>
@@ -265,6 +277,7 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   Coords c{};
   for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
   for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
+  if (offsets) check_start(m, c, line);
   if (!blocks) return load_into(block, m, c, destination, barrier, line);
   auto& all = block->cluster->blocks;
   if (blocks >> all.size())
