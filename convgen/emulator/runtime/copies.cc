@@ -32,22 +32,41 @@ static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pend
 
 // ---- cp.async --------------------------------------------------------------------------------------------
 
+// A thread's copies of one group, of which there are thousands at a time; each lands by itself.
 struct CpAsync : Operation {
-  u32 offset, bytes, source_bytes, group;
-  const void* source;
+  struct Copy {
+    int line;
+    u32 offset, bytes, source_bytes;
+    const void* source;
+  };
+  u32 group = 0;
+  std::vector<Copy> copies;
 
   using Operation::Operation;
   bool needed() const override { return sleeps_for(issuer, WaitFor::cp_async, group); }
+  // One lands at a time; all of them where nobody runs who could see the difference.
   bool perform() override {
-    u8* to = &block->shared[offset];
-    memset(to, 0, bytes);
-    memcpy(to, source, source_bytes);
-    check_landed(block, offset, bytes, line, Content::ordinary, {issuer->copies.agent, group + 1});
-    --issuer->copies.writing[group];
-    if (issuer->wait.what == WaitFor::cp_async) wake(issuer);
+    do land(); while (!copies.empty() && needed());
+    Groups& groups = issuer->copies;
+    if (needed() && groups.done(groups.writing, issuer->wait.value)) wake(issuer);
+    if (!copies.empty()) return false;
+    if (issuer->copying == this) issuer->copying = nullptr;
     return true;
   }
   const char* left_over() const override { return "the thread's cp.async is never waited for"; }
+
+ private:
+  void land() {
+    if (machine->temper.order != Order::newest_first)
+      std::swap(copies[machine->random.below(u32(copies.size()))], copies.back());
+    const Copy copy = copies.back();
+    copies.pop_back();
+    u8* to = &block->shared[copy.offset];
+    memset(to, 0, copy.bytes);
+    memcpy(to, copy.source, copy.source_bytes);
+    check_landed(block, copy.offset, copy.bytes, copy.line, Content::ordinary, {issuer->copies.agent, group + 1});
+    --issuer->copies.writing[group];
+  }
 };
 
 static void check_global(const void* address, u64 bytes, bool write, int line);  // global.cc
@@ -65,17 +84,18 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
     check_global(source, source_bytes, false, line);
   }
   use(t->copies, block);
-  auto copy = std::make_unique<CpAsync>(line, block, t);
-  copy->offset = offset;
-  copy->bytes = bytes;
-  copy->source = source;
-  copy->source_bytes = source_bytes;
-  copy->group = t->copies.committed();
-  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, copy->group + 1}, line},
+  const u32 group = t->copies.committed();
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{t->copies.agent, group + 1}, line},
               Content::in_flight, "copies to");
   memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
-  ++t->copies.writing[copy->group];
-  start(std::move(copy));
+  ++t->copies.writing[group];
+  if (!t->copying || t->copying->group != group) {
+    auto operation = std::make_unique<CpAsync>(line, block, t);
+    operation->group = group;
+    t->copying = operation.get();
+    start(std::move(operation));
+  }
+  t->copying->copies.push_back({line, offset, bytes, source_bytes, source});
 }
 
 void cp_async_wait(int pending, int line) {

@@ -124,6 +124,8 @@ struct Retired {
   u32 count, digest;
 };
 
+struct CpAsync;
+
 struct Thread {
   enum class State : u8 { runnable, asleep, over };
 
@@ -142,6 +144,7 @@ struct Thread {
   bool met = false;  // the rendezvous it sleeps at is complete
   Wait wait;
   Groups copies, stores;
+  CpAsync* copying = nullptr;  // its last, as long as that is pending
   std::vector<Accumulators*> in_flight;
   std::vector<Retired> retired;
 };
