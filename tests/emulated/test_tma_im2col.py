@@ -86,6 +86,13 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split": 2}),
     "a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 10), (3, 3), pad=1), SHARE_X),
     "slices behind the last pixel": (make("fprop", 1, 24, 40, (10,), (2,), pad=1), {**SHARE_X, "cluster": 4}),
+    "a tile behind the last pixel": (
+        make("fprop", 1, 24, 40, (13, 10), (3, 3), pad=1), {**SHARE_X, "shares": "w"},
+    ),
+    "tiles behind the last pixel": (
+        make("fprop", 1, 24, 40, (3, 5, 10), (1, 2, 3), pad=(0, 1, 1)),
+        {**SHARE_X, "cluster": 4, "shares": "w", "tile.n": 32},
+    ),
     "1x1, a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 9), (1, 1)), SHARE_X),
 }  # fmt: skip
 

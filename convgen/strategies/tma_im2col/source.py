@@ -19,6 +19,7 @@ from convgen.strategies.tma_im2col.tiles import (
     footprint,
     is_pointwise,
     last_products,
+    m_tiles,
     pixels_together,
     plane,
     registers_of,
@@ -39,7 +40,8 @@ def source(plan: Plan) -> str:
     problem = prepared.problem
     sp = problem.spatial
     size = footprint(problem, config)
-    m0 = variable("first_m" if config.shared == "x" else "m0", problem.output_pixels)
+    load_from = _loads_from(problem, config)
+    m0 = variable("first_m" if load_from else "m0", problem.output_pixels)
     start = derive(
         problem,
         (m0,),
@@ -93,6 +95,7 @@ def source(plan: Plan) -> str:
         shares=config.shared,
         place=_place(problem, config, pixels=finds_pixels),
         finds_pixels=finds_pixels,
+        load_from=load_from,
         own_place=_place(problem, config, own=True),
         fragment_place=_place(problem, config, own=True, rows="blockIdx.y * 64"),
         in_type=problem.x.dtype,
@@ -144,6 +147,18 @@ def _place(
         columns = f" + rank * store_{'m' if config.by_channels else 'n'}" if config.split > 1 else ""
         m, n = (m + columns, n + rows) if config.by_channels else (m + rows, n + columns)
     return [*lines, f"const int m0 = {m};", f"const int n0 = {n};"]
+
+
+def _loads_from(problem: ConvProblem, config: TmaIm2colConfig) -> str:
+    """C text of the pixel that a block loads from, where that is not the tile's first.
+
+    What lies behind the last pixel is not stored, but a load by windows must begin at a legal one."""
+    slices = config.shared == "x"
+    first = "m0 + rank * x_slice" if slices else "m0"
+    if is_pointwise(problem):
+        return first if slices else ""
+    behind = slices or (config.shared == "w" and m_tiles(problem, config.m) % config.cluster > 0)
+    return f"min({first}, gemm_m - 1)" if behind else ""
 
 
 def _loads_early(problem: ConvProblem, config: TmaIm2colConfig, target: Target) -> bool:
