@@ -18,6 +18,7 @@ from convgen.ir.index_map import (
     Access,
     Bound,
     IndexMap,
+    TmaAxis,
     matrix_dims,
     matrix_view,
     symbolic_geometry,
@@ -60,6 +61,8 @@ MULTIPLY: dict[str, Peak] = {
 
 #: A tensor map's strides are multiples of this many bytes (CUDA driver API, cuTensorMapEncodeIm2col).
 _STRIDE_BYTES = 16
+#: Of a filter's taps along an axis; of more, these and the last.
+_MOST_OFFSETS = 16
 
 # --- records ----------------------------------------------------------------------------------------
 
@@ -302,11 +305,16 @@ def _tensor_map(problem: ConvProblem) -> Table | None:
     if tensor.dims != order or tensor.element.tma is None or row_bytes % _STRIDE_BYTES:
         return None
     rows = tuple(
-        (a.dim, str(a.lower), str(a.upper), str(a.element_stride), " ".join(map(str, a.offsets(taps))))
+        (a.dim, str(a.lower), str(a.upper), str(a.element_stride), _offsets(a, taps))
         for a, taps in zip(tma_axes(problem), problem.filter, strict=True)
     )
     header = ("axis", "lower corner", "upper corner", "element stride", "offsets of the taps")
     return Table(f"TMA im2col over {tensor.name}", header, rows, right=header[1:4])
+
+
+def _offsets(axis: TmaAxis, taps: int) -> str:
+    shown = " ".join(map(str, axis.offsets(min(taps, _MOST_OFFSETS))))
+    return shown if taps <= _MOST_OFFSETS else f"{shown} ... {axis.offset(taps - 1)}"
 
 
 # --- strategies and plan ----------------------------------------------------------------------------

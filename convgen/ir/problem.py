@@ -16,6 +16,7 @@ from convgen.ir.epilogue import Epilogue
 from convgen.ir.tensor import Tensor
 
 SECTOR = 32  #: Bytes that memory moves together.
+MOST_TAPS = 4096  #: Of an axis, whose pixels are counted one by one.
 
 
 class Op(enum.StrEnum):
@@ -60,7 +61,11 @@ SPATIAL: dict[int, SpatialDims] = {
 
 
 def coordinates_read(extent: int, outputs: int, taps: int, stride: int, dilation: int, pad: int) -> int:
-    """How many coordinates of an axis of x are in some window: a stride beyond the filter steps over others."""
+    """How many coordinates of an axis of x are in some window: a stride beyond the filter steps over others.
+
+    All of them where the taps are too many to go through."""
+    if taps > MOST_TAPS:
+        return extent
     count, reached = 0, dict[int, int]()
     for first in range(-pad, taps * dilation - pad, dilation):
         phase, end = first % stride, first + outputs * stride

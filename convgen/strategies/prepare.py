@@ -182,8 +182,10 @@ def bundles(problem: ConvProblem) -> tuple[int, ...]:
     """How many neighbouring groups may go as one for wgmma, and are worth a thought; () where none may."""
     if problem.groups == 1:
         return (1,)
-    legal = [b for b in range(1, problem.groups + 1) if not bundle_fault(problem, b)]
-    return tuple(b for b in legal if b * problem.c_per_group <= WIDEST_BUNDLE) or tuple(legal[:1])
+    c, k = problem.c_per_group, problem.k_per_group
+    unit = math.lcm(BUNDLE_C // math.gcd(BUNDLE_C, c), BUNDLE_K // math.gcd(BUNDLE_K, k))
+    widest = max(unit, min(WIDEST_BUNDLE // c, problem.groups))
+    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b))
 
 
 def bundle_fault(problem: ConvProblem, bundle: int) -> str:

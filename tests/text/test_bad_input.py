@@ -172,6 +172,23 @@ def test_a_huge_problem_is_compiled_or_refused(command, capsys):
     assert code == 0 or "error[E401]" in out + err
 
 
+HUGE = {
+    "width": "input x: f32[h=40172, w=1199843367, c=2] filter w: f32[k=3, r=3, c=2] stride h=6826671 w=1",
+    "taps": "input x: f16[h=86083643, w=87, c=8] filter w: f16[k=5, r=2265360, s=3, c=8] stride h=439480 dilation h=38",
+    "groups": "input x: f16[w=13, c=312112269] filter w: f16[k=312112269, s=3] groups 312112269",
+    "small groups": "input x: f16[w=13, c=312112269] filter w: f16[k=104037423, s=3, c=3] groups 104037423",
+}
+
+
+@pytest.mark.parametrize("large", HUGE)
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_no_extent_is_gone_through_one_by_one(command, large, capsys):
+    output = "n, p, q, k" if "h=" in HUGE[large] else "n, q, k"
+    Path("huge.conv").write_text(f"conv huge {{ {HUGE[large]} output y: f32[{output}] }}")
+    assert main([command, "huge.conv"]) in (0, 1)
+    assert "internal error" not in capsys.readouterr().err
+
+
 def test_verifying_a_huge_problem_is_refused_at_once(capsys):
     assert main(["run", "layer.conv", "-D", "n=20000000", "--device", "emulate"]) == 1
     assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)

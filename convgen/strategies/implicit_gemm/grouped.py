@@ -192,14 +192,9 @@ class Layout:
 def joined(problem: ConvProblem) -> int:
     """How many groups fill an instruction; 0 where no number does."""
     k_elements = K_BYTES // problem.x.element.bytes
-    for join in range(1, problem.groups + 1):
-        if (
-            problem.groups % join == 0
-            and join * problem.c_per_group % k_elements == 0
-            and join * problem.k_per_group % 8 == 0
-        ):
-            return join
-    return 0
+    c, k = problem.c_per_group, problem.k_per_group
+    join = math.lcm(k_elements // math.gcd(k_elements, c), 8 // math.gcd(8, k))
+    return 0 if problem.groups % join else join
 
 
 def candidates(problem: ConvProblem, target: Target, options: Options) -> list[GroupedConfig]:

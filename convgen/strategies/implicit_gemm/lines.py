@@ -193,12 +193,9 @@ class Lines:
     @cached_property
     def patch_rows(self) -> int:
         """Most input rows that a tile's windows span."""
-        m, q = self.config.m, self.padded_q
-        spans = []
-        for tile in range(min(self.image_tiles, q // math.gcd(m, q))):  # then tiles start where they did before
-            first = tile * m // q
-            last = min((tile + 1) * m - 1, self.p * q - 1) // q
-            spans.append(last - first)
+        m, q, end = self.config.m, self.padded_q, self.image_tiles - 1
+        crosses = (q - 1) // (m % q) if m % q else 0  # the first tile that may end a row later than tile 0 does
+        spans = [min((t + 1) * m - 1, self.p * q - 1) // q - t * m // q for t in (0, min(crosses, end), end)]
         return max(spans) * self.row_stride + (self.filter_rows - 1) * self.row_dilation + 1
 
     @property
