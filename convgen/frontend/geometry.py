@@ -77,6 +77,7 @@ class _Stated:
     dim: str
     span: Span
     written: bool
+    let: bool = False  # by a let of the dim's name
 
     def __str__(self) -> str:
         if self.written:
@@ -149,7 +150,8 @@ class Solver:
                 self._report.error("E204", f"`{tensor.name.text}` has the dim `{name}` twice", dim.name.span)
             else:
                 value = self._extent(dim)
-                found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True)
+                let = dim.extent is None
+                found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True, let)
         own = getattr(self._spatial, SETTING_OF[role])
         optional = ("c", "k") if self._lowers and role == "w" else ()
         misnamed = any(d.name.text not in ROLE_DIMS[role] for d in tensor.dims)
@@ -233,6 +235,8 @@ class Solver:
         at = one if one.written or not other.written else other
         lacking = next((s for s in (one, other) if not s.written), None)
         hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else None
+        if by_let := next((s for s in (one, other) if s.let), None):
+            hint = hint or f"`{by_let.dim}` alone in `{by_let.tensor}` is the `let {by_let.dim}`"
         self._report.error("E208", f"{one}, but {other}", at.span, hint)
 
     def _channels(self, groups: int) -> int | None:

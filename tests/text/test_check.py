@@ -185,6 +185,12 @@ def test_extents_that_cannot_be(text, found):
     assert codes(text) == found
 
 
+def test_an_extent_that_a_let_gives_unseen_is_explained():
+    (found,) = errors("let n = 8 " + conv())
+    assert (found.code, found.message) == ("E208", "n is 8 in `y`, but n is 2 in `x`")
+    assert found.hint == "`n` alone in `y` is the `let n`"
+
+
 def test_the_largest_extents():
     found = problem(conv(f"f16[n={BIG}, h=1, w=1, c=1]", "f16[k=1, r=1, s=1, c]", rest=f"stride {BIG} dilation {BIG}"))
     assert found.n == BIG and found.output == (1, 1)
