@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,30 +26,23 @@ from convgen.diagnostics import (
     format_text,
     listing,
 )
+from convgen.strategies.base import Option
 
 FOLDER = Path(__file__).parent / "diagnostics"
 SPECS = sorted(FOLDER.glob("*.conv"))
 TARGETS = ("sm_80", "sm_90a", "sm_100a")
 
 
-@dataclass(frozen=True)
-class Option:
-    name: str
-    low: int = 1
-    high: int = 1 << 30
-    choices: tuple[int | str, ...] | None = None
-
-
 STRATEGIES = {
     "implicit_gemm": (
-        Option("tile.m", choices=(64, 128, 256)),
-        Option("tile.n", choices=tuple(range(8, 257, 8))),
-        Option("stages", 2, 8),
-        Option("order", choices=("channel_first", "taps_inner")),
-        Option("swizzle", choices=(0, 32, 64, 128)),
-        Option("split", 1, 16),
+        Option("tile.m", "", choices=(64, 128, 256)),
+        Option("tile.n", "", choices=tuple(range(8, 257, 8))),
+        Option("stages", "", 2, 8),
+        Option("order", "", choices=("channel_first", "taps_inner")),
+        Option("swizzle", "", choices=(0, 32, 64, 128)),
+        Option("split", "", 1, 16),
     ),
-    "direct": (Option("tile", 1, 8),),
+    "direct": (Option("tile", "", 1, 8),),
 }
 
 
