@@ -24,6 +24,7 @@ PROBLEMS = {
     "unaligned": make(Op.FPROP, 8, 1024, 425, (13, 13), (1, 1)),
     "groups": make(Op.FPROP, 8, 128, 128, (28, 28), (3, 3), pad=1, groups=32),
     "depthwise": make(Op.FPROP, 8, 96, 96, (28, 28), (3, 3), pad=1, groups=96),
+    "depthwise, short rows": make(Op.FPROP, 8, 32, 32, (14,), (3,), 2, dilation=5, groups=32, dtype="e5m2"),
     "f32": make(Op.FPROP, 8, 3, 64, (56, 56), (3, 3), pad=1, dtype="f32"),
     "dgrad": make(Op.DGRAD, 8, 64, 128, (14, 14), (3, 3), pad=1),
     "wgrad": make(Op.WGRAD, 8, 64, 128, (14, 14), (3, 3), pad=1),

@@ -37,7 +37,7 @@ OPTIONS = (
     Option("slice", "output channels a block (stream)", 1, 256),
     Option("strip", "output columns a block (stream)", 1, 256),
     Option("band", "output rows that a block makes at once (stream)", 1, 256),
-    Option("stages", "chunks of rows in shared memory (stream)", 1, 64),
+    Option("stages", "chunks of rows in shared memory (stream)", 1, stream.MOST_STAGES),
     Option("threads", "threads a block, at most; of stream, without the producer", 32, 1024),
     Option("blocks", "blocks a multiprocessor", 1, 16),
 )

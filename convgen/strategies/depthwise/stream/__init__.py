@@ -39,6 +39,7 @@ PRODUCER = 32  # threads
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 MOST_CANDIDATES, MOST_OF_A_KIND = 48, 6
+MOST_STAGES = 64
 
 
 class Maths(Protocol):
@@ -146,7 +147,9 @@ def _illegal(problem: ConvProblem, target: Target, config: StreamConfig) -> list
     if max(box) > MAX_BOX:
         no(f"a chunk of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} a side",
            "a narrower strip, band or slice", "strip")  # fmt: skip
-    if config.stages < layout.chunks:
+    if layout.chunks > MOST_STAGES:
+        no(f"a band reads {layout.chunks} chunks of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
+    elif config.stages < layout.chunks:
         no(f"stages {config.stages}: a band reads {layout.chunks} chunks of rows", option="stages")
     if layout.consumers + PRODUCER > 1024:
         no(f"{layout.consumers + PRODUCER} threads a block", "a smaller slice or fewer threads", "threads")
@@ -202,7 +205,7 @@ def _configs(problem: ConvProblem, target: Target, options: Options) -> Iterator
             return replace(config, stages=int(options["stages"]))
         most = (target.shared_limit(config.blocks) - layout.fixed_bytes) // layout.stage_bytes
         ahead = -(-IN_FLIGHT // (config.blocks * layout.chunk_bytes))
-        return replace(config, stages=max(1, layout.chunks, min(most, layout.chunks + ahead)))
+        return replace(config, stages=max(1, layout.chunks, min(most, MOST_STAGES, layout.chunks + ahead)))
 
     named = {"tile.p", "tile.q", "vector", "threads"} <= options.keys()
     for name, maths in MATHS.items():
