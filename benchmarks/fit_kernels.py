@@ -1,7 +1,7 @@
 """Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
 
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
-        depthwise_stream_sweep_h200.json bench_n{8,64}_h200.json unseen_h200.json
+        depthwise_{stream_sweep,tune}_h200.json bench_n{8,64}_h200.json unseen_h200.json
 
 The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
@@ -16,8 +16,9 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ import numpy
 from implicit_gemm import SUITES, problem
 from scipy.optimize import least_squares
 
+from convgen.bench import suites
 from convgen.bench.results import geomean
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
@@ -48,7 +50,15 @@ LONG_US = 8.0
 #: before, is not to be fitted to.
 GATHER_SINCE = "2026-11-22"
 #: Rates that no fit may pass: bytes of device memory a microsecond, what a launch takes at least.
-BOUNDS = {"memory": (3.0e6, 4.2e6), "start": (1.2, 3.0), "l2": (4.0e6, 12.0e6)}
+BOUNDS = {
+    "memory": (3.0e6, 4.2e6), "start": (0.5, 3.0), "l2": (4.0e6, 12.0e6), "latency": (150.0, 2000.0),
+    "reads": (3.3e6, 4.5e6), "writes": (3.3e6, 4.5e6),
+}  # fmt: skip
+#: Of stream's rates: nothing measured tells the others.
+STREAM = (
+    "start", "beside", "latency", "issue", "alone", "shared", "chunk", "filter", "sm_bytes", "pixel", "outside", "half",
+    "again", "reads", "writes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class Model:
     module: ModuleType
     name: str
     told: tuple[str, ...] = ()
+    time: Callable[..., float] | None = None  #: of the kernel's `demands` and these rates, where it has them
 
     @property
     def rates(self) -> Any:
@@ -72,9 +83,11 @@ MODELS = {
     "rows_wgmma": Model(implicit_gemm_cost, "WGMMA_LINES"),
     "gather": Model(implicit_gemm_cost, "GATHER", ("products", "shared", "step", "latency", "result")),
     "grouped": Model(implicit_gemm_cost, "GROUPED"),
-    "patches": Model(depthwise_cost, "PATCHES"),
-    "stream": Model(depthwise_cost, "STREAM_FMA", ("reads", "writes")),
-    "stream mma": Model(depthwise_cost, "STREAM_MMA", ("issue", "alone", "band", "sm_bytes", "pixel")),
+    "patches": Model(depthwise_cost, "PATCHES", time=depthwise_cost.patches_time),
+    "stream": Model(depthwise_cost, "STREAM_FMA", STREAM, depthwise_cost.stream_time),
+    "stream mma": Model(
+        depthwise_cost, "STREAM_MMA", tuple(name for name in STREAM if name != "shared"), depthwise_cost.stream_time
+    ),
 }
 
 
@@ -88,25 +101,62 @@ class Row:
     us: float
 
     @property
+    def shape(self) -> tuple[object, ...]:
+        """What a layer is, by whatever name and at whatever batch."""
+        p = self.problem
+        return p.c, p.k, p.input, p.filter, p.stride, p.groups
+
+    @cached_property
+    def demands(self) -> dict[str, Any]:
+        return KERNELS[self.kernel].demands(self.problem, TARGET, self.config)  # type: ignore[attr-defined]
+
+    @property
     def estimate(self) -> float:
+        model = MODELS[self.kernel]
+        if model.time:
+            return model.time(**self.demands, rates=model.rates)
         return float(KERNELS[self.kernel].time(self.problem, TARGET, self.config))
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
-    """Of the kernels that have rates: the candidates of `implicit_gemm.py`, and what `convgen bench` and `unseen.py`
-    took."""
+    """Of the kernels that have rates: the candidates of `implicit_gemm.py` and `convgen tune`, and what
+    `convgen bench` and `unseen.py` took."""
     files = [json.loads(path.read_text()) for path in paths]
-    rows = [(file["date"], row) for file in files for row in file.get("unseen", file)["rows"]]
+    rows = [(file["date"], row) for file in files for row in _rows(file)]
     found = [(date, r) for date, row in rows for r in (_candidate(row) if "options" in row else _benched(row))]
     return [row for date, row in found if row.kernel != "gather" or date >= GATHER_SINCE]
 
 
+def _rows(file: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A file's; those of `convgen tune` lie in tables, one for each kind of configuration.  Of those, launched behind
+    one another, depthwise's alone: the models of the others stand for launches alone."""
+    if "kinds" not in file:
+        yield from file.get("unseen", file)["rows"]
+    for kind in file.get("kinds", ()):
+        for row in kind["rows"] if kind["strategy"] == "depthwise" else ():
+            options = dict(zip(kind["columns"], row, strict=True))
+            about = {name: options.pop(name) for name in ("layer", "n", "us")}
+            yield {**about, "strategy": kind["strategy"], "options": {**kind["fixed"], **options}, "spills": ()}
+
+
+@cache
+def layer_problem(name: str, n: int) -> ConvProblem | None:
+    """Of `implicit_gemm.py`'s layers, or of a suite's: SUITE/NAME."""
+    if name in LAYERS:
+        return problem(LAYERS[name], n)
+    suite, _, own = name.partition("/")
+    if suite not in suites.names():
+        return None
+    found = [r.problem for path in suites.find(suite) for r in load(path.read_text(), str(path), {"n": n})]
+    return next((p for p in found if p.name == own), None)
+
+
 def _candidate(row: dict[str, Any]) -> Iterator[Row]:
     kernel = row["options"].get("kernel", "patches" if row["strategy"] == "depthwise" else "")
-    if row["options"].get("math") == "mma":
-        kernel = "stream mma"
-    if row["layer"] in LAYERS and kernel in MODELS and sum(row["spills"]) < MOST_SPILLS:
-        p = problem(LAYERS[row["layer"]], row["n"])
+    if row["options"].get("math"):
+        kernel = "stream mma" if row["options"]["math"] == "mma" else "stream"
+    p = layer_problem(row["layer"], row["n"]) if kernel in MODELS and sum(row["spills"]) < MOST_SPILLS else None
+    if p:
         yield Row(kernel, row["layer"], row["n"], p, KERNELS[kernel].choose(p, TARGET, row["options"]), row["us"])
 
 
@@ -145,17 +195,17 @@ def fit(model: Model, rows: Sequence[Row]) -> None:
         return weights * numpy.log([r.estimate / r.us for r in rows])
 
     inside = numpy.clip(start / scale, low + 1e-3, high - 1e-3)
-    use(least_squares(errors, inside, bounds=(low, high), loss="soft_l1", max_nfev=40).x)
+    use(least_squares(errors, inside, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=40).x)
 
 
 def unseen(model: Model, rows: Sequence[Row]) -> list[float]:
     """Estimates of each row by rates that were fitted to the other layers."""
     rates, found = model.rates, [0.0] * len(rows)
-    for layer in {row.layer for row in rows}:
+    for shape in {row.shape for row in rows}:
         model.use(rates)
-        fit(model, [row for row in rows if row.layer != layer])
+        fit(model, [row for row in rows if row.shape != shape])
         for i, row in enumerate(rows):
-            if row.layer == layer:
+            if row.shape == shape:
                 found[i] = row.estimate
     model.use(rates)
     return found

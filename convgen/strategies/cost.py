@@ -90,11 +90,11 @@ def over(time: float, memory: float) -> float:
 
 
 @cache
-def lines(row: int, pitch: int) -> float:
+def lines(row: int, pitch: int, line: int = LINE) -> float:
     """Lines of L2 that a row of so many bytes touches on average, rows beginning `pitch` bytes apart."""
-    step = math.gcd(pitch, LINE)
-    starts = range(0, LINE, step)
-    return sum(-(-(start + row) // LINE) for start in starts) / len(starts)
+    step = math.gcd(pitch, line)
+    starts = range(0, line, step)
+    return sum(-(-(start + row) // line) for start in starts) / len(starts)
 
 
 def traffic(problem: ConvProblem) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from effort import calls
@@ -17,6 +18,8 @@ from convgen.ir.problem import ConvProblem
 from convgen.planner import choose, untuned
 from convgen.strategies import cost
 from convgen.strategies.base import Options
+from convgen.strategies.depthwise import stream
+from convgen.strategies.depthwise.stream.layout import StreamConfig
 
 BOTH = ("tma_im2col", "tma_patch")
 #: Of an H200 (NVIDIA's data sheet): dense f16 operations, and bytes of device memory, a microsecond.
@@ -142,6 +145,49 @@ def test_patches_do_without_the_vectors_that_meet_in_banks() -> None:
     tile = {"kernel": "patches", "tile.p": 4, "tile.q": 2, "threads": 256}
     four, eight = (estimate("depthwise", problem, {**tile, "vector": v}) for v in (4, 8))
     assert eight > 1.3 * four
+
+
+STREAM = {
+    "kernel": "stream", "math": "fma", "tile.p": 2, "tile.q": 7, "vector": 2, "slice": 64, "strip": 28, "band": 2,
+    "stages": 7, "threads": 128, "blocks": 2,
+}  # fmt: skip
+
+
+def test_blocks_that_come_unevenly_take_longer() -> None:
+    """Two blocks a multiprocessor that could hold three, the next launch's among them: 7.5 us for 5.5 (results/)."""
+    problem = make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=128)
+    held = {stages: stream_demands(problem, {**STREAM, "stages": stages})["held"] for stages in (7, 8, 12)}
+    assert held == {7: 4, 8: 3, 12: 2}
+    seven, eight, twelve = (estimate("depthwise", problem, {**STREAM, "stages": stages}) for stages in held)
+    assert eight > 1.25 * seven and seven < twelve < eight
+
+
+def stream_demands(problem: ConvProblem, options: Options) -> dict[str, Any]:
+    return stream.demands(problem, TARGET, strategies.load("depthwise").plan(problem, TARGET, options).config)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(5, 40), filter=st.sampled_from((1, 3, 5)), stride=st.integers(1, 2), pad=st.integers(0, 3),
+    band=st.integers(1, 9), parts=st.integers(1, 3),
+)  # fmt: skip
+def test_bytes_outside_x_are_those_of_its_boxes_less_those_that_are_needed(
+    size: int, filter: int, stride: int, pad: int, band: int, parts: int
+) -> None:
+    assume(pad < filter and stride <= filter)
+    problem = make("fprop", 1, 32, 32, (size, size), (filter, filter), stride, pad, groups=32)
+    q = problem.output[1]
+    config = StreamConfig("fma", 1, 4, 2, 32, -(-q // parts), band, 8, 256, 1)
+    layout = stream.layout_of(problem, config)
+    bands, strips = layout.p_tiles, layout.strips
+    rows = range(-pad, (bands + layout.chunks - 1) * layout.step - pad)
+    outside = 0
+    for strip in range(strips):
+        first = strip * config.strip * stride - pad
+        needed = range(first, first + (config.strip - 1) * stride + filter)
+        columns = range(first, first + layout.width)
+        outside += sum(not (0 <= h < size and 0 <= w < size and w in needed) for h in rows for w in columns)
+    assert layout.outside_bytes * bands * strips == pytest.approx(outside * 64)
 
 
 #: Of the networks in specs/: first, wide, narrow, strided and pointwise layers.

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from sympy import Expr, Integer
 
@@ -164,9 +165,8 @@ def channel_run(problem: ConvProblem) -> int:
 
 
 def choose(problem: ConvProblem, target: Target, options: Options) -> DepthwiseConfig:
-    """The cheapest, of the vector that is liked most among those that fit."""
-    found = _configs(problem, target, options)
-    return min((c for c in found if c.vector == found[0].vector), key=lambda c: time(problem, target, c))
+    """The cheapest."""
+    return candidates(problem, target, options)[0]
 
 
 def _configs(problem: ConvProblem, target: Target, options: Options) -> list[DepthwiseConfig]:
@@ -212,6 +212,11 @@ def _registers(layout: Layout) -> int:
 
 def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:
     """Microseconds, by the cost model."""
+    return cost.patches_time(**demands(problem, target, config), rates=cost.PATCHES)
+
+
+def demands(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> dict[str, Any]:
+    """A configuration as the cost model sees it."""
     layout, c = Layout(problem, config), config
     rows, columns = layout.axes
     loads = rows.inputs(c.p) * columns.inputs(c.q)
@@ -220,8 +225,9 @@ def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float
     products, conversions = c.p * c.q * problem.taps * c.vector, loads * layout.inputs
     stores = c.p * c.q * (c.vector / 2 + 2)
     load_lines = max(1, layout.inputs * problem.x.element.bytes * WARP / LINE)
-    return cost.patches_time(
+    return dict(
         instructions=products + conversions + 2 * loads + filters + stores,
+        rows=rows.inputs(c.p),
         lines=filters * c.vector + loads * load_lines,
         warps=layout.threads / WARP,
         blocks=c.blocks,
@@ -229,7 +235,6 @@ def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float
         filters=problem.taps * layout.slice_vectors * c.vector / layout.threads,
         bytes=problem.min_bytes,
         sms=target.sms,
-        rates=cost.PATCHES,
     )
 
 

@@ -25,17 +25,18 @@ from convgen.ir.tensor import Tensor
 from convgen.strategies import lowering, output
 from convgen.strategies.axes import axes
 from convgen.strategies.base import Obstacle, Obstacles, Options
-from convgen.strategies.cost import varied
+from convgen.strategies.cost import lines, varied
 from convgen.strategies.depthwise import cost
 from convgen.strategies.depthwise.patches import channel_run, formulas, run_result
 from convgen.strategies.depthwise.stream import fma, mma
-from convgen.strategies.depthwise.stream.layout import UNIT, Layout, StreamConfig
+from convgen.strategies.depthwise.stream.layout import UNIT, WARP, Layout, StreamConfig
 from convgen.strategies.elementwise import Pointer, factor_pointers, operand_pointers, result_pointers
 from convgen.strategies.hopper import MAX_BOX, launch_registers
 from convgen.strategies.kernels import persistent
-from convgen.targets import Target
+from convgen.targets import RESERVED_SHARED, Target
 
 PRODUCER = 32  # threads
+HALF_LINE = 64  # bytes that L2 takes from device memory at once
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 MOST_CANDIDATES, MOST_OF_A_KIND = 48, 6
@@ -243,26 +244,48 @@ def _slices(problem: ConvProblem, vector: int) -> list[int]:
 
 def time(problem: ConvProblem, target: Target, config: StreamConfig) -> float:
     """By the cost model."""
+    rates = cost.STREAM_MMA if config.math == "mma" else cost.STREAM_FMA
+    return cost.stream_time(**demands(problem, target, config), rates=rates)
+
+
+def demands(problem: ConvProblem, target: Target, config: StreamConfig) -> dict[str, Any]:
+    """A configuration as the cost model sees it."""
     layout: Layout = layout_of(problem, config)
-    columns = layout.axes[1]
-    blocks = min(target.sms * config.blocks, layout.items * layout.slices)
-    workers = max(1, blocks // layout.slices)
-    return cost.stream_time(
+    rows, columns = layout.axes
+    workers = max(1, min(target.sms * config.blocks, layout.items * layout.slices) // layout.slices)
+    slice_bytes = layout.x_slice * layout.element_bytes
+    inside = layout.inside[1] / columns.input
+    # runs that begin inside an image read the rows once more that its first band has in common with the band before
+    begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.inputs(1) - rows.stride)
+    return dict(
         bands=-(-layout.items // workers),
-        blocks=min(config.blocks, -(-workers * layout.slices // target.sms)),
+        resident=-(-workers * layout.slices // target.sms),
+        held=_held(target, layout),
         rounds=-(-layout.tiles // layout.lanes),
-        warps=layout.consumers // 32,
+        warps=layout.consumers // WARP,
         instructions=layout.instructions,
-        chunk_bytes=layout.step * columns.inputs(config.strip) * layout.x_slice * layout.element_bytes,
+        lines=layout.lines,
+        chunk_bytes=layout.chunk_bytes,
         pixels=layout.step * layout.width + (config.band * config.strip if layout.staged_bytes else 0),
+        outside=layout.outside_bytes,
         chunks=layout.chunks,
+        loads=layout.loads,
         ahead=config.stages - layout.chunks,
         filter_loads=layout.filters_a_thread,
         reads=problem.min_bytes - problem.y.bytes,
         writes=problem.y.bytes,
+        again=max(0.0, inside * (1 + begun / (problem.n * layout.strips * rows.input)) - 1),
+        half_lines=lines(slice_bytes, slice_bytes, HALF_LINE) * HALF_LINE / slice_bytes,
         part_sectors=layout.part_sectors,
-        rates=cost.STREAM_MMA if config.math == "mma" else cost.STREAM_FMA,
     )
+
+
+def _held(target: Target, layout: Layout) -> int:
+    """Blocks that a multiprocessor has room for, of this launch and the next."""
+    threads = layout.consumers + PRODUCER
+    registers = min(layout.registers, launch_registers(target, threads, layout.config.blocks))
+    by_shared = target.shared_bytes_per_sm // (layout.shared_bytes + RESERVED_SHARED)
+    return max(1, min(by_shared, target.register_blocks(registers, threads)))
 
 
 # --- the plan ----------------------------------------------------------------------------------------

@@ -48,6 +48,12 @@ class Layout(Shared):
         filters = 0 if self.in_registers else c.p * self.problem.taps * max(1, c.vector // 4) * 4
         return products + loads * (self.inputs + 1) + filters + c.p * c.q * (c.vector / 2 + 2)
 
+    @property
+    def lines(self) -> float:
+        c, (rows, columns) = self.config, self.axes
+        words = self.inputs * self.element_bytes / 4
+        return rows.inputs(c.p) * columns.inputs(c.q) * max(1.0, words)
+
 
 def obstacles(problem: ConvProblem) -> Obstacles:
     return Obstacles()

@@ -174,6 +174,28 @@ class Layout:
         return -(-self.axes[0].inputs(self.config.band) // self.step)
 
     @property
+    def loads(self) -> float:
+        """Chunks that come for a band, on average: the first of an image's bands has none from the band before."""
+        return 1 + (self.chunks - 1) / self.p_tiles
+
+    @cached_property
+    def inside(self) -> tuple[int, int]:
+        """Rows and columns of x that the strips of an image need; columns that two strips need count twice."""
+        rows, columns = self.axes
+        loaded = self.step * (self.p_tiles + self.chunks - 1) - rows.pad
+        width, step = columns.inputs(self.config.strip), self.config.strip * columns.stride
+        starts = [strip * step - columns.pad for strip in range(self.strips)]
+        read = sum(max(0, min(start + width, columns.input) - max(start, 0)) for start in starts)
+        return max(0, min(loaded, rows.input)), read
+
+    @property
+    def outside_bytes(self) -> float:
+        """Of a band's new chunks, on average: what TMA fills with zeros, and the columns that no output needs."""
+        rows, columns = self.inside
+        needed = rows * columns / (self.p_tiles * self.strips)
+        return (self.step * self.loads * self.width - needed) * self.pitch
+
+    @property
     def least_width(self) -> int:
         """Pixels of a row that the tiles read."""
         return self.axes[1].inputs(self.column_tiles * self.config.q)
@@ -239,3 +261,8 @@ class Layout:
     def instructions(self) -> float:
         """Of a warp, for a tile: products, conversions, loads and stores."""
         raise NotImplementedError
+
+    @property
+    def lines(self) -> float:
+        """Of 128 bytes, that a warp reads from shared memory for a tile, where `instructions` does not say it."""
+        return 0.0
