@@ -17,9 +17,9 @@
 //   }
 //
 // digest   adf65756fa5f432c
-// strategy depthwise mma: 4x32 pixels by 8 channels a warp, bands of 4x28 pixels by 32 channels, 7 chunks of rows, 128 threads, 2 blocks a multiprocessor
+// strategy depthwise mma: 8x16 pixels by 8 channels a warp, bands of 8x14 pixels by 32 channels, 4 chunks of rows, 128 threads, 3 blocks a multiprocessor
 // target   sm_90a
-// launch   convgen_depthwise_bands: blocks of 160 threads, 2 a multiprocessor and at most 672, in multiples of 3, 93360 bytes of shared memory
+// launch   convgen_depthwise_bands: blocks of 160 threads, 3 a multiprocessor and at most 672, in multiples of 3, 71552 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -106,14 +106,6 @@ __device__ __forceinline__ void bulk_wait_group_read() {
 // Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// d += a b in one warp: 16 x 8 over 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
-__device__ __forceinline__ void mma_m16n8k16_f32_f16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 // d += a b in one warp: 16 x 8 over 8 (PTX ISA, "Matrix Fragments for mma.m16n8k8").
 __device__ __forceinline__ void mma_m16n8k8_f32_f16_f16(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
@@ -152,8 +144,8 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
 //
 // Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
-// of x has them: y[q, d] = sum over w, c of x[w, c] B[w, c, q, d], where B is the filter's element w - q if
-// c = d, and else zero.  Its rows are blocks of 4 output columns, row m + 8 an output row below row m.
+// of x has them: y[d, p, q] = sum over h, w, c of A[d, p, q, h, w, c] x[h, w, c], where A is the filter's element
+// (h - p, w - q) if c = d, and else zero.  An mma has one row h, and 8 blocks of 4 x 2 pixels (p, q).
 constexpr int R = 7;
 constexpr int S = 7;
 constexpr int VECTOR = 8;  // output channels of a warp
@@ -162,40 +154,43 @@ constexpr int CONSUMERS = 128;  // threads; a producer's warp comes after them
 // A block has one of SLICES slices of the channels, and a run of its bands.
 constexpr int SLICES = 3;
 constexpr int CHANNELS = 32;
-constexpr int STRIP = 28;  // output columns of a band
-constexpr int STRIPS = 2;
-constexpr int BAND = 4;  // output rows of a band
-constexpr int P_BANDS = 14;  // down an image
+constexpr int STRIP = 14;  // output columns of a band
+constexpr int STRIPS = 4;
+constexpr int BAND = 8;  // output rows of a band
+constexpr int P_BANDS = 7;  // down an image
 constexpr int ITEMS = 224;  // bands of all images
 
 // A warp's tile of outputs.
-constexpr int TILE_P = 4;
-constexpr int TILE_Q = 32;
+constexpr int TILE_P = 8;
+constexpr int TILE_Q = 16;
 constexpr int COLUMN_TILES = 1;
 constexpr int TILES = 1;  // of a band
 constexpr int LANES = 1;  // tiles at once
-constexpr int BLOCKS = 8;  // of 4 columns, across a tile
-constexpr int LANE_ROWS = 4;  // output rows of a lane
-constexpr int SETS = 2;  // of two rows each: mmas down a tile
-constexpr int ROWS = 10;  // input rows of a lane
-constexpr int QUADS = 3;  // of input columns, under 4 output columns
-constexpr int ENTRIES = 15;  // of a filter row, the zeros around it included: from input column -3 on
+constexpr int BLOCKS = 8;  // of 4 x 2 pixels, across a tile
+constexpr int SETS = 2;  // of 8 blocks each, one below the other
+constexpr int ROWS = 14;  // input rows under a lane's blocks
+constexpr int LINES = 10;  // input rows under a block
+constexpr int QUADS = 2;  // of input columns, under a block
+constexpr int ENTRIES = 9;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
 
 // Shared memory, from a base aligned to 512 bytes.
 constexpr u32 PIXEL_BYTES = 64;
-constexpr u32 ROW_BYTES = 40 * PIXEL_BYTES;  // the padding of x included
-constexpr int CHUNK_ROWS = 4;
+constexpr u32 ROW_BYTES = 24 * PIXEL_BYTES;  // the padding of x included
+constexpr int CHUNK_ROWS = 8;
 constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
-constexpr int CHUNKS = 3;  // that a band reads
-constexpr int STAGES = 7;  // chunks in the ring
+constexpr int CHUNKS = 2;  // that a band reads
+constexpr int STAGES = 4;  // chunks in the ring
 constexpr u32 RESULTS = STAGES * CHUNK_BYTES;  // of two bands, one behind the other
 constexpr u32 RESULT_BYTES = 7168;
 constexpr u32 FILTERS = RESULTS + 2 * RESULT_BYTES;
-constexpr u32 FILTER_BYTES = 6720;
+constexpr u32 FILTER_BYTES = 7488;
 constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
 
-extern "C" __global__ __launch_bounds__(160, 2)
+// The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
+__device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
+
+extern "C" __global__ __launch_bounds__(160, 3)
 void convgen_depthwise_bands(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
@@ -221,7 +216,7 @@ void convgen_depthwise_bands(
     }
     fence_mbarrier_init();
   }
-  for (int i = thread; i < R * ENTRIES * (CHANNELS / 8); i += CONSUMERS + 32) {
+  for (int i = thread; i < (LINES + 3) * ENTRIES * (CHANNELS / 8); i += CONSUMERS + 32) {
     st_shared_v4_u32(base + FILTERS + i * 16, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
@@ -255,7 +250,7 @@ void convgen_depthwise_bands(
 
   // ---- consumers
   {
-    // filters, [r][8 channels][entry of the band][channel]; all loads first, then all stores
+    // filters, [line][8 channels][entry][channel]; all loads first, then all stores
     u16 value[13];
 #pragma unroll
     for (int j = 0; j < 13; ++j) {
@@ -268,9 +263,9 @@ void convgen_depthwise_bands(
     for (int j = 0; j < 13; ++j) {
       const int i = thread + j * CONSUMERS;
       const int channel = i / (R * S);
-      const int entry = i % S + 3;
-      const int line = (i / S % R * (CHANNELS / 8) + channel / 8) * ENTRIES + entry;
-      if (i < CHANNELS * R * S) st_shared_u16(base + FILTERS + line * 16 + channel % 8 * 2, value[j]);
+      const int entry = i % S + 1;
+      const int line = i / S % R + 3;
+      if (i < CHANNELS * R * S) st_shared_u16(base + FILTERS + ((line * (CHANNELS / 8) + channel / 8) * ENTRIES + entry) * 16 + channel % 8 * 2, value[j]);
     }
   }
   bar_sync<1, CONSUMERS>();
@@ -278,19 +273,20 @@ void convgen_depthwise_bands(
   const int lane = thread % 32;
   const int octet = thread / 32 % (CHANNELS / VECTOR);  // of the slice's channels
   const int k = first_k + octet * VECTOR;
+  // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
   const int column = lane % 4;
-  const int block = lane / 4 % BLOCKS;
+  const int own_q = lane / 4 % 2;
+  const int own_p = lane / 8;
 
-  // B has in a quad of input columns, of which a lane has `column`, the output column lane / 8 of the channel
-  // lane / 4 % 2; the other channel is zero
-  const u32 filters = base + FILTERS + (octet * ENTRIES + 3 + column - lane / 8) * 16;
-  const u32 own_channel = lane / 4 % 2 == 0 ? 0x0000ffff : 0xffff0000;
+  // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
+  const u32 filters = base + FILTERS + (((3 - own_p) * (CHANNELS / VECTOR) + octet) * ENTRIES + 1 + column - own_q) * 16;
 
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
+  const int loaded_block = block_of(lane / 4);
   u32 place[QUADS];
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
-    const int pixel = block * 4 + i * 4 + column;
+    const int pixel = loaded_block % BLOCKS * 2 + i * 4 + column;
     place[i] = pixel * PIXEL_BYTES + (octet ^ pixel / 2 % 4) * 16;
   }
   // this thread's channels of b
@@ -313,69 +309,57 @@ void convgen_depthwise_bands(
     }
 #pragma unroll 1
     for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
-      const int lane_p = tile / COLUMN_TILES * TILE_P + lane / 4 / BLOCKS * LANE_ROWS;
+      const int tile_p = tile / COLUMN_TILES * TILE_P;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
+      const int first_row = slot * CHUNK_ROWS + (tile_p + loaded_block / BLOCKS * 8);
       float acc[SETS][4][4] = {};
-      u32 row[ROWS][QUADS][4];
-      u32 band[R][QUADS][4];  // as filter rows are wanted
+      Vec4 row[ROWS][QUADS];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        int at = slot * CHUNK_ROWS + lane_p + i;
-        if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
-        const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
-#pragma unroll
-        for (int quad = 0; quad < QUADS; ++quad) {
-          const Vec4 words = ld_shared_v4_u32(source + place[quad]);
-          row[i][quad][0] = words.x;
-          row[i][quad][1] = words.y;
-          row[i][quad][2] = words.z;
-          row[i][quad][3] = words.w;
-        }
-        // an mma's upper rows have had their row of this tap a row above
+      for (int line = 0; line < LINES; ++line) {
+        // of every set this input row; sets have rows in common, 4 lines apart
 #pragma unroll
         for (int set = 0; set < SETS; ++set) {
-          const int r = i - (2 * set + 1);
-          if (r < 0 || r >= R) continue;
-          if (set == 0) {  // the first to want it
+          if (set + 1 < SETS && line >= 4) continue;  // the set below has loaded it
+          const int i = line + 4 * set;
+          int at = first_row + i;
+          if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
+          const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
 #pragma unroll
-            for (int quad = 0; quad < QUADS; ++quad) {
-              const Vec4 words = ld_shared_v4_u32(filters + (r * (CHANNELS / VECTOR) * ENTRIES + quad * 4) * 16);
-              band[r][quad][0] = words.x & own_channel;
-              band[r][quad][1] = words.y & own_channel;
-              band[r][quad][2] = words.z & own_channel;
-              band[r][quad][3] = words.w & own_channel;
-            }
-          }
-          const int above = i - 1;
+          for (int quad = 0; quad < QUADS; ++quad) row[i][quad] = ld_shared_v4_u32(source + place[quad]);
+        }
 #pragma unroll
-          for (int v = 0; v < 4; ++v) {
+        for (int quad = 0; quad < QUADS; ++quad) {
+          const Vec4 taps = ld_shared_v4_u32(filters + (line * (CHANNELS / VECTOR) * ENTRIES + quad * 4) * 16);
+          // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
+          const u32 a0[2] = {__byte_perm(taps.x, 0, 0x4410), __byte_perm(taps.x, 0, 0x3244)};
+          const u32 a1[2] = {__byte_perm(taps.y, 0, 0x4410), __byte_perm(taps.y, 0, 0x3244)};
+          const u32 a2[2] = {__byte_perm(taps.z, 0, 0x4410), __byte_perm(taps.z, 0, 0x3244)};
+          const u32 a3[2] = {__byte_perm(taps.w, 0, 0x4410), __byte_perm(taps.w, 0, 0x3244)};
 #pragma unroll
-            for (int quad = 0; quad + 1 < QUADS; quad += 2) {
-              const u32 a[4] = {row[above][quad][v], row[i][quad][v], row[above][quad + 1][v], row[i][quad + 1][v]};
-              const u32 b[2] = {band[r][quad][v], band[r][quad + 1][v]};
-              mma_m16n8k16_f32_f16_f16(acc[set][v], a, b);
-            }
-            const u32 a[2] = {row[above][QUADS - 1][v], row[i][QUADS - 1][v]};
-            const u32 b[1] = {band[r][QUADS - 1][v]};
-            mma_m16n8k8_f32_f16_f16(acc[set][v], a, b);
+          for (int set = 0; set < SETS; ++set) {
+            const Vec4 x = row[line + 4 * set][quad];
+            mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {x.x});
+            mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {x.y});
+            mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {x.z});
+            mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {x.w});
           }
         }
       }
 #pragma unroll
-      for (int a = 0; a < LANE_ROWS; ++a) {
-        const int from_strip = tile_q + block * 4 + column;
-        if (from_strip < STRIP) {
-          float v[8];
+      for (int i = 0; i < 2 * SETS; ++i) {  // a lane has a pixel of two blocks of each set
+        const int block = block_of(2 * column + i % 2);
+        const int from_strip = tile_q + block % BLOCKS * 2 + own_q;
+        const int from_band = tile_p + block / BLOCKS * 8 + i / 2 * 4 + own_p;
+        float v[8];
 #pragma unroll
-          for (int e = 0; e < 8; ++e) v[e] = acc[a / 2][e / 2][a % 2 * 2 + e % 2];
+        for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
+        const int pixel = from_band * STRIP + from_strip;
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            v[i] = v[i] + value_b[i];
-          }
-          const int pixel = (lane_p + a) * STRIP + from_strip;
-          st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 64 + (octet ^ pixel / 2 % 4) * 16,
-                           Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
+        for (int i = 0; i < 8; ++i) {
+          v[i] = v[i] + value_b[i];
         }
+        if (from_strip < STRIP) st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 64 + (octet ^ pixel / 2 % 4) * 16,
+                         Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
     // the band is done with its chunks, or with the first

@@ -19,7 +19,7 @@
 // digest   cc556afb4e4ddb79
 // strategy depthwise mma: 8x16 pixels by 8 channels a warp, bands of 8x14 pixels by 64 channels, 4 chunks of rows, 256 threads, 1 block a multiprocessor
 // target   sm_90a
-// launch   convgen_depthwise_mma: blocks of 288 threads, 1 a multiprocessor and at most 96, in multiples of 6, 128064 bytes of shared memory
+// launch   convgen_depthwise_mma: blocks of 288 threads, 1 a multiprocessor and at most 96, in multiples of 6, 133824 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -40,6 +40,10 @@ __device__ __forceinline__ Vec4 ld_shared_v4_u32(u32 address) {
   asm volatile("ld.shared.v4.u32 { %0, %1, %2, %3 }, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
   return v;
+}
+
+__device__ __forceinline__ void st_shared_u16(u32 address, u16 v) {
+  asm volatile("st.shared.u16 [%0], %1;" :: "r"(address), "h"(v) : "memory");
 }
 
 __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
@@ -102,12 +106,12 @@ __device__ __forceinline__ void bulk_wait_group_read() {
 // Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
 __device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// d += a b in one warp: 16 x 8 over 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
-__device__ __forceinline__ void mma_m16n8k16_f32_f16_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+// d += a b in one warp: 16 x 8 over 8 (PTX ISA, "Matrix Fragments for mma.m16n8k8").
+__device__ __forceinline__ void mma_m16n8k8_f32_f16_f16(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+               : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
 // A barrier of its own number for `threads` threads; immediates, or ptxas reserves all sixteen.
@@ -140,8 +144,8 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 // band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
 //
 // Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
-// of x has them: y[q, d] = sum over w, c of x[w, c] B[w, c, q, d], where B is the filter's element w - q if
-// c = d, and else zero.  Its rows are blocks of 4 output columns, row m + 8 an output row below row m.
+// of x has them: y[d, p, q] = sum over h, w, c of A[d, p, q, h, w, c] x[h, w, c], where A is the filter's element
+// (h - p, w - q) if c = d, and else zero.  An mma has one row h, and 8 blocks of 4 x 2 pixels (p, q).
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int VECTOR = 8;  // output channels of a warp
@@ -160,11 +164,12 @@ constexpr int TILE_Q = 16;
 constexpr int COLUMN_TILES = 1;
 constexpr int TILES = 1;  // of a band
 constexpr int LANES = 1;  // tiles at once
-constexpr int BLOCKS = 4;  // of 4 columns, across a tile
-constexpr int LANE_ROWS = 4;  // output rows of a lane
-constexpr int SETS = 2;  // of two rows each: mmas down a tile
-constexpr int ROWS = 6;  // input rows of a lane
-constexpr int QUADS = 2;  // of input columns, under 4 output columns
+constexpr int BLOCKS = 8;  // of 4 x 2 pixels, across a tile
+constexpr int SETS = 2;  // of 8 blocks each, one below the other
+constexpr int ROWS = 10;  // input rows under a lane's blocks
+constexpr int LINES = 6;  // input rows under a block
+constexpr int QUADS = 1;  // of input columns, under a block
+constexpr int ENTRIES = 5;  // of a filter row in shared memory, the zeros around it included: from input column -1 on
 
 // Shared memory, from a base aligned to 1024 bytes.
 constexpr u32 PIXEL_BYTES = 128;
@@ -175,8 +180,13 @@ constexpr int CHUNKS = 2;  // that a band reads
 constexpr int STAGES = 4;  // chunks in the ring
 constexpr u32 RESULTS = STAGES * CHUNK_BYTES;  // of two bands, one behind the other
 constexpr u32 RESULT_BYTES = 14336;
-constexpr u32 FULL_BARRIERS = RESULTS + 2 * RESULT_BYTES;
+constexpr u32 FILTERS = RESULTS + 2 * RESULT_BYTES;
+constexpr u32 FILTER_BYTES = 5760;
+constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
+
+// The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
+__device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
 
 extern "C" __global__ __launch_bounds__(288, 1)
 void convgen_depthwise_mma(
@@ -203,6 +213,9 @@ void convgen_depthwise_mma(
       mbarrier_init(base + EMPTY_BARRIERS + 8 * i, CONSUMERS / 32);
     }
     fence_mbarrier_init();
+  }
+  for (int i = thread; i < (LINES + 3) * ENTRIES * (CHANNELS / 8); i += CONSUMERS + 32) {
+    st_shared_v4_u32(base + FILTERS + i * 16, Vec4{0, 0, 0, 0});
   }
   __syncthreads();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
@@ -233,30 +246,47 @@ void convgen_depthwise_mma(
   }
 
   // ---- consumers
+  {
+    // filters, [line][8 channels][entry][channel]; all loads first, then all stores
+    u16 value[3];
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {
+      const int i = thread + j * CONSUMERS;
+      const int tap = i % (R * S);
+      const int channel = first_k + i / (R * S);
+      if (i < CHANNELS * R * S) value[j] = w[channel * 9 + tap];
+    }
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {
+      const int i = thread + j * CONSUMERS;
+      const int channel = i / (R * S);
+      const int entry = i % S + 1;
+      const int line = i / S % R + 3;
+      if (i < CHANNELS * R * S) st_shared_u16(base + FILTERS + ((line * (CHANNELS / 8) + channel / 8) * ENTRIES + entry) * 16 + channel % 8 * 2, value[j]);
+    }
+  }
+  bar_sync<1, CONSUMERS>();
+
   const int lane = thread % 32;
   const int octet = thread / 32 % (CHANNELS / VECTOR);  // of the slice's channels
   const int k = first_k + octet * VECTOR;
+  // A lane has words of one input column of every quad, and A's rows of one pixel of a block, for both channels.
   const int column = lane % 4;
-  const int block = lane / 4 % BLOCKS;
+  const int own_q = lane / 4 % 2;
+  const int own_p = lane / 8;
 
-  // B of every filter row, [r][quad of input columns][two channels]: a lane's input column in a quad is `column`, its
-  // output column is lane / 8, of the channel lane / 4 % 2.  What is no tap is zero, as the other channel is.
-  u32 band[R][QUADS][4];
+  // A's words of every input row under a block: 8 channels of the tap, or zeros where there is none
+  const u32 filters = base + FILTERS + (((3 - own_p) * (CHANNELS / VECTOR) + octet) * ENTRIES + 1 + column - own_q) * 16;
+  Vec4 filter[LINES][QUADS];
 #pragma unroll
-  for (int i = 0; i < R * QUADS * 4; ++i) {
-    const int distance = i / 4 % QUADS * 4 + column - lane / 8;
-    const int tap = i / (QUADS * 4) * S + distance;
-    const int channel = k + i % 4 * 2 + lane / 4 % 2;
-    u32 value = 0;
-    if (distance >= 0 && distance <= 2) value = w[channel * 9 + tap];
-    band[i / (QUADS * 4)][i / 4 % QUADS][i % 4] = value << (lane / 4 % 2 * 16);
-  }
+  for (int i = 0; i < LINES * QUADS; ++i) filter[i / QUADS][i % QUADS] = ld_shared_v4_u32(filters + (i / QUADS * (CHANNELS / VECTOR) * ENTRIES + i % QUADS * 4) * 16);
 
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
+  const int loaded_block = block_of(lane / 4);
   u32 place[QUADS];
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
-    const int pixel = block * 4 + i * 4 + column;
+    const int pixel = loaded_block % BLOCKS * 2 + i * 4 + column;
     place[i] = pixel * PIXEL_BYTES + (octet ^ pixel % 8) * 16;
   }
   // this thread's channels of b
@@ -278,55 +308,58 @@ void convgen_depthwise_mma(
     }
 #pragma unroll 1
     for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
-      const int lane_p = tile / COLUMN_TILES * TILE_P + lane / 4 / BLOCKS * LANE_ROWS;
+      const int tile_p = tile / COLUMN_TILES * TILE_P;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
+      const int first_row = slot * CHUNK_ROWS + (tile_p + loaded_block / BLOCKS * 8);
+      const u32 zero = tile >> 31;  // that the compiler does not know: it would keep all of A in registers from tile to tile
       float acc[SETS][4][4] = {};
-      u32 row[ROWS][QUADS][4];
+      Vec4 row[ROWS][QUADS];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        int at = slot * CHUNK_ROWS + lane_p + i;
-        if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
-        const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
-#pragma unroll
-        for (int quad = 0; quad < QUADS; ++quad) {
-          const Vec4 words = ld_shared_v4_u32(source + place[quad]);
-          row[i][quad][0] = words.x;
-          row[i][quad][1] = words.y;
-          row[i][quad][2] = words.z;
-          row[i][quad][3] = words.w;
-        }
-        // an mma's upper rows have had their row of this tap a row above
+      for (int line = 0; line < LINES; ++line) {
+        // of every set this input row; sets have rows in common, 4 lines apart
 #pragma unroll
         for (int set = 0; set < SETS; ++set) {
-          const int r = i - (2 * set + 1);
-          if (r < 0 || r >= R) continue;
-          const int above = i - 1;
+          if (set + 1 < SETS && line >= 4) continue;  // the set below has loaded it
+          const int i = line + 4 * set;
+          int at = first_row + i;
+          if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
+          const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
 #pragma unroll
-          for (int v = 0; v < 4; ++v) {
+          for (int quad = 0; quad < QUADS; ++quad) row[i][quad] = ld_shared_v4_u32(source + place[quad]);
+        }
 #pragma unroll
-            for (int quad = 0; quad + 1 < QUADS; quad += 2) {
-              const u32 a[4] = {row[above][quad][v], row[i][quad][v], row[above][quad + 1][v], row[i][quad + 1][v]};
-              const u32 b[2] = {band[r][quad][v], band[r][quad + 1][v]};
-              mma_m16n8k16_f32_f16_f16(acc[set][v], a, b);
-            }
+        for (int quad = 0; quad < QUADS; ++quad) {
+          const Vec4 taps = filter[line][quad];
+          // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
+          const u32 a0[2] = {__byte_perm(taps.x, zero, 0x4410), __byte_perm(taps.x, zero, 0x3244)};
+          const u32 a1[2] = {__byte_perm(taps.y, zero, 0x4410), __byte_perm(taps.y, zero, 0x3244)};
+          const u32 a2[2] = {__byte_perm(taps.z, zero, 0x4410), __byte_perm(taps.z, zero, 0x3244)};
+          const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
+#pragma unroll
+          for (int set = 0; set < SETS; ++set) {
+            const Vec4 x = row[line + 4 * set][quad];
+            mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {x.x});
+            mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {x.y});
+            mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {x.z});
+            mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {x.w});
           }
         }
       }
 #pragma unroll
-      for (int a = 0; a < LANE_ROWS; ++a) {
-        const int from_strip = tile_q + block * 4 + column;
-        if (from_strip < 14) {
-          float v[8];
+      for (int i = 0; i < 2 * SETS; ++i) {  // a lane has a pixel of two blocks of each set
+        const int block = block_of(2 * column + i % 2);
+        const int from_strip = tile_q + block % BLOCKS * 2 + own_q;
+        const int from_band = tile_p + block / BLOCKS * 8 + i / 2 * 4 + own_p;
+        float v[8];
 #pragma unroll
-          for (int e = 0; e < 8; ++e) v[e] = acc[a / 2][e / 2][a % 2 * 2 + e % 2];
+        for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
+        const int pixel = from_band * 14 + from_strip;
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
-          }
-          const int pixel = (lane_p + a) * 14 + from_strip;
-          st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 128 + (octet ^ pixel % 8) * 16,
-                           Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
+        for (int i = 0; i < 8; ++i) {
+          v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
         }
+        if (from_strip < 14) st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 128 + (octet ^ pixel % 8) * 16,
+                         Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
     // the band is done with its chunks, or with the first

@@ -65,12 +65,12 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
     "one dimension": (
         make("fprop", 3, 16, 16, (33,), (5,), stride=2, pad=2, groups=16), fma(1, 4, 4, 16, 9, 1, 2),
     ),
-    "mma": (layer(16, (9, 19), 3), mma(2, 32, 16, 19, 4, 3)),
+    "mma": (layer(16, (9, 19), 3), mma(4, 16, 16, 19, 4, 3)),
     "mma, a whole plane": (layer(64, (7, 7), 3, n=3), mma(8, 8, 64, 7, 8, 2, 256)),
     "mma, strips": (layer(48, (13, 37), 5), mma(4, 16, 48, 19, 4, 3, 192)),
     "mma, strips of whole tiles": (layer(16, (11, 43), 3, dtype="bf16"), mma(4, 16, 16, 16, 8, 3)),
     "mma, two sets of rows": (layer(32, (29, 21), 7), mma(16, 8, 32, 21, 16, 2, 128)),
-    "mma, two sets over many columns": (layer(16, (13, 37), 7, dtype="bf16"), mma(4, 32, 16, 37, 4, 4)),
+    "mma, two sets over many columns": (layer(16, (13, 37), 7, dtype="bf16"), mma(8, 16, 16, 37, 8, 4)),
     "mma, rounds of tiles": (layer(32, (9, 30), 3), mma(4, 16, 32, 30, 8, 3, 128)),
     "mma, an odd number of units": (layer(24, (10, 21), 3), mma(4, 16, 24, 21, 4, 3, 96)),
     "mma, 8 channels": (layer(8, (10, 21), 5), mma(4, 16, 8, 21, 4, 3)),
@@ -94,7 +94,7 @@ CASES: dict[str, tuple[ConvProblem, Options]] = {
 def test_stream(case: str) -> None:
     problem, options = CASES[case]
     source = check_plan(STRATEGY, problem, options, SEED)
-    assert ("mma_m16n8k16" in source) == (options["math"] != "fma")
+    assert ("mma_m16n8k8" in source) == (options["math"] != "fma")
 
 
 @pytest.mark.parametrize("wide", [layer(16, (5, 6), 31), layer(16, (3, 4), 7, dilation=17, dtype="f32")], ids=str)

@@ -55,8 +55,8 @@ PATCHES = PatchesRates()
 STREAM_FMA = StreamRates()
 #: mma's results go the way of its inputs, and its instructions wait for one another.
 STREAM_MMA = StreamRates(
-    start=0.76, beside=0.06, latency=1510.0, issue=1.14, alone=1.73, shared=0.0, chunk=259.0, filter=2.1,
-    sm_bytes=49.2, pixel=0.96, outside=0.0137, half=0.96, again=1.31, reads=3.3e6, writes=4.5e6,
+    start=0.82, beside=0.01, latency=1550.0, issue=0.885, alone=0.996, shared=0.0, chunk=193.0, filter=2.1,
+    sm_bytes=135.0, pixel=0.334, outside=0.009, half=0.96, again=1.13, reads=4.07e6, writes=4.5e6,
 )  # fmt: skip
 
 

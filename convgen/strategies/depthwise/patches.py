@@ -207,7 +207,8 @@ def _registers(layout: Layout) -> int:
     c = layout.config
     row = layout.axes[1].inputs(c.q) * layout.inputs
     filters = layout.problem.taps if layout.in_registers else layout.problem.filter[-1]
-    return c.p * c.q * c.vector + row + filters * c.vector + 36
+    places = 44 + c.p * c.q if c.vector == 1 else 36  # elements one by one have each a place of its own
+    return c.p * c.q * c.vector + row + filters * c.vector + places
 
 
 def time(problem: ConvProblem, target: Target, config: DepthwiseConfig) -> float:

@@ -1,15 +1,15 @@
 """On tensor cores, two channels at a time: along a row, a channel's convolution is a product with a banded matrix.
 
-A warp's mma has the 16 rows and 8 columns of y = A B.  A row of A is 8 (or 4) input columns of one row of x, two
-channels each, as 32-bit words have them; a row of y is 4 output columns of the same two channels.  B has the filter
-row as a band for each of the channels and zeros between them:
+A warp's mma has the 16 rows and 8 columns of y = A B.  A column of B is a quad of input columns of one row of x, two
+channels each, as 32-bit words have them; a column of y is a block of output pixels, 4 columns by 2 rows or 2 by 4, of
+the same two channels.  A has the filter rows that the block's output rows have in this input row, as a band for each
+of the channels, and zeros between them:
 
-    B[(w, c), (q, d)] = filter[c, w - q stride] where c = d, else 0
+    A[(d, p, q), (w, c)] = filter[c, h - p stride, w - q stride] where c = d, else 0
 
-so 8 input columns (4 words of a quad's lanes, twice) give 4 output columns: all that a row of 3 or 5 taps wants.
-A lane loads 8 channels of a pixel at once: the words of four mmas.  Its accumulators are neighbours, too: 8 channels
-of a pixel.  Small filters stay in registers, large ones wait in shared memory; results leave through shared memory, by
-TMA.
+A lane loads 8 channels of a pixel at once: the words of four mmas.  Their results are neighbours, too: a lane has 8
+channels of a pixel.  Filters wait in shared memory with zeros around them, or in registers where they are small;
+results leave through shared memory, by TMA.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from convgen.strategies.depthwise.stream.layout import Layout as Shared
 TYPES = ("f16", "bf16")
 CHANNELS = 8  # of a warp: what a lane loads of a pixel
 WORDS = CHANNELS // 2  # that hold them
-OUTPUTS = 4  # columns of an mma's result
-QUAD = 4  # input columns of a lane quad's words: of half an mma
-ROWS = 16  # of an mma: blocks of output columns
+PIXELS = 8  # of a block: the results of a column of an mma, for each of two channels
+COLUMNS = 8  # of an mma: blocks
+WIDTHS = (2, 4)  # of a block
+QUAD = 4  # input columns that a quad of lanes has words of
 SWIZZLED = (32, 64, 128)  # bytes of a pixel that TMA spreads over the banks
 PERIOD = 8  # pixels after which a swizzle repeats
-MOST_REGISTER_FILTER = 64  # a thread's words of bands that stay in its registers
-OTHER_REGISTERS = 40  # a thread's, for places and counters
-BAND_REGISTERS = 18  # where bands wait in shared memory
-MMA = 6.5  # instructions that a scheduler issues in an mma's time
+MOST_FILTER_WORDS = 48  # of a lane, in registers
+OTHER_REGISTERS = 28  # a thread's, for places and counters
+MMA = 4.2  # instructions that a scheduler issues in an mma's time
 THREADS = (576, 512, 384, 256, 128)
 BLOCKS = (1, 2, 3, 4)
 LINES = (32, 64)  # channels: half a line of 128 bytes, or a line; TMA brings others more slowly
@@ -44,23 +44,38 @@ WHOLE, PARTS = 144, (112, 48)  # channels: the most of a slice of all, or of som
 
 @dataclass(frozen=True)
 class Blocks:
-    """How an mma's 16 rows lie on a warp's tile: `across` blocks of 4 output columns, and `down` lanes of `rows`
-    output rows each; a lane has two rows of an mma, `sets` of them."""
+    """How an mma's 8 blocks lie on a warp's tile: `across` of them and `down`, `sets` of them below one another."""
 
+    p: int  # rows and columns of a block
+    q: int
     across: int
     down: int
-    rows: int
     sets: int
-    quads: int  # of input columns, under 4 output columns
+    lines: int  # input rows under a block
+    quads: int  # of input columns under it
+
+
+def widths(problem: ConvProblem) -> list[int]:
+    """Columns that a warp may make: whole blocks, and whole periods of a swizzle."""
+    _, q = block_shape(problem)
+    return [q * across for across in (2, 4, 8) if q * across >= PERIOD]
+
+
+def block_shape(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of a block: what takes the fewest mmas."""
+    rows, columns = axes(problem)
+    shapes = [(PIXELS // q, q) for q in WIDTHS]
+    return min(shapes, key=lambda s: rows.inputs(s[0]) * -(-columns.inputs(s[1]) // QUAD))
 
 
 class Layout(Shared):
     @cached_property
     def blocks(self) -> Blocks:
-        across = self.config.q // OUTPUTS
-        down = ROWS // 2 // across
-        rows = self.config.p // down
-        return Blocks(across, down, rows, rows // 2, -(-self.axes[1].inputs(OUTPUTS) // QUAD))
+        (rows, columns), (p, q) = self.axes, block_shape(self.problem)
+        across = self.config.q // q
+        down = COLUMNS // across
+        quads = -(-columns.inputs(q) // QUAD)
+        return Blocks(p, q, across, down, self.config.p // (down * p), rows.inputs(p), quads)
 
     @property
     def swizzle(self) -> int:
@@ -85,7 +100,7 @@ class Layout(Shared):
     @property
     def least_width(self) -> int:
         outputs = self.column_tiles * self.config.q
-        return (outputs - OUTPUTS) * self.axes[1].stride + QUAD * self.blocks.quads
+        return (outputs - self.blocks.q) * self.axes[1].stride + QUAD * self.blocks.quads
 
     @cached_property
     def width(self) -> int:
@@ -100,37 +115,45 @@ class Layout(Shared):
 
     @property
     def in_registers(self) -> bool:
-        return self.axes[0].filter * self.blocks.quads * WORDS <= MOST_REGISTER_FILTER
+        """Whether a lane keeps its words of the filters, of all lines."""
+        return self.filter_words <= MOST_FILTER_WORDS
+
+    @property
+    def filter_words(self) -> int:
+        return self.blocks.lines * self.blocks.quads * WORDS
 
     @property
     def first_entry(self) -> int:
-        return (OUTPUTS - 1) * self.axes[1].stride
+        return (self.blocks.q - 1) * self.axes[1].stride
 
     @property
     def entries(self) -> int:
-        return 0 if self.in_registers else self.first_entry + QUAD * self.blocks.quads
+        return self.first_entry + QUAD * self.blocks.quads
+
+    @property
+    def zero_lines(self) -> int:
+        """Before the filter's first row in shared memory, for the output rows of a block that begin below it."""
+        return (self.blocks.p - 1) * self.axes[0].stride
 
     @property
     def filter_bytes(self) -> int:
-        return self.axes[0].filter * (self.config.slice // CHANNELS) * self.entries * UNIT
+        return (self.blocks.lines + self.zero_lines) * (self.config.slice // CHANNELS) * self.entries * UNIT
 
     @property
     def registers(self) -> int:
-        b, rows = self.blocks, self.axes[0]
-        word = b.quads * WORDS
-        bands = rows.filter if self.in_registers else (b.rows - 2) * rows.stride // rows.dilation + 1
-        others = OTHER_REGISTERS if self.in_registers else OTHER_REGISTERS + BAND_REGISTERS
-        return (bands + rows.stride + 1) * word + b.sets * WORDS * 4 + others
+        b = self.blocks
+        rows = b.p * self.axes[0].stride * (b.sets - 1) + 2
+        filters = self.filter_words if self.in_registers else 0
+        return b.quads * WORDS * rows + filters + b.sets * 16 + OTHER_REGISTERS
 
     @property
     def instructions(self) -> float:
         b, rows = self.blocks, self.axes[0]
         units = self.pitch // UNIT
         ways = 2 if self.axes[1].stride % 2 == 0 else 1 if self.swizzle else min(units & -units, 8)
-        loads = rows.inputs(b.rows) * (b.quads * (1 + 3 * ways) + 3)
-        if not self.in_registers:
-            loads += rows.filter * b.quads * (4 + WORDS)
-        return loads + b.sets * rows.filter * WORDS * b.quads / 2 * MMA + b.rows * 16
+        loads = rows.inputs(b.p * b.sets) * (b.quads * (1 + 3 * ways) + 3)
+        factors = b.lines * b.quads * (2 * WORDS + (0 if self.in_registers else 4))
+        return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + b.sets * 80
 
 
 def obstacles(problem: ConvProblem) -> Obstacles:
@@ -149,9 +172,10 @@ def malformed(problem: ConvProblem, config: StreamConfig) -> Obstacles:
     found = Obstacles()
     if config.vector != CHANNELS:
         found.no(f"math mma goes with vector {CHANNELS}", option="vector")
-    if config.q not in (8, 16, 32):
-        found.no(f"math mma makes 8, 16 or 32 columns a warp, not {config.q}", option="tile.q")
-    elif config.p % (rows := ROWS * OUTPUTS // config.q):
+    p, q = block_shape(problem)
+    if config.q not in (wide := widths(problem)):
+        found.no(f"math mma makes {' or '.join(map(str, wide))} columns a warp, not {config.q}", option="tile.q")
+    elif config.p % (rows := p * COLUMNS * q // config.q):
         found.no(f"with {config.q} columns a warp makes a multiple of {rows} rows", option="tile.p")
     return found
 
@@ -172,7 +196,8 @@ def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
 
 
 def tiles(problem: ConvProblem, vector: int) -> list[tuple[int, int]]:
-    """Rows and columns of a warp, in one set of rows to three."""
+    """Rows and columns of a warp, in one set of blocks to four."""
     columns = axes(problem)[1]
-    found = [q for q in (8, 16, 32) if q < columns.output + OUTPUTS] or [8]
-    return [(sets * ROWS * OUTPUTS // q, q) for q in found for sets in (1, 2, 3)]
+    p, q = block_shape(problem)
+    found = [width for width in widths(problem) if width < columns.output + q] or widths(problem)[:1]
+    return [(sets * p * COLUMNS * q // width, width) for width in found for sets in (1, 2, 3, 4)]
