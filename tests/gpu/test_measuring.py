@@ -62,16 +62,18 @@ def test_kernels_are_timed_and_verified(backend: str, dtype: str, rest: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_graphs_time_is_that_of_its_launches(backend: str):
+    """Of several tries, for others may use the GPU meanwhile: the tests of other processes."""
     gpu = BACKENDS[backend]()
     text = spec()
     kernel, sets = convgen.compile(text), buffer_sets(problem_of(text), gpu)
-    once = time_kernel(kernel, sets, gpu)
 
     def twice(i: int) -> None:
         for _ in range(2):
             kernel(*sets[i].inputs, out=sets[i].out)
 
-    assert time_graph(twice, len(sets), gpu).us == pytest.approx(2 * once.us, rel=0.35)
+    tries = [(time_kernel(kernel, sets, gpu).us, time_graph(twice, len(sets), gpu).us) for _ in range(5)]
+    once, both = (min(column) for column in zip(*tries, strict=True))
+    assert both == pytest.approx(2 * once, rel=0.35), tries
 
 
 def test_baselines_are_plausible():

@@ -55,8 +55,8 @@ PATCHES = PatchesRates()
 STREAM_FMA = StreamRates()
 #: mma's results go the way of its inputs, and its instructions wait for one another.
 STREAM_MMA = StreamRates(
-    start=0.82, beside=0.01, latency=1550.0, issue=0.885, alone=0.996, shared=0.0, chunk=193.0, filter=2.1,
-    sm_bytes=135.0, pixel=0.334, outside=0.009, half=0.96, again=1.13, reads=4.07e6, writes=4.5e6,
+    start=1.01, beside=0.014, latency=842.0, issue=0.827, alone=1.05, shared=0.0, chunk=291.0, filter=8.19,
+    sm_bytes=42.6, pixel=1.11, outside=0.009, half=1.68, again=1.14, reads=3.38e6, writes=4.5e6,
 )  # fmt: skip
 
 
