@@ -104,6 +104,32 @@ def test_threads_and_blocks_run_in_an_order_of_the_seed():
     assert len({tuple(order(seed)) for seed in range(6)}) == 6
 
 
+LEAVES_EARLY = """
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(64)
+void leaves_early(u32* out) {
+  extern __shared__ u8 shared_memory[];
+  if (threadIdx.x >= 32) {
+    st_shared_u32(shared_address(shared_memory) + 4 * threadIdx.x, 0);  // time may pass
+    if (ARRIVES) cluster_arrive();
+    return;
+  }
+  cluster_arrive();
+  cluster_wait();
+  out[blockIdx.x * 32 + threadIdx.x] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("arrives", [0, 1])
+def test_a_clusters_barrier_waits_for_no_thread_that_leaves(arrives: int):
+    """Whether it leaves before the others have arrived or after."""
+    source = whole_source(LEAVES_EARLY, {"ARRIVES": arrives})
+    for seed in range(60):
+        out = np.zeros(64, np.uint32)
+        run(source, "leaves_early", ("out",), {"out": out}, block=64, grid=2, cluster=2, shared_bytes=1024, seed=seed)
+        assert out.all()
+
+
 def test_without_checks_the_result_is_the_same():
     launches = [launch("order", ("next", "place"), grid=4, block=64)]
     buffers = {"next": np.zeros(1, np.int32), "place": np.full(256, -1, np.int32)}

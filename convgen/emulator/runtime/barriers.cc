@@ -236,6 +236,16 @@ static void publish_mbarriers(const Thread* t, Clock& to) {
     if (b.fenced && b.initialised.agent == t->agent) to.seen.raise(b.initialised);
 }
 
+// The cluster's barrier waits for no thread that has left.
+static void complete_cluster(Cluster* cluster) {
+  if (!cluster->arrived || cluster->arrived < cluster->alive) return;
+  cluster->arrived = 0;
+  ++cluster->generation;
+  cluster->completed.join(cluster->arriving);
+  cluster->arriving.clear();
+  wake_all(cluster->waiters);
+}
+
 template <bool release>
 static void arrive_cluster(Rendezvous& r) {
   Cluster* cluster = r.warp->block->cluster;
@@ -249,12 +259,7 @@ static void arrive_cluster(Rendezvous& r) {
     tick(t);
     ++cluster->arrived;
   }
-  if (cluster->arrived < cluster->alive) return;
-  cluster->arrived = 0;
-  ++cluster->generation;
-  cluster->completed.join(cluster->arriving);
-  cluster->arriving.clear();
-  wake_all(cluster->waiters);
+  complete_cluster(cluster);
 }
 
 static void wait_cluster(Rendezvous&) {}
@@ -271,6 +276,9 @@ static void thread_exits(Thread* t) {
   --block->alive;
   --block->cluster->alive;
   lanes_exit(t);
+  // one that has arrived, and leaves without waiting, counts no more among those that have, nor among those that are to
+  if (t->cluster_arrived && t->cluster_generation == block->cluster->generation) --block->cluster->arrived;
+  complete_cluster(block->cluster);
   for (auto& [id, b] : block->named) {
     if (!b.expected && full(b, block)) release(b);
   }
