@@ -1,0 +1,128 @@
+"""Random kernels of tma_im2col and tma_patch, for as long as you like: on the GPU at hand, or in the emulator.
+
+    python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
+
+Each process draws problems, options and epilogues as the tests do, and holds each kernel against the float64 reference.
+A kernel that faults takes its process with it, since a CUDA context does not survive: what was drawn is on file by
+then, and another process takes over.  The exit code is 1 where a kernel was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated", "gpu")]
+
+STRATEGIES = ("tma_im2col", "tma_patch")
+#: A process that has seen a fault ends with this.
+FAULT = 3
+
+
+def checker() -> Callable[[str, int], object]:
+    """What fails on a spec whose kernel is wrong."""
+    from convgen.runtime import cuda
+    from convgen.runtime.errors import NoGpu
+
+    try:
+        cuda.driver()
+    except NoGpu:
+        from tma_specs import check_emulated
+
+        return check_emulated
+    import cupy
+    from test_tma import check
+
+    def on_gpu(text: str, seed: int) -> None:
+        try:
+            check(text, seed)
+            cupy.cuda.runtime.deviceSynchronize()
+        finally:
+            cupy.get_default_memory_pool().free_all_blocks()
+
+    return on_gpu
+
+
+def work(strategy: str, folder: Path, until: float) -> None:
+    """Draws and checks until then.  Leaves NAME.drawn, how many, and NAME.failures."""
+    from hypothesis import HealthCheck, Phase, assume, given, settings
+    from hypothesis import strategies as st
+    from tma_specs import EPILOGUES, SEEDS, serves, some_options, spec
+
+    check = checker()
+    if check.__module__ == "tma_specs":  # a few images are as many as an emulator takes
+        from tma_specs import PROBLEMS as problems
+    else:
+        from test_tma import many_images
+
+        problems = {name: many_images(name) for name in STRATEGIES}
+    name, drawn = folder / f"{strategy}-{os.getpid()}", 0
+
+    @settings(
+        max_examples=10**6, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(data=st.data(), seed=SEEDS, epilogue=st.sampled_from(sorted(EPILOGUES)))
+    def draw(data: st.DataObject, seed: int, epilogue: str) -> None:
+        nonlocal drawn
+        if time.time() > until:
+            os._exit(0)
+        problem, options = data.draw(problems[strategy]), data.draw(some_options(strategy))
+        assume(serves(problem, strategy, options))
+        text = spec(problem, strategy, options, "" if problem.epilogue else epilogue)
+        drawn += 1
+        name.with_suffix(".drawn").write_text(str(drawn))
+        try:
+            check(text, seed)
+        except Exception as error:
+            with name.with_suffix(".failures").open("a") as file:
+                file.write(f"seed {seed}\n{text}\n{str(error)[:2000]}\n\n")
+            if not isinstance(error, AssertionError):
+                os._exit(FAULT)
+
+    draw()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--failures", type=Path, default=Path("failures.txt"), help="specs whose kernels were wrong")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        work(args.work[0], Path(args.work[1]), float(args.work[2]))
+        return 0
+    until = time.time() + args.seconds
+    with tempfile.TemporaryDirectory() as folder:
+
+        def start(i: int) -> subprocess.Popen[bytes]:
+            words = [STRATEGIES[i % len(STRATEGIES)], folder, str(until)]
+            return subprocess.Popen([sys.executable, __file__, "--work", *words])
+
+        processes = [start(i) for i in range(args.processes)]
+        while time.time() < until:
+            time.sleep(0.5)
+            for i, process in enumerate(processes):
+                if process.poll() == FAULT:
+                    processes[i] = start(i)
+        for process in processes:
+            process.terminate()
+            process.wait()
+        drawn = sum(int(path.read_text() or 0) for path in Path(folder).glob("*.drawn"))
+        failures = [path.read_text() for path in sorted(Path(folder).glob("*.failures"))]
+    if failures:
+        args.failures.write_text("".join(failures))
+    print(f"{drawn} kernels, {f'wrong ones are in {args.failures}' if failures else 'none wrong'}")
+    return int(bool(failures) or not drawn)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
