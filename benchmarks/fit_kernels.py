@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
+from geometries import of_suite
 from implicit_gemm import SUITES, problem
 from scipy.optimize import least_squares
 
@@ -147,8 +148,7 @@ def layer_problem(name: str, n: int) -> ConvProblem | None:
     suite, _, own = name.partition("/")
     if suite not in suites.names():
         return None
-    found = [r.problem for path in suites.find(suite) for r in load(path.read_text(), str(path), {"n": n})]
-    return next((p for p in found if p.name == own), None)
+    return next((p for p in of_suite(suite, n) if p.name == own), None)
 
 
 def _candidate(row: dict[str, Any]) -> Iterator[Row]:

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import records
 from at_hand import need_gpu
+from geometries import of_suite
 
-from convgen.bench import suites
 from convgen.bench.backend import TorchBackend
 from convgen.bench.measure import set_count, time_graph
-from convgen.frontend import load
-from convgen.ir.problem import ConvProblem
 from convgen.runtime import cuda
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import target_for
@@ -148,14 +145,6 @@ def times(move: Move, mover: Mover, backend: TorchBackend) -> dict[str, Any]:
     return found
 
 
-def layers(names: list[str], batches: list[int]) -> Iterator[tuple[str, ConvProblem]]:
-    for name in names:
-        for path in suites.find(name):
-            for n in batches:
-                for request in load(path.read_text(), str(path), {"n": n}):
-                    yield f"{name}/{request.problem.name}", request.problem
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", nargs="+", default=["depthwise", "mobilenet_v2", "convnext", "grouped"])
@@ -168,13 +157,15 @@ def main() -> None:
     empty = times(move_of(0, 0, backend), mover, backend)
     print(f"empty launch: {empty['alone_us']:.2f} us alone, {empty['chain_us']:.2f} behind one another", flush=True)
     rows = []
-    for name, problem in layers(args.suite, args.batch):
+    asked = [(suite, n) for suite in args.suite for n in args.batch]
+    for suite, n, problem in ((*one, problem) for one in asked for problem in of_suite(*one)):
+        name = f"{suite}/{problem.name}"
         written = problem.result.bytes
         read = problem.min_bytes - written
         found = times(move_of(read, written, backend), mover, backend)
         backend.release()
-        rows.append({"name": name, "n": problem.n, "read": read, "written": written} | found)
-        print(f"{name:32} n={problem.n:<3} {found['alone_us']:7.2f} alone {found['chain_us']:7.2f} chain", flush=True)
+        rows.append({"name": name, "n": n, "read": read, "written": written} | found)
+        print(f"{name:32} n={n:<3} {found['alone_us']:7.2f} alone {found['chain_us']:7.2f} chain", flush=True)
     if args.json:
         records.write(args.json, empty=empty, rows=rows)
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from convgen.bench.suites import find
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
 
@@ -21,14 +22,18 @@ FILTERS = (*((1, 1),) * 3, *((3, 3),) * 4, (5, 5), (1, 7), (7, 1))
 LEAST_GFLOP, MOST_GFLOP, MOST_BYTES = 0.05, 250, 1 << 30
 
 
+def of_suite(name: str, n: int) -> Iterator[ConvProblem]:
+    """Every convolution of a suite at a batch."""
+    for path in find(name):
+        for request in load(path.read_text(), str(path), {"n": n}):
+            yield request.problem
+
+
 def suites(batches: tuple[int, ...], names: tuple[str, ...] = (*NETWORKS, "strided")) -> Iterator[ConvProblem]:
     """The suites' layers whose rows TMA can load, at each batch."""
     for name in names:
-        path = ROOT / "specs" / f"{name}.conv"
         for n in batches:
-            for request in load(path.read_text(), str(path), {"n": n}):
-                if request.problem.c % 8 == 0 and request.problem.k % 8 == 0:
-                    yield request.problem
+            yield from (p for p in of_suite(name, n) if p.c % 8 == 0 and p.k % 8 == 0)
 
 
 def drawn(seed: int, count: int) -> list[tuple[str, str]]:

@@ -20,9 +20,10 @@ from typing import Any
 
 import records
 from at_hand import need_gpu
+from geometries import of_suite
 
-from convgen import driver, strategies
-from convgen.bench import baselines, suites
+from convgen import strategies
+from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Captured, Checker, buffer_sets, capture, launcher, time_in_turn
@@ -54,9 +55,7 @@ def in_planes(problem: ConvProblem) -> ConvProblem:
 
 
 def layers(suite: str, n: int) -> Iterator[ConvProblem]:
-    for path in suites.find(suite):
-        for one in driver.load(driver.Spec(*driver.read(path), defines={"n": n})):
-            yield in_planes(one.request.problem)
+    return map(in_planes, of_suite(suite, n))
 
 
 def jobs(problem: ConvProblem, count: int) -> Iterator[tuple[str, Job]]:

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated", "gpu")]
@@ -26,28 +27,26 @@ STRATEGIES = ("tma_im2col", "tma_patch")
 FAULT = 3
 
 
-def checker() -> Callable[[str, int], object]:
-    """What fails on a spec whose kernel is wrong."""
+def tools() -> tuple[Callable[[str, int], object], Mapping[str, Any]]:
+    """What fails on a spec whose kernel is wrong, and each strategy's problems: a few images for the emulator."""
     from convgen.runtime import cuda
     from convgen.runtime.errors import NoGpu
 
     try:
         cuda.driver()
     except NoGpu:
-        from tma_specs import check_emulated
+        from tma_specs import PROBLEMS, check_emulated
 
-        return check_emulated
+        return check_emulated, PROBLEMS
     import cupy
-    from test_tma import check
+    from test_tma import check, many_images
 
     def on_gpu(text: str, seed: int) -> None:
-        try:
-            check(text, seed)
-            cupy.cuda.runtime.deviceSynchronize()
-        finally:
-            cupy.get_default_memory_pool().free_all_blocks()
+        check(text, seed)
+        cupy.cuda.runtime.deviceSynchronize()
+        cupy.get_default_memory_pool().free_all_blocks()
 
-    return on_gpu
+    return on_gpu, {name: many_images(name) for name in STRATEGIES}
 
 
 def work(strategy: str, folder: Path, until: float) -> None:
@@ -56,13 +55,7 @@ def work(strategy: str, folder: Path, until: float) -> None:
     from hypothesis import strategies as st
     from tma_specs import EPILOGUES, SEEDS, serves, some_options, spec
 
-    check = checker()
-    if check.__module__ == "tma_specs":  # a few images are as many as an emulator takes
-        from tma_specs import PROBLEMS as problems
-    else:
-        from test_tma import many_images
-
-        problems = {name: many_images(name) for name in STRATEGIES}
+    check, problems = tools()
     name, drawn = folder / f"{strategy}-{os.getpid()}", 0
 
     @settings(

@@ -367,7 +367,7 @@ def source(plan: Plan) -> str:
         filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,
         load_filter=filter_element if on_tensor_cores else lowering.load(problem.w.dtype, filter_element, accumulate),
         load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
-        mma=f"mma_m16n8k%d_f32_{problem.x.dtype}_{problem.x.dtype}",
+        mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
         mentioned=mentioned,
         inside=inside,
         result=result,

@@ -66,16 +66,6 @@ class Layout:
         return None
 
     @property
-    def entries(self) -> int:
-        """Of a filter row in shared memory, as mma wants it: one for each input column."""
-        return 0
-
-    @property
-    def first_entry(self) -> int:
-        """That of the filter's first element."""
-        return 0
-
-    @property
     def result_channels(self) -> int:
         """Channels of a pixel among a band's results."""
         return self.config.slice

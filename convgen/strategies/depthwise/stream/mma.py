@@ -54,18 +54,22 @@ class Blocks:
     lines: int  # input rows under a block
     quads: int  # of input columns under it
 
+    @property
+    def rows(self) -> int:
+        """Output rows of the sets, from a block of the first on."""
+        return self.p * self.sets
 
-def widths(problem: ConvProblem) -> list[int]:
-    """Columns that a warp may make: whole blocks, and whole periods of a swizzle."""
-    _, q = block_shape(problem)
-    return [q * across for across in (2, 4, 8) if q * across >= PERIOD]
+
+def shapes(problem: ConvProblem) -> dict[int, int]:
+    """Columns that a warp may make (whole blocks, and whole periods of a swizzle), and the rows of a set of blocks."""
+    p, q = block_shape(problem)
+    return {q * across: p * COLUMNS // across for across in (2, 4, 8) if q * across >= PERIOD}
 
 
 def block_shape(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of a block: what takes the fewest mmas."""
     rows, columns = axes(problem)
-    shapes = [(PIXELS // q, q) for q in WIDTHS]
-    return min(shapes, key=lambda s: rows.inputs(s[0]) * -(-columns.inputs(s[1]) // QUAD))
+    return min(((PIXELS // q, q) for q in WIDTHS), key=lambda s: rows.inputs(s[0]) * -(-columns.inputs(s[1]) // QUAD))
 
 
 class Layout(Shared):
@@ -124,10 +128,12 @@ class Layout(Shared):
 
     @property
     def first_entry(self) -> int:
+        """That of the filter's first element, among those of a filter row in shared memory."""
         return (self.blocks.q - 1) * self.axes[1].stride
 
     @property
     def entries(self) -> int:
+        """Of a filter row in shared memory, one for each input column: the zeros around it, too."""
         return self.first_entry + QUAD * self.blocks.quads
 
     @property
@@ -151,7 +157,7 @@ class Layout(Shared):
         b, rows = self.blocks, self.axes[0]
         units = self.pitch // UNIT
         ways = 2 if self.axes[1].stride % 2 == 0 else 1 if self.swizzle else min(units & -units, 8)
-        loads = rows.inputs(b.p * b.sets) * (b.quads * (1 + 3 * ways) + 3)
+        loads = rows.inputs(b.rows) * (b.quads * (1 + 3 * ways) + 3)
         factors = b.lines * b.quads * (2 * WORDS + (0 if self.in_registers else 4))
         return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + b.sets * 80
 
@@ -172,10 +178,10 @@ def malformed(problem: ConvProblem, config: StreamConfig) -> Obstacles:
     found = Obstacles()
     if config.vector != CHANNELS:
         found.no(f"math mma goes with vector {CHANNELS}", option="vector")
-    p, q = block_shape(problem)
-    if config.q not in (wide := widths(problem)):
-        found.no(f"math mma makes {' or '.join(map(str, wide))} columns a warp, not {config.q}", option="tile.q")
-    elif config.p % (rows := p * COLUMNS * q // config.q):
+    legal = shapes(problem)
+    if config.q not in legal:
+        found.no(f"math mma makes {' or '.join(map(str, legal))} columns a warp, not {config.q}", option="tile.q")
+    elif config.p % (rows := legal[config.q]):
         found.no(f"with {config.q} columns a warp makes a multiple of {rows} rows", option="tile.p")
     return found
 
@@ -198,6 +204,7 @@ def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
 def tiles(problem: ConvProblem, vector: int) -> list[tuple[int, int]]:
     """Rows and columns of a warp, in one set of blocks to four."""
     columns = axes(problem)[1]
-    p, q = block_shape(problem)
-    found = [width for width in widths(problem) if width < columns.output + q] or widths(problem)[:1]
-    return [(sets * p * COLUMNS * q // width, width) for width in found for sets in (1, 2, 3, 4)]
+    _, q = block_shape(problem)
+    legal = shapes(problem)
+    found = [width for width in legal if width < columns.output + q] or list(legal)[:1]
+    return [(sets * legal[width], width) for width in found for sets in (1, 2, 3, 4)]
