@@ -26,8 +26,8 @@ from pathlib import Path
 
 import convgen
 from convgen.bench.results import commit
+from convgen.kernels import strategies
 from convgen.runtime.nvrtc import nvrtc_version
-from convgen.strategies import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = 7
@@ -62,7 +62,7 @@ def main() -> None:
             lambda _: _python("-c", "import convgen", folder=folder) - bare
         )
         figures["convgen --help"] = _median(lambda _: _python("-m", "convgen", "--help", folder=folder))
-        for strategy in MODULES:
+        for strategy in strategies.MODULES:
             spec = Path(folder) / f"{strategy}.conv"
             spec.write_text(SPEC.format(strategy=strategy, groups=128 if strategy == "depthwise" else 1))
             command = ["-m", "convgen", "compile", str(spec), "-o", f"{folder}/out"]

@@ -1,4 +1,4 @@
-"""Fits the cost models of `convgen/strategies/cost.py` to measurements, and says how well they choose.
+"""Fits the cost models of `convgen/kernels/parts/cost.py` to measurements, and says how well they choose.
 
     python benchmarks/fit_cost.py sweep1.sqlite sweep2.sqlite --out benchmarks/results/cost_fit_h200.json
 
@@ -27,18 +27,18 @@ from typing import Any
 import numpy
 from scipy.optimize import least_squares, minimize
 
-from convgen import strategies
 from convgen.bench.results import commit, geomean
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies, tma_im2col, tma_patch
+from convgen.kernels.parts import cost, prepare
+from convgen.kernels.tma_im2col.choice import demands
+from convgen.kernels.tma_im2col.config import TmaIm2colConfig
+from convgen.kernels.tma_im2col.tiles import as_read
+from convgen.kernels.tma_patch.choice import demands as patch_demands
+from convgen.kernels.tma_patch.config import TmaPatchConfig
+from convgen.kernels.tma_patch.geometry import geometry
 from convgen.planner import database
-from convgen.strategies import cost, prepare, tma_im2col, tma_patch
-from convgen.strategies.tma_im2col.choice import demands
-from convgen.strategies.tma_im2col.config import TmaIm2colConfig
-from convgen.strategies.tma_im2col.tiles import as_read
-from convgen.strategies.tma_patch.choice import demands as patch_demands
-from convgen.strategies.tma_patch.config import TmaPatchConfig
-from convgen.strategies.tma_patch.geometry import geometry
 from convgen.targets import TARGETS
 
 FOLDS = 5

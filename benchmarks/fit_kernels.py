@@ -3,7 +3,7 @@
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
         depthwise_{stream_sweep,tune}_h200.json bench_n{8,64}_h200.json unseen_h200.json
 
-The rates of `convgen/strategies/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
+The rates of `convgen/kernels/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
 chooses among the measured ones over the best of them.  *Unseen*: each layer, at all its batches, is judged by rates
 that were fitted to the others.  `--no-fit` judges the rates as they stand.
@@ -32,10 +32,10 @@ from convgen.bench import suites
 from convgen.bench.results import geomean
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import depthwise, implicit_gemm
-from convgen.strategies.depthwise import cost as depthwise_cost
-from convgen.strategies.depthwise.stream import StreamConfig
-from convgen.strategies.implicit_gemm import cost as implicit_gemm_cost
+from convgen.kernels import depthwise, implicit_gemm
+from convgen.kernels.depthwise import cost as depthwise_cost
+from convgen.kernels.depthwise.stream import StreamConfig
+from convgen.kernels.implicit_gemm import cost as implicit_gemm_cost
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

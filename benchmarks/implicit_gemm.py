@@ -21,16 +21,16 @@ from typing import Any
 import records
 from at_hand import need_gpu
 
-from convgen import strategies
 from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Job
 from convgen.bench.measure import Checker, buffer_sets, set_count, time_graph, time_kernel
 from convgen.ir.problem import SPATIAL, ConvProblem, Op, identifier
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.strategies.base import Options
 from convgen.targets import TARGETS
 
 #: What a full-size result may differ from cuDNN's by, in units of the result's rms: both round to fp16.

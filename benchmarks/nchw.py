@@ -22,7 +22,6 @@ import records
 from at_hand import need_gpu
 from geometries import of_suite
 
-from convgen import strategies
 from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
@@ -31,9 +30,10 @@ from convgen.bench.runner import alone
 from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
-from convgen.strategies.base import Options
 from convgen.targets import TARGETS
 
 STRATEGIES = ("tma_im2col", "tma_patch", "implicit_gemm")

@@ -26,13 +26,12 @@ from typing import Any
 from at_hand import need_gpu
 from geometries import random_problems, suites
 
-from convgen import strategies
 from convgen.bench.build import Builder, Failure, Job
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies, tma_im2col, tma_patch
+from convgen.kernels.base import Options
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
-from convgen.strategies import tma_im2col, tma_patch
-from convgen.strategies.base import Options
 from convgen.targets import TARGETS, Target
 from convgen.tune.worker import CandidateFailed, Worker
 

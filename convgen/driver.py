@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
+    from convgen.kernels.base import Obstacle
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.kernel import Kernel
-    from convgen.strategies.base import Obstacle
 
 #: Each pass and the record of a `Compilation` that it makes.
 PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan", "render": "source"}
@@ -171,8 +171,8 @@ class Compilation:
 
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
-        from convgen import strategies
         from convgen.explain import explain
+        from convgen.kernels import strategies
 
         try:
             plan = self.plan
@@ -204,7 +204,8 @@ class Compilation:
         ]
 
     def _who_serves(self, error: CannotServe) -> str:
-        from convgen import planner, strategies
+        from convgen import planner
+        from convgen.kernels import strategies
 
         if error.obstacles.keys() >= strategies.MODULES.keys():
             return ""
@@ -215,7 +216,8 @@ class Compilation:
 
 def load(spec: Spec) -> list[Compilation]:
     """Parse and check.  Raises SpecError, with every diagnostic, and UsageError."""
-    from convgen import frontend, strategies
+    from convgen import frontend
+    from convgen.kernels import strategies
 
     options = {name: s.options for name, s in strategies.load_all().items()}
     requests = frontend.load(spec.text, spec.path, spec.defines, strategies=options, targets=TARGETS)
@@ -243,7 +245,7 @@ def choose_all(spec: Spec) -> list[Compilation]:
 
 def render(plan: Plan) -> str:
     """The CUDA source of a plan."""
-    from convgen import strategies
+    from convgen.kernels import strategies
 
     return strategies.load(plan.strategy).render(plan)
 
@@ -291,7 +293,7 @@ def known_target(name: str) -> Target:
 
 def known_strategy(name: str) -> str:
     """A strategy's name, or auto.  Raises UsageError."""
-    from convgen import strategies
+    from convgen.kernels import strategies
 
     if name not in (known := ("auto", *strategies.MODULES)):
         raise UsageError(unknown("strategy", name, known))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from convgen.frontend.request import Request
-    from convgen.strategies.base import Options, Strategy
+    from convgen.kernels.base import Options, Strategy
 
 # --- facts ------------------------------------------------------------------------------------------
 

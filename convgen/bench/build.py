@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Options
 from convgen.runtime.artifacts import Artifact
-from convgen.strategies.base import Options
 from convgen.targets import Target
 
 MOST_WORKERS = 32
@@ -47,8 +47,9 @@ class Failure:
 
 def build(job: Job) -> Artifact | Failure:
     """Plan, render and compile one kernel."""
-    from convgen import planner, strategies
+    from convgen import planner
     from convgen.driver import render
+    from convgen.kernels import strategies
     from convgen.runtime import artifacts
 
     try:

@@ -22,12 +22,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen import driver, strategies
+from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
 from convgen.cli.files import check_place, write_all
 from convgen.cli.sources import add_sources, read_sources
 from convgen.ir.problem import Op
+from convgen.kernels import strategies
 
 if TYPE_CHECKING:
     from convgen.bench.results import Row, Run

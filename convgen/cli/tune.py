@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen import strategies
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
 from convgen.cli.files import check_place
 from convgen.cli.sources import add_sources, read_sources
 from convgen.driver import Compilation, UsageError
+from convgen.kernels import strategies
 
 if TYPE_CHECKING:
     from convgen.planner import Choice

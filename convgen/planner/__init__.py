@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from convgen import strategies
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.kernels.base import Obstacle, Options, Strategy
 from convgen.planner import database
-from convgen.strategies.base import Obstacle, Options, Strategy
 from convgen.targets import Target
 
 

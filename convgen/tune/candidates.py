@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from convgen import strategies
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.planner.database import canonical
-from convgen.strategies.base import Options
 from convgen.targets import Target
 
 #: A strategy's name and its options.

@@ -19,9 +19,9 @@ from convgen.ir import epilogue as ep
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies import depthwise
-from convgen.strategies.base import Options
-from convgen.strategies.depthwise import stream
+from convgen.kernels import depthwise
+from convgen.kernels.base import Options
+from convgen.kernels.depthwise import stream
 from convgen.targets import TARGETS
 
 STRATEGY, TARGET = depthwise.STRATEGY, TARGETS["sm_90a"]

@@ -10,9 +10,9 @@ from runs import check_plan
 from strategy_problems import PRODUCTS, direct_problems
 
 from convgen.ir.problem import Op
-from convgen.strategies import lowering
-from convgen.strategies.direct import PRODUCTS as DIRECT_PRODUCTS
-from convgen.strategies.direct import STRATEGY
+from convgen.kernels.direct import PRODUCTS as DIRECT_PRODUCTS
+from convgen.kernels.direct import STRATEGY
+from convgen.kernels.parts import lowering
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

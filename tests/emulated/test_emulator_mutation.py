@@ -20,7 +20,7 @@ from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.strategies.tma_im2col import STRATEGY
+from convgen.kernels.tma_im2col import STRATEGY
 from convgen.targets import TARGETS
 
 #: Until a mutant is noticed; few need more than the first.

@@ -20,13 +20,13 @@ from tma_specs import check_emulated
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import direct, im2col
-from convgen.strategies.base import Options
-from convgen.strategies.depthwise import patches, stream
-from convgen.strategies.implicit_gemm import gather, grouped, rows, rows_wgmma
-from convgen.strategies.tma_im2col.config import TmaIm2colConfig
-from convgen.strategies.tma_patch.config import TmaPatchConfig
-from convgen.strategies.tma_patch.geometry import geometry
+from convgen.kernels import direct, im2col
+from convgen.kernels.base import Options
+from convgen.kernels.depthwise import patches, stream
+from convgen.kernels.implicit_gemm import gather, grouped, rows, rows_wgmma
+from convgen.kernels.tma_im2col.config import TmaIm2colConfig
+from convgen.kernels.tma_patch.config import TmaPatchConfig
+from convgen.kernels.tma_patch.geometry import geometry
 
 ROOT = Path(__file__).parents[2]
 SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}

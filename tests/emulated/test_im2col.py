@@ -16,7 +16,7 @@ from strategy_problems import PRODUCTS, matrix_problems, with_types
 from convgen.ir import verify
 from convgen.ir.plan import Gemm, Launch
 from convgen.ir.problem import Op
-from convgen.strategies.im2col import LOWERED, MEBIBYTE, STRATEGY
+from convgen.kernels.im2col import LOWERED, MEBIBYTE, STRATEGY
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

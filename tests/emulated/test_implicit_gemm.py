@@ -16,9 +16,10 @@ from runs import emulated
 
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import depthwise, implicit_gemm, lowering
-from convgen.strategies.base import Strategy
-from convgen.strategies.implicit_gemm import lines
+from convgen.kernels import depthwise, implicit_gemm
+from convgen.kernels.base import Strategy
+from convgen.kernels.implicit_gemm import lines
+from convgen.kernels.parts import lowering
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

@@ -17,8 +17,8 @@ from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Plan, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies.base import Options
-from convgen.strategies.prepare import Copy, Prepared, Transpose, channels_last, transpose
+from convgen.kernels.base import Options
+from convgen.kernels.parts.prepare import Copy, Prepared, Transpose, channels_last, transpose
 from convgen.targets import TARGETS
 
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}

@@ -27,7 +27,7 @@ from tma_specs import (
 )
 
 from convgen.ir.problem import ConvProblem
-from convgen.strategies.base import Options
+from convgen.kernels.base import Options
 
 #: 468 pixels over 72 channels, to 40 channels: a TMA store; to 37: by threads, 2 bytes at a time.
 STORED_BY_TMA = make("fprop", 4, 72, 40, (13, 9), (3, 3), pad=1)

@@ -14,7 +14,7 @@ from problems import make
 from tma_specs import SEEDS, check_emulated, laid_out, patch_problems, serves, some_options, spec, typed
 
 from convgen.ir.problem import ConvProblem
-from convgen.strategies.base import Options
+from convgen.kernels.base import Options
 
 #: 3 images of 11 x 13 pixels, one block of input channels, and two with a tail.
 ONE_BLOCK = make("fprop", 3, 64, 72, (11, 13), (3, 3), pad=1)

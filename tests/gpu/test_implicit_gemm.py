@@ -16,7 +16,7 @@ from problems import make
 from convgen.driver import target_at_hand
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
-from convgen.strategies import depthwise, implicit_gemm
+from convgen.kernels import depthwise, implicit_gemm
 
 cupy = pytest.importorskip("cupy")
 FRESH = random.SystemRandom()

@@ -28,11 +28,11 @@ from tma_specs import (
     typed,
 )
 
-from convgen import strategies
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.runtime.kernel import Kernel
-from convgen.strategies.base import Options
 from convgen.targets import Target
 
 cupy = pytest.importorskip("cupy")

@@ -9,8 +9,8 @@ from problems import make
 from strategy_problems import direct_problems, meets_input, unused_names, with_types
 
 from convgen.ir.problem import Op
+from convgen.kernels.direct import STRATEGY
 from convgen.runtime.nvrtc import compile_source
-from convgen.strategies.direct import STRATEGY
 from convgen.targets import TARGETS
 
 

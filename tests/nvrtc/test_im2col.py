@@ -9,8 +9,8 @@ from problems import make
 from strategy_problems import matrix_problems, meets_input, unused_names
 
 from convgen.ir.problem import Op
+from convgen.kernels.im2col import STRATEGY
 from convgen.runtime.nvrtc import compile_source
-from convgen.strategies.im2col import STRATEGY
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

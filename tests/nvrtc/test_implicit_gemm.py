@@ -15,9 +15,9 @@ from strategy_problems import unused_names
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels import depthwise, implicit_gemm
+from convgen.kernels.base import Options, Strategy
 from convgen.runtime.nvrtc import compile_source
-from convgen.strategies import depthwise, implicit_gemm
-from convgen.strategies.base import Options, Strategy
 from convgen.targets import TARGETS, Target
 
 GEMM, DEPTHWISE = implicit_gemm.STRATEGY, depthwise.STRATEGY

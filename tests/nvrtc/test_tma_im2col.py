@@ -22,8 +22,8 @@ from tma_specs import (  # fmt: skip
 )
 
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Options
 from convgen.runtime.nvrtc import Resources, compile_source
-from convgen.strategies.base import Options
 
 
 def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Resources:

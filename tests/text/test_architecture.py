@@ -36,8 +36,8 @@ def rows() -> list[Row]:
 
 
 def row_of(module: Path) -> int:
-    (index,) = [i for i, row in enumerate(rows()) if row.holds(module)]
-    return index
+    """The row that says most of a module: a room's own goes before its house's."""
+    return max((i for i, row in enumerate(rows()) if row.holds(module)), key=lambda i: len(rows()[i].path))
 
 
 def imports(module: Path) -> Iterator[tuple[str, int]]:
@@ -68,7 +68,7 @@ def file_of(name: str) -> Path | None:
     return None
 
 
-def test_every_module_has_one_row_and_every_row_something():
+def test_every_module_has_a_row_and_every_row_something():
     for module in MODULES:
         row_of(module)
     for row in rows():

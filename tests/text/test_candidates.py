@@ -7,8 +7,9 @@ from gemm_problems import PLANES, laid_out
 from gpu_runs import spec_text
 from problems import make
 
-from convgen import frontend, strategies
+from convgen import frontend
 from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

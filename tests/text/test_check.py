@@ -12,8 +12,8 @@ from convgen import frontend
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.frontend.names import ARGUMENTS
 from convgen.ir.problem import SPATIAL
+from convgen.kernels.base import Option
 from convgen.runtime.kernel import Kernel
-from convgen.strategies.base import Option
 
 BIG = 2**31 - 1
 

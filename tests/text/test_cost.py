@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from problems import make
 from tma_specs import PROBLEMS, TARGET, laid_out, serves, some_options
 
-from convgen import strategies
 from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.kernels.depthwise import stream
+from convgen.kernels.depthwise.stream.layout import StreamConfig
+from convgen.kernels.parts import cost
 from convgen.planner import choose, untuned
-from convgen.strategies import cost
-from convgen.strategies.base import Options
-from convgen.strategies.depthwise import stream
-from convgen.strategies.depthwise.stream.layout import StreamConfig
 
 BOTH = ("tma_im2col", "tma_patch")
 #: Of an H200 (NVIDIA's data sheet): dense f16 operations, and bytes of device memory, a microsecond.

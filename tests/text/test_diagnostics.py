@@ -26,7 +26,7 @@ from convgen.diagnostics import (
     format_text,
     listing,
 )
-from convgen.strategies.base import Option
+from convgen.kernels.base import Option
 
 FOLDER = Path(__file__).parent / "diagnostics"
 SPECS = sorted(FOLDER.glob("*.conv"))

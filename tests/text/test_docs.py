@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from convgen import driver, strategies
+from convgen import driver
 from convgen.cli import COMMANDS
 from convgen.cli.arguments import Parser
 from convgen.diagnostics import CODES, SpecError
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
-from convgen.strategies.base import Option
+from convgen.kernels import strategies
+from convgen.kernels.base import Option
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

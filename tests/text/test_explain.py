@@ -17,7 +17,7 @@ from convgen.explain import explain, formulas
 from convgen.ir import epilogue as ep
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
-from convgen.strategies.base import Obstacle
+from convgen.kernels.base import Obstacle
 from convgen.targets import TARGETS
 
 

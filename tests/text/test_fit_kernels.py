@@ -17,8 +17,8 @@ import fit_kernels
 
 from convgen.bench.results import geomean
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.depthwise import STRATEGY as DEPTHWISE
 from convgen.planner import untuned
-from convgen.strategies.depthwise import STRATEGY as DEPTHWISE
 
 FILES = (
     "implicit_gemm_sweep",

@@ -17,7 +17,7 @@ from tma_specs import compilation, im2col_problems, laid_out, spec, typed
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies import fragments
+from convgen.kernels.parts import fragments
 
 LAYER = make("fprop", 2, 64, 64, (14, 14), (3, 3), pad=1)
 ODD = make("fprop", 2, 64, 63, (14, 14), (3, 3), pad=1)

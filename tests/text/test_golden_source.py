@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from small_goldens import GEOMETRIES
 
-from convgen import driver, strategies
+from convgen import driver
 from convgen.explain import explain
+from convgen.kernels import strategies
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "generated"

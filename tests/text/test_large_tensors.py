@@ -9,11 +9,11 @@ import pytest
 from gemm_problems import laid_out
 from problems import make
 
-from convgen import strategies
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.strategies.base import Options
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

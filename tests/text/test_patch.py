@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 
-from convgen.strategies.tma_patch.patch import ALIGNMENT, Patch, folded, patch, windows
+from convgen.kernels.tma_patch.patch import ALIGNMENT, Patch, folded, patch, windows
 
 SPAN = 32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from convgen import strategies
+from convgen.kernels import strategies
 from convgen.planner import choose, database
 from convgen.planner.database import Measurement, Status
 from convgen.targets import TARGETS

@@ -27,13 +27,13 @@ from tma_specs import (
     typed,
 )
 
-from convgen import strategies
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.emulator import tensor_map
 from convgen.ir.plan import Launch, Plan, TensorMap
 from convgen.ir.problem import ConvProblem
-from convgen.strategies.base import Options
-from convgen.strategies.prepare import bundles
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.kernels.parts.prepare import bundles
 
 BOTH = ("tma_im2col", "tma_patch")
 

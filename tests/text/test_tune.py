@@ -21,14 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Refusing, Served
 
-from convgen import cli, strategies
+from convgen import cli
 from convgen.bench.build import Failure, Job
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies
+from convgen.kernels.base import Obstacle
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
-from convgen.strategies.base import Obstacle
 from convgen.targets import TARGETS
 from convgen.tune.candidates import candidates, stated
 from convgen.tune.search import Search, Task, prepare

@@ -13,14 +13,15 @@ from problems import make
 from strategy_problems import epilogues
 
 import convgen
-from convgen import driver, strategies
+from convgen import driver
 from convgen.ir import verify
 from convgen.ir.epilogue import Epilogue
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.kernels.parts.lowering import used_body, used_operands
 from convgen.runtime.kernel import Kernel
-from convgen.strategies.base import Options
-from convgen.strategies.lowering import used_body, used_operands
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

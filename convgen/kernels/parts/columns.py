@@ -1,0 +1,329 @@
+"""The kernels round a lowered matrix: im2col, col2im as a gather and as a scatter, and finish.
+
+Without a loop over the matrix, after H. Zhang, "A Simple and Efficient Implementation of im2col in
+Convolution Neural Networks" (2017), Algorithms 1 and 2: a thread finds its element's coordinates from
+its index by divisions and modulos.  The order of the lowered tensor's dims is free, so that both the
+C*R*S x P*Q form of that paper and the N*P*Q x C*R*S form are served.
+
+A lowered tensor of a grouped convolution may have the dims g and c_in_group instead of c.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sympy import Expr, Integer
+
+from convgen.ir.integer import floordiv, mod
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.elementwise import (
+    Kernel,
+    Nest,
+    Pointer,
+    all_zero,
+    element,
+    epilogue_formulas,
+    flat_formula,
+    live_dims,
+    operand_pointers,
+    window_formulas,
+)
+from convgen.kernels.parts.lowering import (
+    ACCUMULATORS,
+    Condition,
+    Scope,
+    all_hold,
+    any_fails,
+    coordinates,
+    drop_unused,
+    epilogue,
+    index_type,
+    load,
+    offset,
+    operand_offsets,
+    window,
+)
+
+
+def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
+    """Fill problem.lowered from x.  A sliced kernel fills a run of rows."""
+    x, lowered = problem.x, _lowered(problem)
+    scope = Scope(index_type(problem, (lowered.size,)))
+    at = _matrix_coordinates(scope, problem, lowered, sliced)
+    where, tests = _forward_window(scope, problem, at)
+    at |= where
+    source = f"x[{offset(scope, x, at)}]"
+    lines, value = scope.take(), source
+    if tests:
+        lines += ["// elsewhere is padding, which counts as zero", f"const bool inside = {all_hold(tests)};"]
+        value = f"inside ? {source} : {lowered.element.c_type}(0)"
+    pointers = (Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True))
+    units, per_unit = _units(lowered, _head(lowered) if sliced else 0)
+    return Kernel(
+        "im2col.cu.j2",
+        entry,
+        (
+            f"im2col: {_lowered_element(lowered)} = {element('x', x.dims)}, where",
+            *_matrix_formulas(lowered),
+            *window_formulas(problem),
+            "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
+        ),
+        pointers,
+        scope.index,
+        units,
+        per_unit,
+        "row" if sliced else "",
+        {"lines": drop_unused(lines, value), "value": value},
+    )
+
+
+def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
+    """Sum for every element of x the elements of the lowered tensor that stem from it.
+
+    Sums in a fixed order, so it is deterministic.  A sliced kernel makes a run of images, and finds their
+    part of the lowered tensor at its start.
+    """
+    x, lowered = problem.x, _lowered(problem)
+    scope = Scope(index_type(problem, (lowered.size,)))
+    dims, extents = _image_order(x) if sliced else (x.dims, x.extents)
+    at = all_zero(problem) | _thread_coordinates(scope, dims, extents, 1, "image" if sliced else "", sliced)
+    if "g" in lowered.dims:
+        at["g"] = scope.let("g", floordiv(at["c"], Integer(problem.c_per_group)))
+        at["c_in_group"] = scope.let("c_in_group", mod(at["c"], Integer(problem.c_per_group)))
+    target = offset(scope, x, at) if sliced else "index"
+    nest = Nest(scope.take())
+    source_at = at | {"n": at.get("image", at["n"])}
+    for f, o in zip(problem.spatial.filter, problem.spatial.output, strict=True):
+        source_at[f] = nest.loop(scope, f, problem.extent(f))
+        source_at[o], tests = window(scope, problem, "lowered", o, source_at)
+        nest.add(scope.take())
+        nest.only_where(tests)
+    addend = load(lowered.dtype, f"lowered[{offset(scope, lowered, source_at)}]", problem.accumulate)
+    lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at))
+    nest.drop_unused("\n".join([addend, *lines, target]))
+    pointers = (
+        Pointer("lowered", lowered.dtype, buffer),
+        *operand_pointers(problem),
+        Pointer("x", x.dtype, "x", written=True),
+    )
+    units, per_unit = _units(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
+    return Kernel(
+        "col2im_gather.cu.j2",
+        entry,
+        (
+            f"col2im: {element('x', x.dims)} = sum over {', '.join(problem.spatial.filter)} "
+            f"of {_lowered_element(lowered)}, where",
+            *_matrix_formulas(lowered),
+            *window_formulas(problem),
+            "as far as the division leaves no rest and the window lies within the output.",
+            *epilogue_formulas(problem),
+            "One thread an element of x, which gathers in a fixed order: no atomics, the same bits every time.",
+        ),
+        pointers,
+        scope.index,
+        units,
+        per_unit,
+        "image" if sliced else "",
+        {
+            "nest": nest,
+            "accumulator": ACCUMULATORS[problem.accumulate],
+            "addend": addend,
+            "lines": lines,
+            "target": f"x[{target}]",
+            "value": value,
+        },
+    )
+
+
+def scatter_sums(problem: ConvProblem) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Dims and extents of the float sums that a scatter makes: x's, images outermost."""
+    return _image_order(problem.x)
+
+
+def col2im_scatter(
+    problem: ConvProblem, entry: str, buffer: str = "lowered", sums: str = "x", sliced: bool = False
+) -> Kernel:
+    """Add every element of the lowered tensor, atomically, to the element of x that it stems from.
+
+    Adds into buffer `sums`: x itself, or floats over `scatter_sums`, zero beforehand.  A sliced kernel
+    takes a run of images, whose part of the lowered tensor, and of sums that are not x, is at the start.
+    """
+    x, lowered = problem.x, _lowered(problem)
+    into_x = sums == "x"
+    scope = Scope(index_type(problem, (lowered.size,)))
+    if sliced:
+        dims, head, unit = lowered.dims, 1, "image"
+        at = all_zero(problem) | _thread_coordinates(scope, dims, lowered.extents, head, unit, sliced)
+        at |= _channel(scope, problem, at)
+    else:
+        at = _matrix_coordinates(scope, problem, lowered, sliced)
+    where, tests = _forward_window(scope, problem, at)
+    at |= where
+    if into_x:
+        target = f"x[{offset(scope, x, at)}]"
+    else:
+        dims, extents = scatter_sums(problem)
+        target_at = at | {"n": at.get("image", at["n"])}
+        target = f"sums[{offset(scope, Tensor('sums', 'workspace', 'f32', dims, extents), target_at)}]"
+    value = load(lowered.dtype, "lowered[index]", "f32")
+    lines = scope.take()
+    outside = any_fails(tests)
+    pointers = (
+        Pointer("lowered", lowered.dtype, buffer),
+        Pointer("x" if into_x else "sums", "f32", sums, written=True),
+    )
+    units, per_unit = _units(lowered, 1 if sliced else 0)
+    return Kernel(
+        "col2im_scatter.cu.j2",
+        entry,
+        (
+            f"col2im: adds {_lowered_element(lowered)} to {element('x' if into_x else 'sums', x.dims)}, where",
+            *_matrix_formulas(lowered),
+            *window_formulas(replace(problem, op=Op.IM2COL)),
+            "One thread an element of the lowered matrix.  Additions come in any order: the last bits may vary.",
+        ),
+        pointers,
+        scope.index,
+        units,
+        per_unit,
+        "image" if sliced else "",
+        {
+            "lines": drop_unused(lines, f"{outside}\n{target}"),
+            "outside": outside,
+            "target": target,
+            "value": value,
+        },
+        places=into_x,
+    )
+
+
+def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: str = "", head: int = 0) -> Kernel:
+    """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace.
+
+    With a unit the kernel is sliced: it takes a run of the first `head` dims of the sums, found at the
+    start of the buffer.
+    """
+    result = problem.result
+    accumulate = "s32" if sums.dtype == "s32" else "f32"
+    scope = Scope(index_type(problem, (sums.size,)))
+    at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
+    in_order = not unit and live_dims(sums) == live_dims(result)
+    target = "index" if in_order else offset(scope, result, at)
+    lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at), accumulate)
+    pointers = (
+        Pointer("sums", sums.dtype, buffer),
+        *operand_pointers(problem),
+        Pointer(result.role, result.dtype, result.role, written=True),
+    )
+    units, per_unit = _units(sums, head)
+    return Kernel(
+        "finish.cu.j2",
+        entry,
+        (
+            f"finish: from {problem.op}'s sums over {' '.join(sums.dims)} to {element(result.role, result.dims)}",
+            *epilogue_formulas(problem),
+        ),
+        pointers,
+        scope.index,
+        units,
+        per_unit,
+        unit,
+        {
+            "coordinates": drop_unused(scope.take(), "\n".join([*lines, value, target])),
+            "accumulator": ACCUMULATORS[accumulate],
+            "lines": lines,
+            "target": f"{result.role}[{target}]",
+            "value": value,
+        },
+    )
+
+
+# ---- coordinates -------------------------------------------------------------------------------
+
+
+def _lowered(problem: ConvProblem) -> Tensor:
+    assert problem.lowered is not None, "im2col and col2im have a lowered tensor"
+    return problem.lowered
+
+
+def _image_order(x: Tensor) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """x's dims and extents with images outermost."""
+    dims = ("n", *(d for d in x.dims if d != "n"))
+    return dims, tuple(x.extent(d) for d in dims)
+
+
+def _head(lowered: Tensor) -> int:
+    """Number of dims that make the rows of a lowered matrix; 0 where it has not both rows and columns."""
+    rows = lowered.axes[0] if lowered.axes and len(lowered.axes) == 2 else 0
+    return rows if rows < len(lowered.dims) else 0
+
+
+def _units(tensor: Tensor, head: int) -> tuple[int, int]:
+    """Number of units, and elements in each, where the first `head` dims count units."""
+    return math.prod(tensor.extents[:head]), math.prod(tensor.extents[head:])
+
+
+def _thread_coordinates(
+    scope: Scope, dims: Sequence[str], extents: Sequence[int], head: int, unit: str, sliced: bool
+) -> dict[str, Expr]:
+    """Name the coordinates of a thread's element.
+
+    With a unit, its index splits into that of the unit (over the first `head` dims) and of the element
+    within it.  The unit `image` keeps its place in the slice as the coordinate "image".
+    """
+    index = scope.declare("index", math.prod(extents))
+    if not unit:
+        return coordinates(scope, index, dims, extents)
+    units, per_unit = math.prod(extents[:head]), math.prod(extents[head:])
+    place, rest = floordiv(index, Integer(per_unit)), mod(index, Integer(per_unit))
+    first: Expr = scope.declare(f"first_{unit}", units) if sliced else Integer(0)
+    at: dict[str, Expr] = {}
+    if unit == "image":
+        at["image"] = scope.let("image", place, units)
+        at["n"] = scope.let("n", first + at["image"], units)
+    else:
+        at |= coordinates(scope, scope.let(unit, first + place, units), dims[:head], extents[:head])
+    if len(dims) > head + 1:
+        rest = scope.let("column", rest, per_unit) if unit == "row" else scope.let("element", rest, per_unit)
+    return at | coordinates(scope, rest, dims[head:], extents[head:])
+
+
+def _matrix_coordinates(scope: Scope, problem: ConvProblem, lowered: Tensor, sliced: bool) -> dict[str, Expr]:
+    """Coordinates of an element of the lowered tensor, by row and column where it is a matrix."""
+    head = _head(lowered)
+    at = all_zero(problem)
+    at |= _thread_coordinates(scope, lowered.dims, lowered.extents, head, "row" if head else "", sliced)
+    return at | _channel(scope, problem, at)
+
+
+def _channel(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> dict[str, Expr]:
+    """The channel of a group and a channel within it, where the lowered tensor has those."""
+    if "g" not in at:
+        return {}
+    return {"c": scope.let("c", at["g"] * problem.c_per_group + at.get("c_in_group", Integer(0)), problem.c)}
+
+
+def _forward_window(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> tuple[dict[str, Expr], list[Condition]]:
+    """Name x's coordinates under the window; the conditions for being inside of x."""
+    where, tests = {}, []
+    for i in problem.spatial.input:
+        where[i], more = window(scope, problem, "x", i, at)
+        tests += more
+    return where, tests
+
+
+# ---- comments ----------------------------------------------------------------------------------
+
+
+def _lowered_element(lowered: Tensor) -> str:
+    return "lowered[row, column]" if _head(lowered) else element("lowered", lowered.dims)
+
+
+def _matrix_formulas(lowered: Tensor) -> list[str]:
+    head = _head(lowered)
+    if not head:
+        return []
+    return [f"  row = {flat_formula(lowered.dims[:head])}", f"  column = {flat_formula(lowered.dims[head:])}"]

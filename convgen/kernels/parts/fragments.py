@@ -1,0 +1,170 @@
+"""Epilogues and stores of kernels whose threads hold accumulators in registers.
+
+wgmma leaves two neighbouring columns of the tile in a thread.  Where columns are output channels, the
+generated `epilogue` function takes such a pair; where they are pixels, one element at a time.  Operands
+that depend on the channel alone are loaded ahead, while the tensor cores work, and handed over by value;
+the others are loaded at the element's coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.epilogue import c_epilogue
+from convgen.ir import integer
+from convgen.ir.index_map import IndexMap, decompose, derive, variable
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.lowering import ACCESS, CONVERSIONS, SHARED_LOADS, has_epilogue, used_body, used_operands
+
+#: Functions that load two neighbours at once.
+PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
+
+
+@dataclass(frozen=True)
+class ChannelOperand:
+    """An operand with a value for each output channel: the array that keeps a thread's values, and C text
+    of the load of a pair from channel {n} on into {pair}."""
+
+    name: str
+    array: str
+    value: str
+    element: str  # conversion of one element {0}
+    load: str
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Finished text of an `epilogue` function: the channels' values that it takes, the pointers (C type,
+    name) of what it loads itself, its statements, the formulas.  `value` is what a function of one
+    element returns."""
+
+    channels: tuple[ChannelOperand, ...]
+    pointers: tuple[tuple[str, str], ...]
+    loads: tuple[str, ...]
+    body: tuple[str, ...]
+    value: str
+    formula: tuple[str, ...]
+
+
+def of_pairs(problem: ConvProblem) -> Epilogue | None:
+    """For two neighbouring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue."""
+    if not has_epilogue(problem):
+        return None
+    maps = output_map(problem)
+    loads, values = [], {}
+    for t in _loaded_at_coordinates(problem):
+        name, offset = f"value_{t.name}", _offset(maps, t.name)
+        convert = CONVERSIONS[t.dtype].to_float
+        if "k" not in t.dims:
+            loads.append(f"const float {name} = {convert.format(f'operand_{t.name}[{offset}]')};")
+            values[t.name] = name
+            continue
+        values[t.name] = f"{name}[i]"
+        if t.dims[-1] == "k" and _loads_pairs(t):
+            loads += [f"float {name}[2];", f"{PAIR_LOADS[t.dtype]}(operand_{t.name} + ({offset}), {name});"]
+            continue
+        second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
+        pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, c_expr(second, maps.ranges))]
+        if problem.k % 2:  # the last channel has no neighbour
+            pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
+        start = f"const float {name}[2] = {{"
+        loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
+    return _epilogue(problem, "v[i]", values, loads, "[i]")
+
+
+def of_elements(problem: ConvProblem) -> Epilogue | None:
+    """For one element `v` at the output coordinates (n, p, q, k); None where there is no epilogue."""
+    if not has_epilogue(problem):
+        return None
+    at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]
+    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}))
+
+
+def of_gemm_elements(problem: ConvProblem) -> Epilogue | None:
+    """The same at pixel gemm_m and channel gemm_n."""
+    return _of_elements(problem, output_map(problem)) if has_epilogue(problem) else None
+
+
+def _of_elements(problem: ConvProblem, maps: IndexMap) -> Epilogue:
+    loads, values = [], {}
+    for t in _loaded_at_coordinates(problem):
+        element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
+        loads.append(f"const float value_{t.name} = {element};")
+        values[t.name] = f"value_{t.name}"
+    return _epilogue(problem, "v", values, loads, "")
+
+
+def _epilogue(problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str) -> Epilogue:
+    channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if t.dims == ("k",))
+    known = dict(values) | {c.name: c.value + index for c in channels}
+    *locals_, last = used_body(problem)
+    body = []
+    for a in locals_:
+        body.append(f"const float local_{a.name} = {c_epilogue(a.value, acc, known)};")
+        known[a.name] = f"local_{a.name}"
+    pointers = tuple((f"const {t.element.c_type}*", f"operand_{t.name}") for t in _loaded_at_coordinates(problem))
+    formula = tuple(str(a) for a in used_body(problem))
+    return Epilogue(channels, pointers, tuple(loads), tuple(body), c_epilogue(last.value, acc, known), formula)
+
+
+def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
+    if _loads_pairs(t):
+        load = f"{PAIR_LOADS[t.dtype]}(operand_{t.name} + {{n}}, {{pair}});"
+    else:
+        convert = CONVERSIONS[t.dtype].to_float
+        first = convert.format(f"operand_{t.name}[{{n}}]")
+        second = convert.format(f"operand_{t.name}[min({{n}} + 1, {problem.k - 1})]")
+        load = f"{{pair}}[0] = {first}, {{pair}}[1] = {second};"
+    return ChannelOperand(t.name, f"channel_{t.name}", f"value_{t.name}", CONVERSIONS[t.dtype].to_float, load)
+
+
+def _loads_pairs(t: Tensor) -> bool:
+    """Whether two neighbouring channels are one aligned load."""
+    return t.dtype in PAIR_LOADS and t.extent("k") % 2 == 0
+
+
+def _loaded_at_coordinates(problem: ConvProblem) -> tuple[Tensor, ...]:
+    return tuple(t for t in used_operands(problem) if t.dims != ("k",))
+
+
+def last_pair(problem: ConvProblem) -> int:
+    """The last channel at which a pair of channels may be loaded."""
+    return problem.k - 2 if problem.k % 2 == 0 else problem.k - 1
+
+
+# ---- the output over gemm_m and gemm_n ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store of one element of y: C text of its offset at (gemm_m, gemm_n), and its conversion of {0}."""
+
+    offset: str
+    convert: str
+
+
+def output_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over gemm_m (pixels) and gemm_n (channels)."""
+    sp = problem.spatial
+    m, n = variable("gemm_m", problem.output_pixels), variable("gemm_n", problem.k)
+    loop = decompose(m.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d))) | {"k": n.symbol}
+    return derive(problem, (m, n), loop)
+
+
+def copied(vector: int, offset: str) -> str:
+    """C text: so many elements of 2 bytes at once from `place` in shared memory to y."""
+    target = f"y[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>(y + {offset})"
+    return f"{target} = {SHARED_LOADS[2 * vector]}(place);"
+
+
+def store(problem: ConvProblem) -> Store:
+    return Store(_offset(output_map(problem), "y"), CONVERSIONS[problem.y.dtype].from_float)
+
+
+def _offset(maps: IndexMap, name: str) -> str:
+    return c_expr(maps.offset(name), maps.ranges)

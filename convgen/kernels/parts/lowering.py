@@ -1,0 +1,301 @@
+"""What kernels that touch memory element by element share: element types, named integers, epilogues.
+
+Everything here makes C text from records; the templates put it in place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer, Symbol
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.epilogue import c_epilogue
+from convgen.ir import integer
+from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
+from convgen.ir.index_map import Access, decompose, derive
+from convgen.ir.integer import symbol
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.kernels.base import Obstacle
+from convgen.targets import Target
+
+# ---- element types -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """C text of an element type's conversions, {0} being what is converted.  `to_int` is empty where the
+    type has no integer value.  Conversions to integers saturate, and round to nearest even."""
+
+    to_float: str
+    from_float: str
+    to_int: str
+    from_int: str
+
+
+CONVERSIONS: dict[str, Conversion] = {
+    "f16": Conversion("cvt_f32_f16({0})", "cvt_f16_f32({0})", "", "cvt_f16_f32(float({0}))"),
+    "bf16": Conversion("cvt_f32_bf16({0})", "cvt_bf16_f32({0})", "", "cvt_bf16_f32(float({0}))"),
+    "f32": Conversion("{0}", "{0}", "", "float({0})"),
+    "e4m3": Conversion("cvt_f32_e4m3({0})", "cvt_e4m3_f32({0})", "", "cvt_e4m3_f32(float({0}))"),
+    "e5m2": Conversion("cvt_f32_e5m2({0})", "cvt_e5m2_f32({0})", "", "cvt_e5m2_f32(float({0}))"),
+    "s8": Conversion("float({0})", "cvt_s8_f32({0})", "int({0})", "cvt_s8_f32(float({0}))"),
+    "s32": Conversion("float({0})", "int(rintf({0}))", "{0}", "{0}"),
+}
+#: Functions that round two floats and pack them in a word.
+PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
+FP8 = frozenset({"e4m3", "e5m2"})
+#: C type of an access of so many bytes, and the function that loads them from shared memory.
+ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
+SHARED_LOADS = {2: "ld_shared_u16", 4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    c_type: str
+    zero: str
+
+
+ACCUMULATORS: dict[str, Accumulator] = {"f32": Accumulator("float", "0.0f"), "s32": Accumulator("int", "0")}
+
+
+def load(dtype: str, element: str, accumulate: str) -> str:
+    """C text of a stored element as the accumulator's type."""
+    row = CONVERSIONS[dtype]
+    return (row.to_int if accumulate == "s32" else row.to_float).format(element)
+
+
+def store(dtype: str, value: str, accumulate: str) -> str:
+    """C text of a value of the accumulator's type as a stored element."""
+    row = CONVERSIONS[dtype]
+    return (row.from_int if accumulate == "s32" else row.from_float).format(value)
+
+
+def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
+    """Element types that the target does not convert; im2col moves elements as they are."""
+    if "fp8_convert" in target.features or problem.op is Op.IM2COL:
+        return []
+    names: dict[str, list[str]] = {}
+    for t in (*problem.reads, problem.result, *problem.operands):
+        if t.dtype in FP8:
+            names.setdefault(t.dtype, []).append(t.name)
+    return [
+        Obstacle(f"target {target} does not convert {dtype} ({', '.join(found)})", "sm_89 and later do")
+        for dtype, found in names.items()
+    ]
+
+
+# ---- integers ----------------------------------------------------------------------------------
+
+INT_LIMIT = 2**31
+#: More threads than a block has: the last block counts past the end.
+LAST_BLOCK = 1024
+#: x's dims d, h, w under names that the tensors x, w, y do not have.
+INPUT_NAMES = {"d": "in_d", "h": "in_h", "w": "in_w"}
+
+
+def coordinate_name(dim: str) -> str:
+    return INPUT_NAMES.get(dim, dim)
+
+
+def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
+    """C type of a kernel's indices: 64 bits where a tensor, a padded extent or one of `counts` needs them."""
+    padded = (e + lo + hi for e, lo, hi in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True))
+    tensors = (t.size for t in (*problem.reads, problem.result, *problem.operands))
+    return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
+
+
+def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
+    """C text of a sum of named ints, each times a number, of the type `index`."""
+    cast = "" if index == "int" else f"({index})"
+    return " + ".join(name if step == 1 else f"{cast}{name} * {step}" for name, step in terms if step) or "0"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on named integers, both ways round."""
+
+    holds: str
+    fails: str
+
+
+def all_hold(tests: Sequence[Condition]) -> str:
+    return " && ".join(t.holds for t in tests)
+
+
+def any_fails(tests: Sequence[Condition]) -> str:
+    return " || ".join(t.fails for t in tests)
+
+
+@dataclass
+class Scope:
+    """The named integers of a kernel and their ranges, while its text is made.
+
+    `let` names an expression and keeps the line that defines it until `take`.
+    """
+
+    index: str  # C type of an index
+    ranges: dict[Symbol, tuple[int, int]] = field(default_factory=dict)
+    _lines: list[str] = field(default_factory=list)
+
+    def declare(self, name: str, extent: int) -> Expr:
+        """A loop counter or parameter in [0, extent): its symbol; 0 where it can be nothing else."""
+        if extent == 1:
+            return Integer(0)
+        self.ranges[symbol(name)] = (0, extent - 1)
+        return symbol(name)
+
+    def let(self, name: str, value: Expr, extent: int | None = None, comment: str = "") -> Expr:
+        """Name a value; a constant needs no name.  `extent` narrows its range to [0, extent)."""
+        value = integer.simplify(value, self.ranges)
+        if isinstance(value, Integer):
+            return value
+        bounds = integer.bounds(value, self.ranges)
+        self.ranges[symbol(name)] = bounds if extent is None else (0, extent - 1)
+        self.line(f"const {self.index} {name} = {self.text(value)};", comment)
+        return symbol(name)
+
+    def line(self, text: str, comment: str = "") -> None:
+        self._lines.append(f"{text}  // {comment}" if comment else text)
+
+    def take(self) -> list[str]:
+        """The lines since the last call."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def text(self, value: Expr) -> str:
+        """C text of a value, simplified."""
+        return c_expr(integer.simplify(value, self.ranges), self.ranges, self.index)
+
+    def bound_tests(self, value: Expr, low: int, high: int) -> list[Condition]:
+        """Conditions for low <= value < high: those that can fail."""
+        least, most = integer.bounds(value, self.ranges)
+        text = self.text(value)
+        tests = []
+        if least < low:
+            tests.append(Condition(f"{text} >= {low}", f"{text} < {low}"))
+        if most >= high:
+            tests.append(Condition(f"{text} < {high}", f"{text} >= {high}"))
+        return tests
+
+
+def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int]) -> dict[str, Expr]:
+    """Name each coordinate of a flat index over dims, outermost first."""
+    extent = dict(zip(dims, extents, strict=True))
+    return {
+        dim: scope.let(coordinate_name(dim), value, extent[dim])
+        for dim, value in decompose(index, dims, lambda d: Integer(extent[d])).items()
+    }
+
+
+def window(
+    scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[str, Expr]
+) -> tuple[Expr, list[Condition]]:
+    """Name the coordinate that the window gives for one dim of a tensor: of x (the window is placed
+    forward, from an output pixel) or of y or the lowered tensor (backward, from an input pixel).
+
+    `at` holds the other coordinates.  The tests say under which conditions there is an element.
+    """
+    sp = problem.spatial
+    found = sp.input if dim in sp.input else sp.output
+    index_map = derive(problem, (), {d: e for d, e in at.items() if d not in found})
+    access, value, tests = index_map.accesses[role], index_map.loop[dim], []
+    for row in access.divisible:
+        stride = int(row.divisor)
+        if row.dim != dim or integer.simplify(integer.mod(row.value, row.divisor), scope.ranges) == 0:
+            continue
+        start = scope.let(f"start_{dim}", row.value)
+        low, high = integer.bounds(start, scope.ranges)
+        if low < 0:
+            tests.append(Condition(f"{start} >= 0", f"{start} < 0"))
+        if isinstance(start, Symbol):
+            # where the tests hold it is not negative, and C's division is exact
+            scope.ranges[start] = (max(low, 0), max(high, 0))
+        tests.append(Condition(f"{start} % {stride} == 0", f"{start} % {stride} != 0"))
+        value = integer.floordiv(start, row.divisor)
+    named = scope.let(coordinate_name(dim), value)
+    for bound in access.bounds:
+        if bound.dim == dim:
+            tests += scope.bound_tests(named, bound.low, int(bound.high))
+    return named, tests
+
+
+def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr]) -> str:
+    """C text of an element's offset from named coordinates."""
+    return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset)
+
+
+def filter_offset(problem: ConvProblem, channel: str) -> str:
+    """C text of a filter element's offset, from the output channel of that name, `tap` and `c` in the group."""
+    scope = Scope("int")
+    at = {"k": scope.declare(channel, problem.k), "c": scope.declare("c", problem.c_per_group)}
+    tap = scope.declare("tap", problem.taps)
+    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
+    return offset(scope, problem.w, at)
+
+
+def drop_unused(lines: Sequence[str], later: str) -> list[str]:
+    """The lines whose `const` name is mentioned further down."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        defined = re.match(r"const [\w ]+ (\w+) = ", line)
+        if defined is None or re.search(rf"\b{defined.group(1)}\b", later):
+            kept.append(line)
+            later = f"{later}\n{line}"
+    return kept[::-1]
+
+
+# ---- epilogues ---------------------------------------------------------------------------------
+
+
+def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
+    """The epilogue's assignments that the result depends on, in order."""
+    kept: list[Assignment] = []
+    wanted: set[str] = set()
+    for a in reversed(problem.epilogue.body if problem.epilogue else ()):
+        if not kept or a.name in wanted:
+            kept.append(a)
+            wanted |= {e.name for e in a.value.walk() if isinstance(e, LocalRef)}
+    return tuple(kept[::-1])
+
+
+def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
+    """The operands that the result depends on, in order."""
+    used = {e.name for a in used_body(problem) for e in a.value.walk() if isinstance(e, OperandRef)}
+    return tuple(t for t in problem.operands if t.name in used)
+
+
+def has_epilogue(problem: ConvProblem) -> bool:
+    return problem.epilogue is not None and not problem.epilogue.is_identity
+
+
+def epilogue(
+    problem: ConvProblem, acc: str, offsets: Mapping[str, str], accumulate: str | None = None
+) -> tuple[list[str], str]:
+    """From an accumulator to an element of the result: lines of C, and the text of the stored element.
+
+    `acc` is a variable of the accumulator's type, `offsets` gives the offset of each operand's element.
+    The lines define `value_<operand>` and `local_<name>`.
+    """
+    accumulate = accumulate or problem.accumulate
+    dtype = problem.result.dtype
+    if problem.epilogue is None or problem.epilogue.is_identity:
+        return [], store(dtype, acc, accumulate)
+    lines, values = [], {}
+    for t in used_operands(problem):
+        element = f"operand_{t.name}[{offsets[t.name]}]"
+        lines.append(f"const float value_{t.name} = {load(t.dtype, element, 'f32')};")
+        values[t.name] = f"value_{t.name}"
+    number = acc if accumulate == "f32" else f"float({acc})"
+    *locals_, last = used_body(problem)
+    for a in locals_:
+        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, number, values)};")
+        values[a.name] = f"local_{a.name}"
+    return lines, store(dtype, c_epilogue(last.value, number, values), "f32")
+
+
+def operand_offsets(scope: Scope, problem: ConvProblem, at: Mapping[str, Expr]) -> dict[str, str]:
+    return {t.name: offset(scope, t, at) for t in used_operands(problem)}

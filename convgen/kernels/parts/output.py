@@ -1,0 +1,351 @@
+"""From accumulators to y: runs of neighbouring elements, the epilogue, vector stores.
+
+mma.sync leaves a lane two neighbouring columns of each 8.  Which column of the problem an mma column stands
+for is ours to choose, so the tile's columns are dealt out such that a lane's columns of `run / 2`
+instructions are neighbours in y: what a lane stores at once is one vector, and a warp's vectors fill whole
+sectors without a detour through shared memory.  Columns are output channels where y's channels are
+innermost, and pixels otherwise (then x and w change places in the product).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, Symbol
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.epilogue import c_epilogue
+from convgen.ir import integer
+from convgen.ir.dtypes import DTYPES, DType
+from convgen.ir.index_map import IndexMap, decompose, derive, variable
+from convgen.ir.integer import symbol
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts import lowering
+
+WORD = 4
+VECTOR_BYTES = 16  # the widest load or store of a thread
+LINE = 100  # characters of generated text before it is indented
+#: C text of a 4-byte element's bits, by its type and the accumulator's.
+WHOLE_WORDS = {
+    ("f32", "f32"): "__float_as_uint({0})",
+    ("f32", "s32"): "__float_as_uint(float({0}))",
+    ("s32", "f32"): "u32(int(rintf({0})))",
+    ("s32", "s32"): "u32({0})",
+}
+M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
+CHANNEL, OFFSET = symbol("k"), symbol("offset")
+
+
+def bits_type(element: DType) -> str:
+    """C type of an element's bits; that of floats of less than a word is their bits' already."""
+    return element.c_type if element.is_float and element.bytes < WORD else lowering.ACCESS[element.bytes]
+
+
+def as_bits(tensor: Tensor, c_type: str) -> str:
+    """C text of a tensor as a pointer to bits."""
+    return tensor.role if c_type == tensor.element.c_type else f"reinterpret_cast<const {c_type}*>({tensor.role})"
+
+
+def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:
+    """The dims that gemm_m runs over, in the order in which they lie in y."""
+    dims = ("n", *problem.spatial.output)
+    return (*(d for d in dims if d not in problem.y.dims), *(d for d in problem.y.dims if d in dims))
+
+
+def _extent(problem: ConvProblem) -> Callable[[str], Expr]:
+    return lambda dim: Integer(problem.extent(dim))
+
+
+def product_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over gemm_m (pixels), gemm_n (channels of a group) and the group."""
+    variables = (
+        variable("gemm_m", problem.output_pixels),
+        variable("gemm_n", problem.k_per_group),
+        variable("group", problem.groups),
+    )
+    loop = decompose(M, pixel_dims(problem), _extent(problem))
+    return derive(problem, variables, loop | {"g": GROUP, "k_in_group": N})
+
+
+def channel_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over gemm_m (pixels) and k (channels of all groups)."""
+    loop = decompose(M, pixel_dims(problem), _extent(problem))
+    variables = (variable("gemm_m", problem.output_pixels), variable("k", problem.k))
+    return derive(problem, variables, loop | {"k": CHANNEL})
+
+
+def element_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over the offset of an element of y."""
+    absent = {d: Integer(0) for d in ("n", *problem.spatial.output, "k") if d not in problem.y.dims}
+    loop = decompose(OFFSET, problem.y.dims, _extent(problem)) | absent
+    return derive(problem, (variable("offset", problem.y.size),), loop)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of the product are: y's innermost dims, along which a lane holds neighbours.
+
+    A run of neighbours begins at a multiple of its length and does not cross a multiple of `extent`.
+    """
+
+    role: str  # "channels" or "pixels"
+    dims: tuple[str, ...]
+    extent: int
+
+    @property
+    def index(self) -> Symbol:
+        return N if self.role == "channels" else M
+
+
+def columns(problem: ConvProblem) -> Columns:
+    """Channels where they are innermost in y, else the dims that are."""
+    dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
+    if not dims or dims[-1] == "k":
+        return Columns("channels", ("k",), problem.k_per_group)
+    inner = dims[dims.index("k") + 1 if "k" in dims else 0 :]
+    return Columns("pixels", tuple(inner), math.prod(problem.extent(d) for d in inner))
+
+
+def neighbours(tensor: Tensor, along: Columns) -> int:
+    """How many neighbouring columns are neighbours in a tensor too, as a power of two: any run of so many
+    that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
+    for all of them."""
+    if along.extent == 1:
+        return 1  # a tensor need not have a dim of one element
+    if not any(d in tensor.dims for d in along.dims):
+        return 0
+    held = [d for d in tensor.dims if tensor.extent(d) > 1]
+    inner = list(along.dims)
+    if held[-len(inner) :] != inner:
+        return 1
+    return math.gcd(along.extent, 1 << 10)
+
+
+def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
+    """Elements that a lane stores at once: one vector, where y's rows are aligned and a warp's `width`
+    columns hold four of them (one for each lane of a quad)."""
+    widest = max(VECTOR_BYTES // problem.y.element.bytes, 2)
+    return max(math.gcd(neighbours(problem.y, along), widest, width // 4), 1)
+
+
+def column_of(run: int) -> str:
+    """C text: the tile's column that stands in place `at` of the tile's columns in shared memory.
+
+    Place j * 8 + 2 * t + e is column 2 * t + e of instruction j, which lane t of a quad holds; it becomes
+    neighbour 2 * j + e of lane t's run.
+    """
+    per_run = run // 2
+    if per_run <= 1:
+        return "at"
+    shift = per_run.bit_length() - 1
+    return f"(at & ~{4 * run - 1}) | (at >> 1 & 3) << {shift + 1} | (at >> 3 & {per_run - 1}) << 1 | (at & 1)"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,
+    `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where.
+
+    `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
+    channels loads them once.
+    """
+
+    c_type: str  # of v
+    loads: tuple[str, ...]
+    body: tuple[str, ...]
+    store: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    at: str = ""
+    channels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that reads operands or makes results, for a look at what it mentions."""
+        return "\n".join([*(line for _, lines in self.channels for line in lines), *self.loads, *self.body])
+
+
+def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
+    """The epilogue and the store of a run of y that begins where `maps` says.
+
+    `index` is the variable of `maps` that runs along the neighbours.
+    """
+
+    def text(e: Expr) -> str:
+        return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)})
+
+    y = f"y + {_bracket(text(maps.offset('y')))}"
+    if not lowering.has_epilogue(problem):
+        stored = store_run(problem.y.dtype, y, run, accumulator)
+        words = _words(problem.y.dtype, run, accumulator)
+        return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
+    assert problem.epilogue
+    loads: list[str] = []
+    channels: list[tuple[str, tuple[str, ...]]] = []
+    values: dict[str, str] = {}
+    for t in lowering.used_operands(problem):
+        name = f"value_{t.name}"
+        at = maps.offset(t.name)
+        common = neighbours(t, along)
+        if common == 0:
+            loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
+            values[t.name] = name
+            continue
+        values[t.name] = f"{name}[i]"
+        if common >= run:
+            lines = load_run(t.dtype, name, f"operand_{t.name} + {_bracket(text(at))}", run)
+            if along.role == "channels" and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
+                channels.append((t.name, tuple(lines)))
+            else:
+                loads += lines
+            continue
+        neighbour = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
+        neighbour = integer.simplify(neighbour, {**maps.ranges, symbol("i"): (0, run - 1)})
+        element = f"operand_{t.name}[{text(neighbour)}]"
+        loads += [
+            f"float {name}[{run}];",
+            "#pragma unroll",
+            f"for (int i = 0; i < {run}; ++i) {name}[i] = {lowering.load(t.dtype, element, 'f32')};",
+        ]
+    body = []
+    *named, last = lowering.used_body(problem)
+    for assignment in named:
+        body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
+        values[assignment.name] = f"local_{assignment.name}"
+    body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
+    words = _words(problem.y.dtype, run, "f32")
+    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y,
+                  tuple(channels))  # fmt: skip
+
+
+def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
+    """The store of a run of one slice's sums, which lie as y does."""
+    row = lowering.ACCUMULATORS[accumulator]
+    place = _bracket(c_expr(maps.offset("y"), maps.ranges))
+    return Result(row.c_type, (), (), store_run(accumulator, f"partial + {place}", run, accumulator))
+
+
+def _bracket(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
+
+
+def _words(dtype: str, run: int, accumulator: str) -> tuple[str, ...]:
+    """C text of the 32-bit words of a run of stored elements; none of a run of less than a word."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        return ()
+    if size == WORD:
+        text = WHOLE_WORDS[dtype, accumulator]
+        return tuple(text.format(f"v[{i}]") for i in range(run))
+    if dtype in lowering.PACK and accumulator == "f32":
+        return tuple(f"{lowering.PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
+    per_word, bits = WORD // size, 8 * size
+    unsigned = lowering.ACCESS[size]
+    return tuple(
+        " | ".join(
+            f"u32({unsigned}({lowering.store(dtype, f'v[{i + j}]', accumulator)}))" + (f" << {bits * j}" if j else "")
+            for j in range(per_word)
+        )
+        for i in range(0, run, per_word)
+    )
+
+
+def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str, ...]:
+    """Lines that store v[0..run) as vectors of at most 16 bytes."""
+    size = DTYPES[dtype].bytes
+    if run * size < WORD:
+        return tuple(f"({pointer})[{i}] = {lowering.store(dtype, f'v[{i}]', accumulator)};" for i in range(run))
+    words = _words(dtype, run, accumulator)
+    lines = []
+    for start in range(0, len(words), VECTOR_BYTES // WORD):
+        vector = words[start : start + VECTOR_BYTES // WORD]
+        at = pointer if start == 0 else f"{pointer} + {start * WORD // size}"
+        target = f"*reinterpret_cast<{lowering.ACCESS[WORD * len(vector)]}*>({at}) = "
+        if len(vector) == 1:
+            lines.append(f"{target}{vector[0]};")
+        elif len(vector) == 2:
+            lines += _broken(target, (f"u64({vector[1]}) << 32 |", vector[0]), " ", ";")
+        else:
+            lines += _broken(f"{target}Vec4{{", vector, ", ", "};")
+    return tuple(lines)
+
+
+def _broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[str]:
+    """The parts between head and tail: on one line, or as many on each as it has room for."""
+    whole = head + separator.join(parts) + tail
+    if len(whole) <= LINE:
+        return [whole]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1] + separator + part) <= LINE - 4:
+            lines[-1] += separator + part
+        else:
+            lines[-1] += separator.rstrip()
+            lines.append(part)
+    return [head.rstrip(), *(f"    {line}" for line in lines[:-1]), f"    {lines[-1]}{tail}"]
+
+
+def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "", accumulator: str = "f32") -> list[str]:
+    """Lines that load `run` neighbours, as vectors of at most 16 bytes, into `name[run]` of the accumulator's
+    type; zeros where `condition` is given and does not hold."""
+    size = DTYPES[dtype].bytes
+    c_type = lowering.ACCUMULATORS[accumulator].c_type
+    when = f"{condition} ? " if condition else ""
+    if run * size < WORD or run == 1:
+        zero = f" : {lowering.ACCUMULATORS[accumulator].zero}" if condition else ""
+        values = [when + lowering.load(dtype, f"({pointer})[{i}]", accumulator) + zero for i in range(run)]
+        return [f"const {c_type} {name}[{run}] = {{{', '.join(values)}}};"]
+    width = min(run * size, VECTOR_BYTES)
+    access = lowering.ACCESS[width]
+    zero = f" : {access}{{}}" if condition else ""
+    lines: list[str] = []
+    raws: list[str] = []
+    for start in range(0, run * size, width):
+        at = pointer if start == 0 else f"{pointer} + {start // size}"
+        raws.append(f"raw_{name.removeprefix('value_')}_{start // width}")
+        lines.append(f"const {access} {raws[-1]} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
+    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
+
+
+def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
+    """The same from shared memory, where the run takes 4 bytes or more."""
+    width = min(run * DTYPES[dtype].bytes, VECTOR_BYTES)
+    lines: list[str] = []
+    raws: list[str] = []
+    for start in range(0, run * DTYPES[dtype].bytes, width):
+        raws.append(f"raw_{start // width}")
+        at = address if start == 0 else f"{address} + {start}"
+        lines.append(f"const {lowering.ACCESS[width]} {raws[-1]} = {lowering.SHARED_LOADS[width]}({at});")
+    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
+
+
+def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> list[str]:
+    """The lines that make `name[run]` of loaded vectors of `width` bytes."""
+    size = DTYPES[dtype].bytes
+    words = [word for raw in raws for word in _parts(raw, width)]
+    values = []
+    for i in range(run):
+        word, bits = words[i * size // WORD], 8 * (i * size % WORD)
+        shifted = f"{word} >> {bits}" if bits else word
+        values.append(_decode(dtype, shifted, accumulator))
+    return _broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
+
+
+def _parts(name: str, width: int) -> Sequence[str]:
+    return {
+        4: [name],
+        8: [f"u32({name})", f"u32({name} >> 32)"],
+        16: [f"{name}.{p}" for p in "xyzw"],
+    }[width]
+
+
+def _decode(dtype: str, word: str, accumulator: str) -> str:
+    """A value of the accumulator's type from the low bits of a word."""
+    row = DTYPES[dtype]
+    if row.bytes == WORD:
+        return (
+            f"__uint_as_float({word})" if row.is_float else f"{lowering.ACCUMULATORS[accumulator].c_type}(int({word}))"
+        )
+    return lowering.load(dtype, f"{row.c_type}({word})", accumulator)

@@ -1,0 +1,76 @@
+"""What follows from a problem and a configuration: the patch, tiles, threads, shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import prepare
+from convgen.kernels.parts.hopper import block_threads, memory_order, products
+from convgen.kernels.tma_patch.config import TmaPatchConfig
+from convgen.kernels.tma_patch.patch import ALIGNMENT, Patch, aligned, patch, windows
+
+
+def as_read(problem: ConvProblem, bundle: int, fold: int) -> prepare.Prepared:
+    """The problem as the kernel reads it."""
+    return prepare.channels_last(problem, taps_outside=False, bundle=bundle, copy_w=bundle == fold == 1)
+
+
+def pixels_outside(problem: ConvProblem) -> bool:
+    """Whether the channels of y are neighbours."""
+    return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
+
+
+def threads(config: TmaPatchConfig) -> int:
+    """Threads of a block.  Streamed weights have a producer, and so a warp, of their own."""
+    least = 128 * config.consumers + (64 if config.weight_stages else 32)
+    return max(block_threads(config.consumers), least)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What follows from a problem and a configuration.  Sizes in bytes."""
+
+    span: int
+    blocks: int  # of input channels
+    last_products: int  # of 16 channels each, in the last block
+    patch: Patch
+    weight_box: int
+    weights: int
+    strips: int
+    line_tiles: int
+    tiles: int
+    channel_tiles: int
+    chunk_pixels: int
+    chunk: int
+    total: int
+
+
+def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
+    """The patch of a tile, how many tiles there are, and the shared memory that it takes."""
+    h, w = windows(problem, config.fold)
+    span = config.k * problem.x.element.bytes
+    blocks = -(-problem.c_per_group // config.k)
+    halo = patch(h, w, config.pixels, config.strip, config.images, span)
+    weight_box = config.channels * span
+    weights = weight_bytes(config, weight_box, blocks * len(h.offsets) * len(w.offsets) * weight_box)
+    strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.pixels)
+    tiles = -(-problem.n // config.images) * strips * line_tiles
+    chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
+    chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
+    return Geometry(
+        span, blocks, products(problem.c_per_group - (blocks - 1) * config.k),
+        halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
+        chunk_pixels, chunk, shared_bytes(config, halo.bytes, weights, chunk),
+    )  # fmt: skip
+
+
+def weight_bytes(config: TmaPatchConfig, weight_box: int, resident: int) -> int:
+    """Bytes of weights in shared memory; `resident` of all that a block needs."""
+    return aligned(config.rings * config.weight_stages * weight_box or resident)
+
+
+def shared_bytes(config: TmaPatchConfig, halo: int, weights: int, chunk: int) -> int:
+    """Of a block: patches of `halo` bytes, weights, a chunk for each consumer, barriers, the alignment of the base."""
+    barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
+    return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * chunk + barriers
