@@ -78,12 +78,14 @@ def shrunk(name: str, options: Options) -> str:
 @dataclass(frozen=True)
 class Work:
     """Extents and their tiles, which must not divide them, by direction, and what comes round in a pipeline of
-    `stages`, which must be more than it holds; `takers` of a block take whole tiles in turn."""
+    `stages`, which must be more than it holds; `takers` of a block take whole tiles in turn, and each must get one
+    that is `full`, by its number: tails alone hide what is wrong with the rest of a tile."""
 
     tiles: Mapping[str, tuple[int, int]]
     rounds: int = 0
     stages: int = 0
     takers: int = 1
+    full: Callable[[int], bool] = lambda tile: True
 
 
 def _tma_im2col(p: ConvProblem, c: TmaIm2colConfig) -> Work:
@@ -91,7 +93,15 @@ def _tma_im2col(p: ConvProblem, c: TmaIm2colConfig) -> Work:
     tiles = {"m": (p.output_pixels, c.m)}
     if p.groups == 1:  # tiles divide the channels of a group
         tiles |= {"n": (p.k, c.n), "k": (p.c, c.k)}
-    return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1)
+    n_tiles = -(-p.k // c.n)
+
+    def full(tile: int) -> bool:
+        m, n = divmod(tile, n_tiles)
+        return (m + 1) * c.m <= p.output_pixels and (n + 1) * c.n <= p.k
+
+    # with a raster, tiles are taken in another order: by no ping-pong that has a golden
+    assert c.raster == 1 or c.schedule != "pingpong"
+    return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1, full)
 
 
 def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
@@ -102,7 +112,19 @@ def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
     tiles = {"m": along}
     if p.groups == 1:
         tiles |= {"n": (p.k, c.channels), "k": (p.c, c.k)}
-    return Work(tiles, patches, c.stages, c.rings)
+
+    def full(tile: int) -> bool:
+        tile, channel_tile = divmod(tile, size.channel_tiles)
+        line, strip = tile % size.line_tiles, tile // size.line_tiles % size.strips
+        image = tile // size.line_tiles // size.strips
+        return (
+            (channel_tile + 1) * c.own_channels <= p.k
+            and (size.line_tiles == 1 or (line + 1) * c.pixels <= size.patch.line)
+            and (strip + 1) * c.strip <= p.output[-1]
+            and (image + 1) * c.images <= p.n
+        )
+
+    return Work(tiles, patches, c.stages, c.rings, full)
 
 
 def _gather(p: ConvProblem, c: gather.GatherConfig) -> Work:
@@ -160,6 +182,10 @@ def complaints(plan: Plan, sms: int) -> list[str]:
         tiles, blocks = math.prod(launch.grid), math.prod(launch_grid(launch, sms))
         if launch.persistent and tiles < 2 * blocks * work.takers:
             found.append(f"{tiles} tiles for {blocks} blocks with {work.takers} takers each")
+        for taker in range(work.takers if launch.persistent else 0):
+            firsts = range(taker * blocks, (taker + 1) * blocks)
+            if not any(work.full(tile) for first in firsts for tile in range(first, tiles, work.takers * blocks)):
+                found.append(f"taker {taker} gets no full tile")
     return found
 
 
