@@ -1,4 +1,11 @@
-"""Golden files: expected texts that are kept beside the tests.
+"""What all tests share: reproducible random data, and golden files.
+
+Data that a test draws, by hypothesis or from the fixture `seed`, is the same in every run, on every machine:
+
+    pytest --hypothesis-seed=7  draws other data, the same for each 7; tests/repeat.py does it again and again
+    pytest -m randomized        runs the tests that draw, and no others
+
+Golden files are expected texts that are kept beside the tests:
 
     pytest --update-goldens     rewrites them, lists what changed, and fails, so that nobody updates unseen
 
@@ -11,12 +18,15 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 OPTION = "--update-goldens"
+SEED_OPTION = "--hypothesis-seed"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,10 +36,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and os.environ.get("CI"):
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
+    config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
+    _draw_by(config.getoption(SEED_OPTION))
     # what was tuned on this machine decides nothing here, in this process or those that it starts
     folder = tempfile.TemporaryDirectory(prefix="convgen-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["CONVGEN_TUNING_DB"] = str(Path(folder.name) / "tuning.sqlite")
+
+
+def _draw_by(seed: str | None) -> None:
+    """Make hypothesis draw the same data in each run, or by the given seed; the clock and old runs have no say."""
+    settings.register_profile(
+        "tests",
+        derandomize=seed is None,
+        database=None,
+        deadline=None,
+        # too_slow is judged by the clock, and no fixture here is changed by an example
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("tests")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        given = getattr(getattr(item, "callspec", None), "params", ())
+        if by_hypothesis or ("seed" in getattr(item, "fixturenames", ()) and "seed" not in given):
+            item.add_marker("randomized")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """32 bits for a random generator: other ones in each test, the same ones in each run."""
+    return zlib.crc32(f"{request.node.nodeid} {request.config.getoption(SEED_OPTION)}".encode())
 
 
 class Golden:

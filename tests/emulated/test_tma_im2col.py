@@ -5,8 +5,6 @@ Tiles have tails in all three directions, blocks take several tiles, and tiles h
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -95,14 +93,6 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "1x1, a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 9), (1, 1)), SHARE_X),
 }  # fmt: skip
-
-
-@pytest.fixture
-def seed() -> int:
-    """Fresh; it is shown where a test fails."""
-    drawn = random.SystemRandom().getrandbits(32)
-    print(f"seed {drawn}")
-    return drawn
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

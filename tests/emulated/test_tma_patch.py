@@ -5,8 +5,6 @@ Strips and tiles have tails, blocks take several tiles, and channels do not fill
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -152,14 +150,6 @@ EPILOGUES = {
     ),
     "locals": "locals",
 }
-
-
-@pytest.fixture
-def seed() -> int:
-    """Fresh; it is shown where a test fails."""
-    drawn = random.SystemRandom().getrandbits(32)
-    print(f"seed {drawn}")
-    return drawn
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 
@@ -31,8 +29,5 @@ def _needs_gpu(target: Target) -> None:
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    """Fresh random numbers; the seed is shown where a test fails."""
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
+def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import gpu_runs
 import peers
 import pytest
@@ -15,13 +13,12 @@ from strategy_problems import direct_problems, with_types
 from convgen.ir.problem import Op
 
 cupy = pytest.importorskip("cupy")
-FRESH = random.SystemRandom()
 MOST_FLOP = 20e9
 
 
 @pytest.mark.parametrize("case", peers.cases())
-def test_peers(case: str) -> None:
-    gpu_runs.check(peers.problem(peers.cases()[case], MOST_FLOP), "direct", seed=FRESH.getrandbits(32))
+def test_peers(case: str, seed: int) -> None:
+    gpu_runs.check(peers.problem(peers.cases()[case], MOST_FLOP), "direct", seed=seed)
 
 
 @pytest.mark.parametrize("op", Op)
@@ -34,20 +31,20 @@ def test_any_problem(op: Op, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("tile", [1, 2, 4, 8])
 @pytest.mark.parametrize("op", [Op.FPROP, Op.DGRAD, Op.WGRAD])
-def test_tiles(op: Op, tile: int) -> None:
+def test_tiles(op: Op, tile: int, seed: int) -> None:
     problem = make(op, 4, 32, 64, (28, 27), (3, 3), stride=2, pad=1, groups=2)
-    gpu_runs.check(problem, "direct", {"tile": tile}, FRESH.getrandbits(32))
+    gpu_runs.check(problem, "direct", {"tile": tile}, seed)
 
 
-def test_more_than_2_to_the_31_elements() -> None:
+def test_more_than_2_to_the_31_elements(seed: int) -> None:
     """The last images of a huge batch come out as they do alone."""
     few, many = 3, 2**31 // (32 * 32 * 32) + 3
     huge, small = (
         with_types(make("fprop", n, 32, 4, (32, 32), (3, 3), pad=1, dtype="s8"), y="s32") for n in (many, few)
     )
     assert huge.x.size > 2**31
-    x = cupy.random.default_rng(FRESH.getrandbits(32)).integers(-8, 9, huge.x.shape, dtype=cupy.int8)
-    w = cupy.random.default_rng(FRESH.getrandbits(32)).integers(-8, 9, huge.w.shape, dtype=cupy.int8)
+    rng = cupy.random.default_rng(seed)
+    x, w = (rng.integers(-8, 9, tensor.shape, dtype=cupy.int8) for tensor in (huge.x, huge.w))
     all_of_it = gpu_runs.compiled(huge, "direct")(x, w)
     for where in (slice(0, few), slice(many - few, many)):
         alone = gpu_runs.compiled(small, "direct")(cupy.ascontiguousarray(x[where]), w)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen
@@ -286,7 +286,7 @@ TOKENS = sorted(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 def test_a_mutated_spec_is_planned_or_refused(data):
     words = re.findall(r"\w+|[^\w\s]|\s+", SPEC)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -300,7 +300,7 @@ def test_a_mutated_spec_is_planned_or_refused(data):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_are_answered(content):
     Path("any.conv").write_bytes(content)
     assert main(["check", "any.conv"]) in (1, 2)

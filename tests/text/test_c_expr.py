@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import subprocess
-import time
 
 import pytest
 from expressions import SYMBOLS, build_ranges, random_expression
@@ -47,8 +46,7 @@ def _parts(e):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_c_text_has_the_value(tmp_path):
-    seed = time.time_ns()
+def test_c_text_has_the_value(tmp_path, seed):
     rng = random.Random(seed)
     lines, expected = [], []
     while len(expected) < 2000:

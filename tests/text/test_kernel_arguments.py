@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fake_driver import FakeDriver, install
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from convgen.diagnostics import ConvgenError
@@ -33,7 +33,7 @@ from convgen.runtime.manifest import Manifest
 cupy = pytest.importorskip("cupy")
 STREAM = 0x5EED
 X, W, B, Y = 0x100000, 0x200000, 0x300000, 0x400000  # addresses
-PER_TEST = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+PER_TEST = settings(max_examples=60, deadline=None)
 
 IMAGE = Tensor("image", "x", "f16", ("n", "h", "w", "c"), (2, 5, 6, 8))
 FILTER = Tensor("weights", "w", "f16", ("k", "r", "s", "c"), (16, 3, 3, 8))

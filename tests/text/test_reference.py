@@ -189,79 +189,88 @@ SMALL = dict(n=2, c=5, k=4, input=(5, 4), pad=1)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
-def test_right_results_pass(dtype):
-    for seed in np.random.SeedSequence().generate_state(5):
-        problem = make(**SMALL, dtype=dtype)
-        arrays = verify.random_inputs(problem, int(seed))
-        report = verify.check(problem, arrays, rounded(problem, as_kernel(problem, arrays)))
-        assert report, f"seed {seed}: {report}"
-        plain = verify.compare(problem, rounded(problem, as_kernel(problem, arrays)), reference(problem, arrays))
-        assert plain, f"seed {seed}: {plain}"
+@settings(max_examples=5, deadline=None)
+@given(SEEDS)
+def test_right_results_pass(dtype, seed):
+    problem = make(**SMALL, dtype=dtype)
+    arrays = verify.random_inputs(problem, seed)
+    right = rounded(problem, as_kernel(problem, arrays))
+    report = verify.check(problem, arrays, right)
+    assert report, report
+    plain = verify.compare(problem, right, reference(problem, arrays))
+    assert plain, plain
 
 
-MUTATIONS = {
-    "a missing tap": lambda at: at["r"] == 2 and at["s"] == 1,
-    "a missing tap at one pixel": lambda at: at["r"] == 1 and at["s"] == 1 and at["p"] == 1 and at["q"] == 0,
-    "a missing channel": lambda at: at["c"] == 4,
+def decisive_inputs(problem, seed, decides):
+    """Random data of which the chosen products decide the sums, whatever the seed.
+
+    `decides(at)` chooses weights by tap and channel.  The products of a chosen tap sum to at least 5 (of s8, 160),
+    those of all other weights to at most 2.5 (of s8, 80).  Signs alternate over the output channels.
+    """
+    rng = np.random.default_rng(seed)
+    if problem.x.element.is_float:
+        x, small, large = rng.uniform(1, 2, problem.x.shape), rng.uniform(-1, 1, problem.w.shape) / 32, 1
+    else:
+        x, small, large = rng.integers(1, 3, problem.x.shape), rng.integers(-1, 2, problem.w.shape), 32
+    w = small.copy()
+    for k, r, s, c in np.ndindex(problem.w.shape):
+        if decides(dict(r=r, s=s, c=c)):
+            w[k, r, s, c] = -large if k % 2 else large
+    return {"x": x.astype(numpy_dtype(problem.x.dtype)), "w": w.astype(numpy_dtype(problem.w.dtype))}
+
+
+#: Weights, and the pixels whose sums they are left out of.
+MISSING = {
+    "a tap": (lambda at: at["r"] == 2 and at["s"] == 1, lambda at: True),
+    "a tap at one pixel": (lambda at: at["r"] == 1 and at["s"] == 1, lambda at: at["p"] == 1 and at["q"] == 0),
+    "a channel": (lambda at: at["c"] == 4, lambda at: True),
 }
 
 
-def decisive_inputs(problem, seed, dropped):
-    """Random data of which the dropped products are too large to be missed, whatever the seed.
-
-    The products at a pixel with every dropped term sum to at least 5 with it and at most 5 without it
-    (of s8, 80 and 80: no sum without it saturates), so its absence halves the sum or turns its sign.
-    """
-    rng = np.random.default_rng(seed)
-    decides = np.array([
-        dropped(dict(p=1, q=0, r=r, s=s, c=c)) for _, r, s, c in np.ndindex(problem.w.shape)
-    ]).reshape(problem.w.shape)  # fmt: skip
-    if problem.x.element.is_float:
-        x, small, large = rng.uniform(1, 2, problem.x.shape), rng.uniform(-1, 1, problem.w.shape) / 16, 1
-    else:
-        x, small, large = rng.integers(1, 3, problem.x.shape), rng.integers(-1, 2, problem.w.shape), 16
-    return {
-        "x": x.astype(numpy_dtype(problem.x.dtype)),
-        "w": np.where(decides, large, small).astype(numpy_dtype(problem.w.dtype)),
-    }
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
-@pytest.mark.parametrize("mutation", list(MUTATIONS))
+@pytest.mark.parametrize("what", list(MISSING))
 @settings(max_examples=3, deadline=None)
 @given(SEEDS)
-def test_missing_products_fail(dtype, mutation, seed):
+def test_missing_products_fail(dtype, what, seed):
+    weights, pixels = MISSING[what]
     problem = make(**SMALL, dtype=dtype)
-    arrays = decisive_inputs(problem, seed, MUTATIONS[mutation])
-    wrong = rounded(problem, as_kernel(problem, arrays, MUTATIONS[mutation]))
+    arrays = decisive_inputs(problem, seed, weights)
+    wrong = rounded(problem, as_kernel(problem, arrays, lambda at: weights(at) and pixels(at)))
     assert not verify.check(problem, arrays, wrong)
     assert not verify.compare(problem, wrong, reference(problem, arrays))
 
 
+def center(at):
+    return at["r"] == 1 and at["s"] == 1
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
-def test_misplaced_elements_fail(dtype):
+@settings(max_examples=5, deadline=None)
+@given(SEEDS)
+def test_misplaced_elements_fail(dtype, seed):
     """Channels rotated, or two pixels swapped, in an otherwise exact result."""
     problem = make(**SMALL, dtype=dtype)
-    seed = int(np.random.SeedSequence().generate_state(1)[0])
-    arrays = verify.random_inputs(problem, seed)
+    arrays = decisive_inputs(problem, seed, center)  # neighboring channels differ in sign
+    arrays["x"][0, 1, 1] = -arrays["x"][0, 1, 1]  # and so do these pixels
     expected = verify.expect(problem, arrays)
     right = rounded(problem, expected.value)
     assert verify.compare(problem, right, expected)
-    assert not verify.compare(problem, np.roll(right, 1, axis=-1), expected), f"seed {seed}"
+    assert not verify.compare(problem, np.roll(right, 1, axis=-1), expected)
     swapped = right.copy()
     swapped[0, 1, [0, 1]] = right[0, 1, [1, 0]]
-    assert not verify.compare(problem, swapped, expected), f"seed {seed}"
+    assert not verify.compare(problem, swapped, expected)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "s8"])
-def test_padding_that_is_not_zero_fails(dtype):
+@settings(max_examples=5, deadline=None)
+@given(SEEDS)
+def test_padding_that_is_not_zero_fails(dtype, seed):
     problem = make(**SMALL, dtype=dtype)
     inner = make(**SMALL | {"input": (7, 6), "pad": 0}, dtype=dtype)
-    seed = int(np.random.SeedSequence().generate_state(1)[0])
-    arrays = verify.random_inputs(problem, seed)
+    arrays = decisive_inputs(problem, seed, lambda at: at["r"] == 0)  # which reads padding alone where p = 0
     clamped = arrays | {"x": np.pad(arrays["x"].astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")}
     wrong = rounded(problem, reference(inner, clamped))
-    assert not verify.check(problem, arrays, wrong), f"seed {seed}"
+    assert not verify.check(problem, arrays, wrong)
 
 
 def test_two_ulps_fail():
@@ -320,27 +329,29 @@ def test_wrong_shape_is_said():
     assert "shape" in report.message
 
 
-def test_long_sums():
+@pytest.mark.parametrize("length", [64, 4608, 65536])
+@settings(max_examples=2, deadline=None)
+@given(SEEDS)
+def test_long_sums(length, seed):
     """Float32 sums in blocks of 16, as tensor cores make them, and truncated at every step."""
-    for length in (64, 4608, 65536):
-        problem = make(c=length, k=16, input=(2, 2), filter=(1, 1), dtype="f16")
-        problem = dataclasses.replace(problem, y=dataclasses.replace(problem.y, dtype="f32"))
-        for seed in np.random.SeedSequence().generate_state(2):
-            arrays = verify.random_inputs(problem, int(seed))
-            expected = verify.expect(problem, arrays)
-            x = arrays["x"].astype(np.float64).reshape(4, length)
-            w = arrays["w"].astype(np.float64).reshape(16, length)
-            total = np.zeros((4, 16))
-            for start in range(0, length, 16):
-                total += x[:, start : start + 16] @ w[:, start : start + 16].T
-                bits = total.astype(np.float32)
-                beyond = abs(bits.astype(np.float64)) > abs(total)
-                total = np.where(beyond, np.nextafter(bits, np.float32(0)), bits).astype(np.float64)
-            right = total.astype(np.float32).reshape(problem.y.shape)
-            report = verify.compare(problem, right, expected)
-            assert report, f"seed {seed}, length {length}: {report}"
-            wrong = (total - x[:, :1] @ w[:, :1].T * 2).astype(np.float32).reshape(problem.y.shape)
-            assert not verify.compare(problem, wrong, expected), f"seed {seed}, length {length}"
+    problem = make(c=length, k=16, input=(2, 2), filter=(1, 1), dtype="f16")
+    problem = dataclasses.replace(problem, y=dataclasses.replace(problem.y, dtype="f32"))
+    arrays = verify.random_inputs(problem, seed)
+    arrays["x"][..., 0] = arrays["w"][..., 0] = 4  # a product that shows in the longest sum
+    expected = verify.expect(problem, arrays)
+    x = arrays["x"].astype(np.float64).reshape(4, length)
+    w = arrays["w"].astype(np.float64).reshape(16, length)
+    total = np.zeros((4, 16))
+    for start in range(0, length, 16):
+        total += x[:, start : start + 16] @ w[:, start : start + 16].T
+        bits = total.astype(np.float32)
+        beyond = abs(bits.astype(np.float64)) > abs(total)
+        total = np.where(beyond, np.nextafter(bits, np.float32(0)), bits).astype(np.float64)
+    right = total.astype(np.float32).reshape(problem.y.shape)
+    report = verify.compare(problem, right, expected)
+    assert report, report
+    wrong = (total - x[:, :1] @ w[:, :1].T).astype(np.float32).reshape(problem.y.shape)
+    assert not verify.compare(problem, wrong, expected)
 
 
 def test_tf32_needs_its_own_arithmetic():
