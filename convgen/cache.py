@@ -4,6 +4,10 @@ An entry is a folder of files with a SHA256SUMS beside them.  It is written else
 place, so nobody ever sees half of one; a lost race is fine, since both sides wrote the same.  Whatever
 does not match its sum is thrown away and counts as missing.  A cache that cannot be written is no
 error: it warns once and the work goes on without it.
+
+What comes out of the cache runs: cubins on the GPU, the emulator's libraries in this process.  Sums find
+accidents; against other people, the folder is used only where it belongs to this user (or to root) and
+nobody else may write to it.  New folders are made that way.  The folders above it are the user's to choose.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 import warnings
@@ -24,8 +29,9 @@ from convgen.resources import cache_directory
 #: Entries beyond this many bytes go, least recently used first.
 LIMIT_BYTES = 2 << 30
 _SUMS = "SHA256SUMS"
-#: What else is kept in the folder: templates and the grammar in prepared form.
-_PREPARED = ("templates/__jinja2_*.cache", "grammar.pickle")
+_ROOT = 0  # the user who may do anything anyway
+_OWNER_ONLY = 0o700
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _STAGED = "convgen-"  # how names of folders on their way in or out begin
 _STALE_SECONDS = 24 * 3600
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
@@ -46,9 +52,10 @@ class Cache:
         self.enabled = found is not None and os.environ.get("CONVGEN_CACHE", "1") != "0"
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry by name; None where there is none or it is corrupt (it is removed)."""
+        """The files of an entry by name; None where there is none, it is corrupt (it is removed) or others may
+        have written it."""
         entry = self._entry(key)
-        if not self.enabled or not os.path.isdir(entry):
+        if not self.enabled or not os.path.isdir(entry) or not self._trusts(self.root, entry.parent, entry):
             return None
         try:
             files = _verified(entry)
@@ -61,20 +68,20 @@ class Cache:
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Keep files under a key.  An entry that is there stays."""
-        if not self.enabled:
-            return
         entry = self._entry(key)
+        if not self.enabled or not self._trusts(self.root, entry.parent):
+            return
         staging = None
         try:
             staging = self._staging()
             for name, data in files.items():
                 (staging / name).write_bytes(data)
             (staging / _SUMS).write_bytes(_sums(files))
-            entry.parent.mkdir(parents=True, exist_ok=True)
+            entry.parent.mkdir(_OWNER_ONLY, exist_ok=True)
             os.rename(staging, entry)
         except OSError as error:
             if error.errno not in _TAKEN:  # by another process, which was faster
-                _warn(self.root, error)
+                self._warn_unusable(error)
         finally:
             if staging is not None:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -87,8 +94,8 @@ class Cache:
         return len(sizes), sum(sizes)
 
     def clear(self) -> None:
-        """Removes every entry, and whatever else convgen keeps in the folder: the user's files may be there, too."""
-        for entry in [*self._entries(), *(path for kept in _PREPARED for path in self.root.glob(kept))]:
+        """Removes every entry and nothing else: the user's files may be there, too."""
+        for entry in self._entries():
             self._discard(entry)
 
     def _entry(self, key: str) -> Path:
@@ -99,8 +106,9 @@ class Cache:
 
     def _staging(self) -> Path:
         """A fresh folder on the cache's own file system."""
+        self.root.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
         base = self.root / "staging"
-        base.mkdir(parents=True, exist_ok=True)
+        base.mkdir(_OWNER_ONLY, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=_STAGED, dir=base))
 
     def _discard(self, entry: Path) -> None:
@@ -111,7 +119,29 @@ class Cache:
                 os.rename(entry, grave / entry.name)
             shutil.rmtree(grave, ignore_errors=True)
         except OSError as error:
-            _warn(self.root, error)
+            self._warn_unusable(error)
+
+    def _trusts(self, *folders: Path) -> bool:
+        """Whether nobody else could have put anything into these folders, of which some may not be there yet."""
+        for folder in folders:
+            if reason := _distrust(folder):
+                self._warn(f"{folder} {reason}", "Set CONVGEN_CACHE_DIR to a folder that only you may write to")
+                return False
+        return True
+
+    def _warn_unusable(self, error: OSError) -> None:
+        self._warn(error.strerror or str(error), "Set CONVGEN_CACHE_DIR to a folder that can be written")
+
+    def _warn(self, reason: str, remedy: str) -> None:
+        if self.root in _warned:
+            return
+        _warned.add(self.root)
+        warnings.warn(
+            f"convgen's cache {self.root} cannot be used ({reason}); kernels are compiled anew each time. "
+            f"{remedy}, or CONVGEN_CACHE=0 to do without.",
+            CacheWarning,
+            stacklevel=4,
+        )
 
     def _rows(self) -> list[tuple[float, int, Path]]:
         """When each entry was last used, its bytes, its folder."""
@@ -135,6 +165,17 @@ class Cache:
                     shutil.rmtree(left, ignore_errors=True)
 
 
+def _distrust(folder: Path) -> str:
+    """Why others may have written what is in a folder; empty where they cannot have."""
+    try:
+        found, link = folder.stat(), folder.lstat()
+    except OSError:  # not there, or not to be read: using it says so
+        return ""
+    if not {found.st_uid, link.st_uid} <= {os.geteuid(), _ROOT}:
+        return "belongs to another user"
+    return "may be written by other users" if found.st_mode & _OTHERS_WRITE else ""
+
+
 def _sums(files: Mapping[str, bytes]) -> bytes:
     """The text that sha256sum prints for these files."""
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
@@ -146,15 +187,3 @@ def _verified(entry: Path) -> dict[str, bytes]:
     if files.pop(_SUMS, None) != _sums(files):
         raise ValueError("the files do not match their sums")
     return files
-
-
-def _warn(root: Path, error: OSError) -> None:
-    if root in _warned:
-        return
-    _warned.add(root)
-    warnings.warn(
-        f"convgen's cache {root} cannot be used ({error.strerror or error}); kernels are compiled anew each time. "
-        "Set CONVGEN_CACHE_DIR to a folder that can be written, or CONVGEN_CACHE=0 to do without.",
-        CacheWarning,
-        stacklevel=3,
-    )

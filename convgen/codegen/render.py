@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,34 +11,11 @@ import jinja2
 
 from convgen.codegen import ptx
 from convgen.ir.plan import Launch, Plan
-from convgen.resources import cache_directory, directory
+from convgen.resources import directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
 _INDENTED_DIRECTIVE = re.compile(r"^[ \t]+#", re.MULTILINE)
-_SYNTAX: dict[str, Any] = {
-    "trim_blocks": True,
-    "lstrip_blocks": True,
-    "keep_trailing_newline": True,
-    "autoescape": False,
-}
-
-
-class _Kept(jinja2.FileSystemBytecodeCache):
-    """Templates as Python byte code, in a folder that need not be writable."""
-
-    def get_source_checksum(self, source: str) -> str:
-        return super().get_source_checksum(f"{_SYNTAX} {source}")
-
-    def load_bytecode(self, bucket: Any) -> None:
-        try:
-            super().load_bytecode(bucket)
-        except Exception:  # the file is broken
-            bucket.reset()
-
-    def dump_bytecode(self, bucket: Any) -> None:
-        with suppress(OSError):
-            super().dump_bytecode(bucket)
 
 
 @cache
@@ -48,24 +24,15 @@ def environment() -> jinja2.Environment:
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory("templates")),
         undefined=jinja2.StrictUndefined,
-        bytecode_cache=_bytecode_cache(),
-        **_SYNTAX,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
     )
     env.filters["format_c"] = str.format
     env.filters["times"] = lambda factor: f" * {factor}" if factor != 1 else ""
     env.filters["plus"] = lambda term: f" {'+' if term > 0 else '-'} {abs(term)}" if term else ""
     return env
-
-
-def _bytecode_cache() -> _Kept | None:
-    """Compiling the templates of a kernel takes longer than everything else that rendering it does."""
-    if (kept := cache_directory()) is None:
-        return None
-    try:
-        (kept / "templates").mkdir(parents=True, exist_ok=True)
-    except OSError:  # a cache is a convenience
-        return None
-    return _Kept(str(kept / "templates"))
 
 
 def render(template: str, plan: Plan, **values: Any) -> str:

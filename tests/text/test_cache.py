@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -201,7 +202,7 @@ def test_clear_and_prune_leave_the_user_s_files(tmp_path, monkeypatch):
     own = ["templates/direct.cu.j2", "grammar/conv.lark", "ab/cdef", "ab/folder/file", "staging/notes"]
     for name in own:
         path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         path.write_bytes(bytes(1000))
         os.utime(path, (0, 0))
         os.utime(path.parent, (0, 0))
@@ -244,24 +245,36 @@ def test_schema_digest_sees_a_changed_file(tmp_path, monkeypatch):
     assert len({first, second, digest()}) == 3
 
 
-def test_templates_are_compiled_once_and_again_where_the_file_is_broken(tmp_path, monkeypatch):
-    """Whatever the cache's folder has, templates are what their files say."""
-    from convgen.codegen import render
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+@pytest.mark.parametrize("below", [".", "cd", f"cd/{KEY}"])
+def test_what_others_may_write_is_not_used(tmp_path, mode, below):
+    """A cubin runs on the GPU and an emulated kernel in this process: nobody else may put one there."""
+    root = tmp_path / "cache"
+    Cache(root).put(KEY, FILES)
+    (root / below).chmod(mode)
+    with pytest.warns(CacheWarning, match=r"may be written by other users.*CONVGEN_CACHE_DIR"):
+        assert Cache(root).get(KEY) is None
+    if below != f"cd/{KEY}":
+        Cache(root).put("other-cd", FILES)
+        assert not (root / "cd" / "other-cd").exists()
+    (root / below).chmod(0o755)
+    assert Cache(root).get(KEY) == FILES
 
-    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
 
-    def code() -> bytes:
-        return render.environment.__wrapped__().get_template("finish.cu.j2").root_render_func.__code__.co_code
+def test_what_belongs_to_others_is_not_used(tmp_path, monkeypatch):
+    Cache(tmp_path).put(KEY, FILES)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    monkeypatch.setattr(cache, "_ROOT", -1)
+    with pytest.warns(CacheWarning, match="belongs to another user"):
+        assert Cache(tmp_path).get(KEY) is None
 
-    expected = code()
-    (kept,) = (tmp_path / "cache" / "templates").iterdir()
-    whole = kept.read_bytes()
-    for broken in (b"", b"no byte code", whole[:20], whole[:-30]):
-        kept.write_bytes(broken)
-        assert code() == expected
-        assert kept.read_bytes() != broken
-    monkeypatch.setattr(render._Kept, "dump_bytecode", lambda *_: pytest.fail("it was compiled"))
-    assert code() == expected
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "file"))
-    assert code() == expected
+
+def test_new_folders_are_the_user_s_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        Cache(tmp_path / "new").put(KEY, FILES)
+    finally:
+        os.umask(before)
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert len(folders) == 4 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+    assert Cache(tmp_path / "new").get(KEY) == FILES
