@@ -74,8 +74,8 @@ def compare(before: dict, after: dict, show: str) -> None:
         same_steps, same_text = a["steps"] == b["steps"], kernel_text(a["source"]) == kernel_text(b["source"])
         if not same_steps or a["strategy"] != b["strategy"]:
             seen["another plan"] += 1
-            print(f"{name}: {a['strategy']} {a['config']} [{a['reason']}]\n  -> {b['strategy']} {b['config']}"
-                  f" [{b['reason']}]\n  " + "\n  ".join(a["steps"]) + "\n  -> " + "\n     ".join(b["steps"]))  # fmt: skip
+            for row in (a, b):
+                print("\n    ".join([f"{name}: {row['strategy']} {row['config']} [{row['reason']}]", *row["steps"]]))
         elif not same_text:
             seen["the same plan, another text"] += 1
         else:

@@ -207,7 +207,7 @@ class Compilation:
         from convgen import planner
         from convgen.kernels import strategies
 
-        if error.obstacles.keys() >= strategies.MODULES.keys():
+        if error.obstacles.keys() >= set(strategies.MODULES):
             return ""
         names = planner.serving(self.request.problem, self.target)
         verb = "serves" if len(names) == 1 else "serve"

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from convgen.frontend.request import Request
-    from convgen.kernels.base import Options, Strategy
+    from convgen.kernels.base import Options
+    from convgen.kernels.strategies import Strategy
 
 # --- facts ------------------------------------------------------------------------------------------
 

@@ -148,6 +148,7 @@ class Plan:
     `config` is the strategy's own frozen record (tile, stages, ...), readable through str().
     `steps` run in order on one stream.  `reason` says in one line why this plan was chosen.  `arithmetic`
     names the row of `ir.verify.ARITHMETIC` that bounds the result's rounding; empty, that of its types.
+    `kernel` made the plan, from `layout`: its own record of what follows from problem and configuration.
     """
 
     problem: ConvProblem
@@ -159,6 +160,13 @@ class Plan:
     reason: str = ""
     notes: tuple[str, ...] = field(default=())
     arithmetic: str = ""
+    kernel: str = ""
+    layout: object = field(default=None, compare=False, repr=False)
+
+    def launch(self, part: str = "") -> Launch:
+        """The main launch, or the one of a part, such as prepare or finish."""
+        entry = f"convgen_{self.problem.name}" + (f"_{part}" if part else "")
+        return next(launch for launch in self.launches if launch.entry == entry)
 
     @property
     def launches(self) -> tuple[Launch, ...]:

@@ -1,43 +1,29 @@
-"""What every strategy answers: can it serve a problem, how is it configured, what is its plan.
+"""What a kernel answers, and the records that its answers are made of.
 
-A strategy is one module with one `Strategy` object, registered in `strategies.STRATEGIES`.
+A kernel is a folder of this package, and a row of `registry`.  It turns a problem into configurations, a
+configuration into a layout, and a layout into obstacles, a time, a plan and a source.  `search` asks the
+questions in that order, once; everything that convgen wants to know of a kernel is a view of a search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from convgen.ir.plan import Plan
-from convgen.ir.problem import ConvProblem
+from convgen.kernels.config import Config, Option, Options  # noqa: F401
 from convgen.targets import Target
 
-#: Options of a spec's strategy block, flattened: {"tile.m": 128, "stages": 5}.
-Options = Mapping[str, int | str]
+if TYPE_CHECKING:
+    from convgen.ir.plan import Plan, Step, Workspace
+    from convgen.ir.problem import ConvProblem
 
-
-@dataclass(frozen=True)
-class Option:
-    """One option that a strategy block may set.  `choices` is the legal set, or None for any integer
-    in [low, high]."""
-
-    name: str
-    doc: str
-    low: int = 1
-    high: int = 1 << 30
-    choices: tuple[int | str, ...] | None = None
-
-    def allows(self, value: int | str) -> bool:
-        """Whether a value is legal."""
-        if self.choices is not None:
-            return value in self.choices
-        return isinstance(value, int) and self.low <= value <= self.high
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a strategy cannot serve a problem: the constraint, and what would lift it, other strategies apart.
+    """Why a kernel cannot serve a problem: the constraint, and what would lift it, other strategies apart.
 
     `option` names the option of the strategy block that is to blame, where one is.
     """
@@ -54,22 +40,73 @@ class Obstacles(list[Obstacle]):
         self.append(Obstacle(message, hint, option))
 
 
-class Strategy(Protocol):
-    """A strategy may have two methods more: `candidates(problem, target)`, options worth measuring, the most
-    promising first; and `estimate(problem, target, options)`, microseconds by a cost model."""
+@dataclass(frozen=True)
+class Layout(Generic[C]):
+    """A problem by a configuration on a target, and all that follows: operands, tiles, shared memory, registers.
 
-    name: str
-    summary: str
-    options: Sequence[Option]
+    A kernel's own layout has what follows as cached properties, so that what a constraint, the cost model,
+    the plan and the source read of it is found once.
+    """
 
-    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
-        """Every constraint that fails; empty where the strategy serves the problem with these options."""
-        ...
+    problem: ConvProblem
+    target: Target
+    config: C
 
-    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        """The plan, where `obstacles` is empty.  Options left out take the strategy's defaults."""
-        ...
 
-    def render(self, plan: Plan) -> str:
-        """The CUDA source of the plan's kernels."""
-        ...
+L = TypeVar("L", bound=Layout)
+
+
+class Kernel(Generic[C, L]):
+    """One kernel.  `name` is its folder's."""
+
+    name: ClassVar[str]
+    config: type[C]
+
+    def unserved(self, problem: ConvProblem, target: Target) -> Sequence[Obstacle]:
+        """Constraints that fail whatever the configuration; empty where some configuration may serve."""
+        raise NotImplementedError
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[L]:
+        """Layouts worth a thought that go with the options that are fixed, legal or not.
+
+        Where nothing that is worth a thought goes with them, the nearest that does: its obstacles will be shown.
+        Called where `unserved` is empty.
+        """
+        raise NotImplementedError
+
+    def refine(self, best: Iterator[L], fixed: Options) -> Iterable[L]:
+        """More layouts: variations of the best legal ones of `space`, which come fastest first."""
+        return ()
+
+    def illegal(self, layout: L) -> Sequence[Obstacle]:
+        """What a layout asks for that the hardware does not have."""
+        raise NotImplementedError
+
+    def time(self, layout: L) -> float:
+        """Microseconds by the cost model; infinite for a kernel without one."""
+        raise NotImplementedError
+
+    def kind(self, layout: L) -> object:
+        """What makes layouts alike: a cost model is surer within a kind than between kinds."""
+        return None
+
+    def plan(self, layout: L) -> Plan:
+        """The plan of a legal layout.  It carries the layout, for `source`."""
+        raise NotImplementedError
+
+    def source(self, plan: Plan) -> str:
+        """The CUDA source of a plan that this kernel made."""
+        raise NotImplementedError
+
+
+#: A kernel of any configuration.
+AnyKernel = Kernel[Any, Any]
+
+
+def plan_of(layout: Layout, steps: Iterable[Step], workspaces: Iterable[Workspace] = (), **more: Any) -> Plan:
+    """A layout's plan; its strategy fills in what it is called by."""
+    from convgen.ir.plan import Plan
+
+    return Plan(
+        layout.problem, layout.target, "", layout.config, tuple(steps), tuple(workspaces), layout=layout, **more
+    )

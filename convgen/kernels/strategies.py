@@ -1,25 +1,120 @@
-"""The strategies, in the order in which `auto` asks them."""
+"""The strategies, in the order in which `auto` asks them: what users write, and the kernels behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from convgen.kernels.base import Strategy
+from convgen.kernels.base import Obstacle
+from convgen.kernels.config import Option, Options, excess, joined, option_rows
+from convgen.kernels.registry import kernel, kernels_of
+from convgen.targets import Target
 
-#: Name -> module, in the order in which `auto` prefers them.
-MODULES: dict[str, str] = {
-    "tma_im2col": "convgen.kernels.tma_im2col",
-    "tma_patch": "convgen.kernels.tma_patch",
-    "depthwise": "convgen.kernels.depthwise",
-    "implicit_gemm": "convgen.kernels.implicit_gemm",
-    "im2col": "convgen.kernels.im2col",
-    "direct": "convgen.kernels.direct",
+if TYPE_CHECKING:
+    from convgen.ir.plan import Plan
+    from convgen.ir.problem import ConvProblem
+    from convgen.kernels.search import Search
+
+#: Candidates of a strategy for a tuner, and those among them that a kernel calls alike.
+MOST_CANDIDATES, OF_A_KIND = 40, 12
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One or more kernels under the name that a spec writes.  What it answers are views of its kernels' searches."""
+
+    name: str
+    summary: str
+
+    @cached_property
+    def options(self) -> Sequence[Option]:
+        """What a strategy block may set."""
+        rows = kernels_of(self.name)
+        options = joined({row.name: option_rows(row.config) for row in rows})
+        if len(rows) == 1:
+            return options
+        doc = "; ".join(f"{row.name}: {row.summary}" for row in rows)
+        return (Option("kernel", doc, choices=tuple(row.name for row in rows)), *options)
+
+    def searches(self, problem: ConvProblem, target: Target, options: Options) -> list[Search]:
+        """The searches of the kernels that have the options; of all kernels, where none has them all."""
+        from convgen.kernels.search import search
+
+        fixed = {name: value for name, value in options.items() if name != "kernel"}
+        rows = [row for row in kernels_of(self.name) if options.get("kernel", row.name) == row.name]
+        rows = [row for row in rows if not excess(fixed, row.config)] or rows
+        return [search(row.kernel, problem, target, fixed) for row in rows]
+
+    def _best(self, problem: ConvProblem, target: Target, options: Options) -> Search:
+        return min(self.searches(problem, target, options), key=lambda s: (s.best is None, s.us))
+
+    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+        """Every constraint that fails; empty where the strategy serves the problem with these options.
+
+        Of several kernels, what stands against all of them, else what stands against the one that comes closest."""
+        searches = self.searches(problem, target, options)
+        if any(s.best for s in searches):
+            return []
+        found = [s.obstacles for s in searches]
+        common = [o for o in found[0] if all(o in own for own in found)]
+        return common or list(sorted(found, key=len)[0])
+
+    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
+        """The plan of the fastest configuration, where `obstacles` is empty."""
+        found = self._best(problem, target, options)
+        assert found.best is not None, "obstacles are asked for first"
+        plan = found.kernel.plan(found.best.layout)
+        return replace(plan, strategy=self.name, kernel=found.kernel.name)
+
+    def stated(self, problem: ConvProblem, target: Target, options: Options) -> Options:
+        """The options with every one stated, as the cost model settles it."""
+        found = self._best(problem, target, options)
+        assert found.best is not None, "obstacles are asked for first"
+        return self._of(found, found.best.layout.config.options)
+
+    def _of(self, found: Search, options: Options) -> Options:
+        return {"kernel": found.kernel.name, **options} if len(kernels_of(self.name)) > 1 else options
+
+    def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
+        """Microseconds, by the cost model; infinite where there is none."""
+        return self._best(problem, target, options).us
+
+    def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
+        """Options worth measuring, the most promising of each kernel first."""
+        found = [
+            (t.us, self._of(s, t.layout.config.options))
+            for s in self.searches(problem, target, {})
+            for t in s.candidates(MOST_CANDIDATES, OF_A_KIND)
+        ]
+        return [options for _, options in sorted(found, key=lambda row: row[0])]
+
+    def render(self, plan: Plan) -> str:
+        """The CUDA source of a plan."""
+        return kernel(plan.kernel).source(plan)
+
+
+_ROWS: tuple[Strategy, ...] = (
+    Strategy("direct", "one thread an output, or a few along the channels: every operator, layout and type"),
+)
+#: Name -> strategy, in the order in which `auto` prefers them.
+STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
+
+# strategies that are still modules of their own
+_MODULES = {
+    name: f"convgen.kernels.{name}" for name in ("tma_im2col", "tma_patch", "depthwise", "implicit_gemm", "im2col")
 }
+MODULES: tuple[str, ...] = (*_MODULES, *STRATEGIES)
 
 
+@cache
 def load(name: str) -> Strategy:
     """The strategy of a name.  Raises KeyError."""
-    return import_module(MODULES[name]).STRATEGY
+    if name in _MODULES:
+        return import_module(_MODULES[name]).STRATEGY
+    return STRATEGIES[name]
 
 
 def load_all() -> dict[str, Strategy]:

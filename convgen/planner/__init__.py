@@ -7,12 +7,14 @@ has, the first that `strategies.MODULES` lists.  A strategy that is named withou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
-from convgen.kernels.base import Obstacle, Options, Strategy
+from convgen.kernels.base import Obstacle, Options
+from convgen.kernels.strategies import Strategy
 from convgen.planner import database
 from convgen.targets import Target
 
@@ -61,7 +63,8 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
             serving.append(candidate)
     if not serving:
         raise CannotServe(rejected)
-    estimates = {s.name: s.estimate(problem, target, {}) for s in serving if hasattr(s, "estimate")}
+    asked = {s.name: s.estimate(problem, target, {}) for s in serving if hasattr(s, "estimate")}
+    estimates = {name: us for name, us in asked.items() if us < math.inf}
     if not estimates:
         passed = f"; {', '.join(rejected)} cannot serve" if rejected else ""
         return Choice(serving[0], {}, f"auto: the first that serves{passed}", rejected)

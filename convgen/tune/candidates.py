@@ -40,7 +40,10 @@ def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candid
     """The candidate with every option stated, as its strategy settles it: what is kept of a measurement must
     not change its meaning when defaults do."""
     name, options = candidate
-    config = strategies.load(name).plan(problem, target, options).config
+    strategy = strategies.load(name)
+    if hasattr(strategy, "stated"):
+        return name, strategy.stated(problem, target, options)
+    config = strategy.plan(problem, target, options).config
     return name, getattr(config, "options", options)
 
 

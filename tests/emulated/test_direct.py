@@ -10,10 +10,12 @@ from runs import check_plan
 from strategy_problems import PRODUCTS, direct_problems
 
 from convgen.ir.problem import Op
-from convgen.kernels.direct import PRODUCTS as DIRECT_PRODUCTS
-from convgen.kernels.direct import STRATEGY
+from convgen.kernels import strategies
+from convgen.kernels.direct.kernel import PRODUCTS as DIRECT_PRODUCTS
 from convgen.kernels.parts import lowering
 from convgen.targets import TARGETS
+
+STRATEGY = strategies.load("direct")
 
 TARGET = TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -20,9 +20,11 @@ from tma_specs import check_emulated
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import direct, im2col
+from convgen.kernels import im2col
 from convgen.kernels.base import Options
 from convgen.kernels.depthwise import patches, stream
+from convgen.kernels.direct import config as direct
+from convgen.kernels.direct.kernel import BLOCK
 from convgen.kernels.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_patch.config import TmaPatchConfig
@@ -45,8 +47,6 @@ def options_of(plan: Plan) -> Options:
     """What a strategy block would say to get exactly the plan's configuration."""
     config = plan.config
     match config:
-        case direct.DirectConfig():
-            return {"tile": config.tile}
         case im2col.Im2colConfig():
             return {"method": config.method, "workspace_mb": config.workspace_mb}
     return config.options  # type: ignore[attr-defined]
@@ -149,8 +149,8 @@ def _stream(p: ConvProblem, c: stream.StreamConfig) -> Work:
     return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, stream.layout_of(p, c).items, c.stages)
 
 
-def _direct(p: ConvProblem, c: direct.DirectConfig) -> Work:
-    return Work({"outputs": (p.result.size, c.tile * c.block)})
+def _direct(p: ConvProblem, c: direct.Config) -> Work:
+    return Work({"outputs": (p.result.size, c.tile * BLOCK)})
 
 
 def _im2col(p: ConvProblem, c: im2col.Im2colConfig) -> Work:
@@ -166,7 +166,7 @@ WORK: dict[type, Callable[..., Work]] = {
     grouped.GroupedConfig: _grouped,
     patches.DepthwiseConfig: _patches,
     stream.StreamConfig: _stream,
-    direct.DirectConfig: _direct,
+    direct.Config: _direct,
     im2col.Im2colConfig: _im2col,
 }
 

@@ -9,9 +9,11 @@ from problems import make
 from strategy_problems import direct_problems, meets_input, unused_names, with_types
 
 from convgen.ir.problem import Op
-from convgen.kernels.direct import STRATEGY
+from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS
+
+STRATEGY = strategies.load("direct")
 
 
 @pytest.mark.parametrize("op", Op)

@@ -110,7 +110,7 @@ def test_options_that_a_spec_states_hold_for_every_candidate(fakes):
 
 def test_every_strategy_of_convgen_offers_what_it_can_plan():
     offered = candidates(problem(), SM_90A, tuple(strategies.MODULES))
-    assert ("direct", {}) in offered
+    assert "direct" in {name for name, _ in offered}
     for name, options in offered[:: max(1, len(offered) // 20)]:
         assert strategies.load(name).plan(problem(), SM_90A, options).steps
 

@@ -5,6 +5,7 @@ It is the reference on the GPU: a plain sum over the window, as the definition r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ from convgen.ir.integer import floordiv, mod
 from convgen.ir.plan import Plan
 from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.kernels.base import Obstacle, Option, Options
+from convgen.kernels import base
+from convgen.kernels.base import Layout, Obstacle, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.direct.config import Config
 from convgen.kernels.parts import columns
 from convgen.kernels.parts.elementwise import (
     BLOCK,
@@ -63,76 +67,61 @@ PRODUCTS: dict[Op, Product] = {
 }
 
 
-@dataclass(frozen=True)
-class DirectConfig:
-    """Outputs a thread, threads a block."""
-
-    tile: int
-    block: int
-
-    def __str__(self) -> str:
-        return f"tile {self.tile}, block {self.block}"
-
-
-OPTIONS = (Option("tile", "outputs a thread, along the channels", choices=(1, 2, 4, 8)),)
 #: Threads a multiprocessor that a larger tile has to leave: enough to hide loads.
 THREADS_PER_SM = 1024
+TILES = (8, 4, 2, 1)
 
 
-class Direct:
+class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
-    summary = "one thread an output, or a few along the channels: every operator, layout and type"
-    options = OPTIONS
+    config = Config
 
-    def obstacles(self, problem: ConvProblem, target: Target, options: Options) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
         found = type_obstacles(problem, target)
-        tile = int(options.get("tile", 1))
-        if problem.op not in PRODUCTS:
-            if tile > 1:
-                found.append(Obstacle(f"op {problem.op} makes one element a thread", "tile 1", "tile"))
-        elif _tiled_extent(problem) % tile:
-            dim = PRODUCTS[problem.op].tiled_dim
-            found.append(
-                Obstacle(
-                    f"tile {tile} does not divide the {_tiled_extent(problem)} channels {dim} of a group",
-                    "tile 1 always does",
-                    "tile",
-                )
-            )
         if problem.result.size > MAX_GRID * BLOCK:
             found.append(Obstacle(f"{problem.result.size} outputs are more than a grid of {MAX_GRID} blocks holds"))
         return found
 
-    def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
-        tile = int(options["tile"]) if "tile" in options else _default_tile(problem, target)
-        config = DirectConfig(tile, BLOCK)
-        return Plan(problem, target, self.name, config, (_kernel(problem, config).launch(),))
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Layout[Config]]:
+        """The largest tile that divides the channels and leaves the GPU enough threads."""
+        if "tile" in fixed:
+            return [Layout(problem, target, Config(int(fixed["tile"])))]
+        enough = THREADS_PER_SM * target.sms
+        fits = (t for t in TILES if not _uneven(problem, t) and problem.result.size // t >= enough)
+        return [Layout(problem, target, Config(next(fits, 1)))]
 
-    def render(self, plan: Plan) -> str:
-        assert isinstance(plan.config, DirectConfig)
-        return render("kernels.cu.j2", plan, comment=(), kernels=(_kernel(plan.problem, plan.config),))
+    def illegal(self, layout: Layout[Config]) -> list[Obstacle]:
+        fault = _uneven(layout.problem, layout.config.tile)
+        return [Obstacle(fault, "tile 1 always does", "tile")] if fault else []
+
+    def time(self, layout: Layout[Config]) -> float:
+        return math.inf  # nobody has measured enough of it
+
+    def plan(self, layout: Layout[Config]) -> Plan:
+        return plan_of(layout, (_kernel(layout.problem, layout.config.tile).launch(),))
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        return render("kernels.cu.j2", plan, comment=(), kernels=(_kernel(layout.problem, layout.config.tile),))
 
 
-def _tiled_extent(problem: ConvProblem) -> int:
-    return problem.c_per_group if PRODUCTS[problem.op].tiled_dim == "c" else problem.k_per_group
-
-
-def _default_tile(problem: ConvProblem, target: Target) -> int:
-    """The largest tile that divides the channels and leaves the GPU enough threads."""
+def _uneven(problem: ConvProblem, tile: int) -> str:
+    """Why a thread cannot make so many outputs; empty where it can."""
     if problem.op not in PRODUCTS:
-        return 1
-    enough = THREADS_PER_SM * target.sms
-    fits = (t for t in (8, 4, 2) if _tiled_extent(problem) % t == 0 and problem.result.size // t >= enough)
-    return next(fits, 1)
+        return f"op {problem.op} makes one element a thread" if tile > 1 else ""
+    product = PRODUCTS[problem.op]
+    channels = problem.c_per_group if product.tiled_dim == "c" else problem.k_per_group
+    return f"tile {tile} does not divide the {channels} channels {product.tiled_dim} of a group" * (channels % tile > 0)
 
 
-def _kernel(problem: ConvProblem, config: DirectConfig) -> Kernel:
+def _kernel(problem: ConvProblem, tile: int) -> Kernel:
     entry = f"convgen_{problem.name}"
     if problem.op is Op.IM2COL:
         return columns.im2col(problem, entry)
     if problem.op is Op.COL2IM:
         return columns.col2im_gather(problem, entry)
-    return _product_kernel(problem, entry, config.tile)
+    return _product_kernel(problem, entry, tile)
 
 
 def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
@@ -314,4 +303,4 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
     return tuple(lines)
 
 
-STRATEGY = Direct()
+KERNEL = Direct()

@@ -1,0 +1,128 @@
+"""Configurations: frozen records whose annotated fields are the options of the language.
+
+    @dataclass(frozen=True)
+    class GemmConfig(Config):
+        tile_m: Annotated[int, Field("output pixels a tile", range(16, 257, 16))]
+        split_k: Annotated[int, Field("slices of gemm_k", range(1, 9))] = 1
+
+The field `tile_m` is the option `tile m=...`, `split_k` is `split_k ...`.  Everything that is said of options
+follows from the fields: what a spec may write, the documentation, a configuration's text, what is searched, and the
+rows of the tuning database.  A field with a default is said only where its value is another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast, get_args, get_type_hints
+
+#: Options of a spec's strategy block, flattened: {"tile.m": 128, "stages": 5}.
+Options = Mapping[str, int | str]
+
+#: Fields that begin with one of these words are members of a group: `tile_m` is `tile m=...`.
+GROUPS = ("tile", "warps")
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a field means, and its legal values: `choices`, or where that is None the integers from `low` to `high`."""
+
+    doc: str
+    choices: tuple[int | str, ...] | range | None = None
+    low: int = 1
+    high: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option that a strategy block may set: a field as the language has it.  `kernels` have it."""
+
+    name: str
+    doc: str
+    low: int = 1
+    high: int = 1 << 30
+    choices: tuple[int | str, ...] | None = None
+    kernels: tuple[str, ...] = ()
+
+    def allows(self, value: int | str) -> bool:
+        """Whether a value is legal."""
+        if self.choices is not None:
+            return value in self.choices
+        return isinstance(value, int) and self.low <= value <= self.high
+
+
+class Config:
+    """The base of every kernel's configuration."""
+
+    @property
+    def options(self) -> dict[str, int | str]:
+        """The options that ask for exactly this configuration."""
+        return {option_name(f.name): getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
+
+    def __str__(self) -> str:
+        """As a strategy block says it, without what goes without saying."""
+        said: dict[str, list[str]] = {}
+        for f in dataclasses.fields(cast(Any, self)):
+            value = getattr(self, f.name)
+            if f.default is not dataclasses.MISSING and value == f.default:
+                continue
+            group, _, member = option_name(f.name).partition(".")
+            said.setdefault(group, []).append(f"{member}={value}" if member else str(value))
+        return "  ".join(f"{name} {' '.join(values)}" for name, values in said.items())
+
+
+def option_name(field: str) -> str:
+    """The language's name of a field."""
+    group, _, member = field.partition("_")
+    return f"{group}.{member}" if group in GROUPS and member else field
+
+
+def option_rows(config: type[Config]) -> tuple[Option, ...]:
+    """The options of a configuration, in the order of its fields."""
+    key: Any = config
+    return _rows(key)
+
+
+@cache
+def _rows(config: Any) -> tuple[Option, ...]:
+    hints = get_type_hints(config, include_extras=True)
+    rows = []
+    for f in dataclasses.fields(config):
+        (said,) = (a for a in get_args(hints[f.name]) if isinstance(a, Field))
+        choices = None if said.choices is None else tuple(said.choices)
+        rows.append(Option(option_name(f.name), said.doc, said.low, said.high, choices))
+    return tuple(rows)
+
+
+def joined(rows: Mapping[str, tuple[Option, ...]]) -> tuple[Option, ...]:
+    """The options of several kernels by name: one that several have allows what any of them does."""
+    found: dict[str, Option] = {}
+    for kernel, options in rows.items():
+        for option in options:
+            own = dataclasses.replace(option, kernels=(kernel,))
+            found[option.name] = _either(found[option.name], own) if option.name in found else own
+    return tuple(found.values())
+
+
+def _either(a: Option, b: Option) -> Option:
+    kernels, doc = a.kernels + b.kernels, a.doc if a.doc == b.doc else f"{a.doc}; {b.doc}"
+    if a.choices is not None and b.choices is not None:
+        choices = tuple(dict.fromkeys((*a.choices, *b.choices)))
+        if all(isinstance(c, int) for c in choices):
+            choices = tuple(sorted(choices, key=int))
+        return Option(a.name, doc, choices=choices, kernels=kernels)
+    (low_a, high_a), (low_b, high_b) = map(_bounds, (a, b))
+    return Option(a.name, doc, min(low_a, low_b), max(high_a, high_b), kernels=kernels)
+
+
+def _bounds(option: Option) -> tuple[int, int]:
+    values = [v for v in option.choices or () if isinstance(v, int)]
+    return (min(values), max(values)) if values else (option.low, option.high)
+
+
+def excess(options: Options, config: type[Config]) -> list[str]:
+    """Options that a configuration does not have, or not with that value."""
+    rows = {row.name: row for row in option_rows(config)}
+    return [name for name, value in options.items() if name not in rows or not rows[name].allows(value)]

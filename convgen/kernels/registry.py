@@ -1,0 +1,47 @@
+"""The kernels, a row each, and the strategies that users write: a strategy is one or more kernels.
+
+A row names a folder of this package.  Its `config` module has the class `Config`, and imports nothing that is
+slow to load; its `kernel` module has `KERNEL`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+from convgen.kernels.base import AnyKernel
+from convgen.kernels.config import Config
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel: its folder, the strategy that it belongs to, and what it is in a line."""
+
+    name: str
+    strategy: str
+    summary: str
+
+    @property
+    def config(self) -> type[Config]:
+        """The class of its configurations."""
+        return import_module(f"convgen.kernels.{self.name}.config").Config
+
+    @property
+    def kernel(self) -> AnyKernel:
+        return import_module(f"convgen.kernels.{self.name}.kernel").KERNEL
+
+
+#: In the order in which `auto` prefers them where no cost model tells them apart.
+KERNELS: tuple[KernelRow, ...] = (KernelRow("direct", "direct", "one thread an output, or a few along the channels"),)
+
+
+@cache
+def kernels_of(strategy: str) -> tuple[KernelRow, ...]:
+    """The kernels of a strategy."""
+    return tuple(row for row in KERNELS if row.strategy == strategy)
+
+
+def kernel(name: str) -> AnyKernel:
+    """The kernel of a name.  Raises KeyError."""
+    return {row.name: row for row in KERNELS}[name].kernel

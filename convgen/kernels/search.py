@@ -1,0 +1,127 @@
+"""The one ranking: a kernel's configurations for a problem, enumerated, timed and checked once.
+
+What stands against a kernel, its estimate, the candidates that a tuner tries and the plan are views of a search.
+Times come before checks: a layout is checked when it is its turn, so that a plan costs the checks of the few
+that are faster than the first legal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import AnyKernel, Layout, Obstacle
+from convgen.kernels.config import Options, excess
+from convgen.targets import Target
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A layout and its estimated microseconds."""
+
+    us: float
+    layout: Layout
+
+
+class Search:
+    """A kernel's configurations for one problem on one target that go with the options that are `fixed`."""
+
+    def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
+        self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
+        self._checked: dict[int, tuple[Obstacle, ...]] = {}
+
+    @cached_property
+    def unserved(self) -> tuple[Obstacle, ...]:
+        """What stands against the kernel whatever its configuration."""
+        found = tuple(self.kernel.unserved(self.problem, self.target))
+        foreign = excess(self.fixed, self.kernel.config)
+        return found or tuple(
+            Obstacle(f"{name} {self.fixed[name]} is not an option of kernel {self.kernel.name}", option=name)
+            for name in foreign
+        )
+
+    @cached_property
+    def _space(self) -> list[Timed]:
+        return [] if self.unserved else self._timed(self.kernel.space(self.problem, self.target, self.fixed))
+
+    @cached_property
+    def _all(self) -> list[Timed]:
+        """Every configuration, the fastest first."""
+        more = self.kernel.refine((t.layout for t in self._legal(self._space)), self.fixed)
+        known = {t.layout.config for t in self._space}
+        fresh = [t for t in self._timed(more) if t.layout.config not in known]
+        return sorted([*self._space, *fresh], key=lambda t: t.us) if fresh else self._space
+
+    def _timed(self, layouts: object) -> list[Timed]:
+        unique: dict[object, Layout] = {layout.config: layout for layout in layouts}  # type: ignore[attr-defined]
+        return sorted((Timed(self.kernel.time(x), x) for x in unique.values()), key=lambda t: t.us)
+
+    def _legal(self, ranked: list[Timed]) -> Iterator[Timed]:
+        return (t for t in ranked if not self._obstacles_of(t.layout))
+
+    def _obstacles_of(self, layout: Layout) -> tuple[Obstacle, ...]:
+        found = self._checked.get(id(layout))
+        if found is None:
+            found = self._checked[id(layout)] = tuple(self.kernel.illegal(layout))
+        return found
+
+    def ranked(self) -> Iterator[Timed]:
+        """Legal configurations, the fastest by the cost model first."""
+        return self._legal(self._all)
+
+    @cached_property
+    def best(self) -> Timed | None:
+        """The first of `ranked`; None where no configuration is legal."""
+        return next(self.ranked(), None)
+
+    @cached_property
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """Why no configuration serves; empty where one does.
+
+        Of many reasons, those of the configuration that fails by the fewest choices other than the user's own.
+        """
+        if self.unserved or self.best is not None:
+            return self.unserved
+
+        def strangers(t: Timed) -> tuple[int, int]:
+            found = self._obstacles_of(t.layout)
+            return sum(o.option not in self.fixed for o in found), len(found)
+
+        if not self._all:
+            return (Obstacle(f"kernel {self.kernel.name} has no configuration that goes with these options"),)
+        return self._obstacles_of(min(self._all, key=strangers).layout)
+
+    @property
+    def us(self) -> float:
+        """Microseconds of the best; infinite where there is none."""
+        return self.best.us if self.best else math.inf
+
+    def candidates(self, most: int, of_a_kind: int = 1 << 30) -> list[Timed]:
+        """The `most` promising, at most `of_a_kind` of those that the kernel calls alike."""
+        found: list[Timed] = []
+        alike: Counter[object] = Counter()
+        for t in self.ranked():
+            kind = self.kernel.kind(t.layout)
+            alike[kind] += 1
+            if alike[kind] <= of_a_kind:
+                found.append(t)
+            if len(found) == most:
+                break
+        return found
+
+
+_Stated = tuple[tuple[str, int | str], ...]
+
+
+@lru_cache(maxsize=256)
+def _search(kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: _Stated) -> Search:
+    return Search(kernel, problem, target, dict(fixed))
+
+
+def search(kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> Search:
+    """The search of a kernel for a problem; asked again, the same one."""
+    return _search(kernel, problem, target, tuple(sorted(fixed.items())))
