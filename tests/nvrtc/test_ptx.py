@@ -12,6 +12,7 @@ import pytest
 from ptx_calls import ALL_N, FAMILIES, WGMMA_ORDER, catalogue, lowest_target, source_calling, wgmma_functions
 
 from convgen.codegen import ptx
+from convgen.resources import directory
 from convgen.targets import TARGETS
 
 nvrtc = pytest.importorskip("cupy.cuda").nvrtc
@@ -29,6 +30,11 @@ def compile_for(source: str, target: str) -> str:
         return nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
+
+
+def test_every_file_is_in_the_catalogue():
+    files = {path.name.removesuffix(".cuh.j2") for path in (directory("templates") / "ptx").iterdir()}
+    assert files == {row.template if isinstance(row, ptx.Family) else row for row in ptx.CATALOGUE}
 
 
 def test_every_row_of_the_catalogue_is_tried():

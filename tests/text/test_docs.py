@@ -1,4 +1,4 @@
-"""README and docs/: examples work, tables say what the code says, links lead somewhere.
+"""README, CONTRIBUTING and docs/: examples work, tables say what the code says, links lead somewhere.
 
 Tables that the code knows are rewritten by --update-goldens.
 """
@@ -25,7 +25,13 @@ from convgen.kernels.base import Option
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks").glob("*.md")),
+]
+DECISIONS = sorted(page for page in (ROOT / "docs" / "decisions").glob("*.md") if page.name != "README.md")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -35,7 +41,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def every(language: str) -> list:
     found = [(page, i, text) for page in PAGES for i, text in enumerate(blocks(page, language))]
     assert found
-    return [pytest.param(text, id=f"{page.stem}-{i}") for page, i, text in found]
+    return [pytest.param(text, id=f"{page.relative_to(ROOT)}-{i}") for page, i, text in found]
 
 
 # ---- examples ----------------------------------------------------------------------------------
@@ -88,8 +94,9 @@ def test_a_spec_that_ships_has_no_errors_and_is_served(path):
 # ---- what must agree ---------------------------------------------------------------------------
 
 
-def test_ci_runs_the_test_command_of_the_readme():
-    (command,) = [line for text in blocks(README, "console") for line in text.splitlines() if "pytest" in line]
+@pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=lambda page: page.name)
+def test_ci_runs_the_test_command_of_the_page(page):
+    (command,) = [line for text in blocks(page, "console") for line in text.splitlines() if "ruff" in line]
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
@@ -151,10 +158,34 @@ def _values(option: Option) -> str:
     return ", ".join(f"`{c}`" for c in option.choices)
 
 
+# ---- decisions, findings, walk-throughs ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["decisions", "hardware"])
+def test_an_index_lists_every_page_of_its_folder(folder):
+    folder = ROOT / "docs" / folder
+    listed = re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_its_parts_and_its_title_in_the_index(page):
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[:3] == ["Context", "Decision", "Evidence"]
+    title = re.match(r"# (.*)\n", text)[1]
+    assert f"[{title}]({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_contributing_lists_every_walkthrough():
+    listed = re.findall(r"\]\((docs/walkthroughs/\w+\.md)\)", CONTRIBUTING.read_text(encoding="utf-8"))
+    assert listed == [page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs/walkthroughs").glob("*.md"))]
+
+
 # ---- links -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
