@@ -31,7 +31,8 @@ def compile(
     says.  A file of several convolutions, or of several operators, gives a dict of kernels by name.
     Needs no GPU.  Raises SpecError, with every diagnostic of the spec, and ConvgenError.
     """
-    from convgen.driver import Spec, compile_all, read
+    from convgen.driver import compile_all
+    from convgen.spec import Spec, read
 
     kernels = compile_all(Spec(*read(source), defines or {}, target, strategy))
     return next(iter(kernels.values())) if len(kernels) == 1 else kernels

@@ -109,6 +109,10 @@ class SpecError(ConvgenError):
         return format_text(self.diagnostics, self.text, self.path)
 
 
+#: Fields of a span, as in JSON.
+_PLACE = ("line", "column", "end_line", "end_column")
+
+
 def format_text(diagnostics: Iterable[Diagnostic], text: str, path: str) -> str:
     """Diagnostics as a person reads them: path:line:column, the source line, a caret under the whole span, a hint."""
     return "".join(part for part, _ in _parts(diagnostics, text, path)).rstrip("\n")
@@ -126,8 +130,22 @@ def format_json(diagnostics: Iterable[Diagnostic], path: str) -> str:
     rows = []
     for d in diagnostics:
         row = {"code": d.code, "severity": d.severity, "message": d.message, "hint": d.hint, "path": path}
-        rows.append(row | {key: getattr(d.span, key, None) for key in ("line", "column", "end_line", "end_column")})
+        rows.append(row | {key: getattr(d.span, key, None) for key in _PLACE})
     return json.dumps(rows, indent=2)
+
+
+def parse_json(text: str) -> tuple[Diagnostic, ...]:
+    """The diagnostics that `format_json` wrote."""
+    return tuple(
+        Diagnostic(
+            row["code"],
+            row["message"],
+            None if row["line"] is None else Span(*(row[key] for key in _PLACE)),
+            row["hint"],
+            row["severity"],
+        )
+        for row in json.loads(text)
+    )
 
 
 #: Columns of a source line that are shown; longer lines are cut around the span.

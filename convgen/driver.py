@@ -13,17 +13,13 @@ is answered from the cache without any of them.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen.diagnostics import ConvgenError, Diagnostic, SpecError, closest, did_you_mean, listing
-from convgen.resources import directory
+from convgen.diagnostics import Diagnostic, SpecError, format_json, listing, parse_json
+from convgen.spec import Spec, UsageError, known_target, unknown
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
 if TYPE_CHECKING:
@@ -31,85 +27,13 @@ if TYPE_CHECKING:
     from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
-    from convgen.kernels.base import Obstacle
+    from convgen.kernels.base import Obstacle, Option
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.kernel import Kernel
 
 #: Each pass and the record of a `Compilation` that it makes.
 PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan", "render": "source"}
-#: Bytes of text.
-LARGEST_SPEC = 4 << 20
-
-
-class UsageError(ConvgenError):
-    """Something that was named does not exist, or cannot be read or written."""
-
-    exit_code = 2
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
-
-    `only` names the convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
-    """
-
-    text: str
-    path: str = "<text>"
-    defines: Mapping[str, int] = field(default_factory=dict)
-    target: str | None = None
-    strategy: str | None = None
-    only: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raises UsageError."""
-        if not isinstance(self.defines, Mapping):
-            raise UsageError(
-                f"defines are of type {type(self.defines).__name__}\nhint: give a dict, such as {{'n': 64}}"
-            )
-        # whole numbers of any kind, such as NumPy's
-        whole = {str(k): index(v) if hasattr(v, "__index__") else v for k, v in self.defines.items()}
-        object.__setattr__(self, "defines", whole)
-        if self.target is not None:
-            known_target(self.target)
-        if self.strategy is not None:
-            known_strategy(self.strategy)
-
-
-def read(source: str | os.PathLike[str]) -> tuple[str, str]:
-    """Text and path of a spec given as a path, or as text (anything with a brace or a line break).
-
-    Raises UsageError.
-    """
-    if not isinstance(source, str | os.PathLike):
-        raise UsageError(f"the spec is of type {type(source).__name__}\nhint: give its path, or its text")
-    if isinstance(source, str) and ("{" in source or "\n" in source or not source.strip()):
-        return source, "<text>"
-    return read_file(source), os.fspath(source)
-
-
-def read_file(name: str | os.PathLike[str]) -> str:
-    """The text of a spec's file.  Raises UsageError."""
-    path = Path(name)
-    try:
-        if not os.fspath(name):  # which a Path takes for the folder at hand
-            raise UsageError("'': no such file")
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_SPEC + 1)
-        if len(data) > LARGEST_SPEC:
-            raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
-        return data.decode("utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file{_nearby(path)}") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path}: is a folder\nhint: name a .conv file{_specs_in(path)}") from None
-    except UnicodeDecodeError as e:
-        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is a plain text file") from None
-    except OSError as e:
-        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except ValueError as e:  # a NUL in the name
-        raise UsageError(f"{str(path)!r}: not a path: {e}") from None
 
 
 class Compilation:
@@ -129,6 +53,16 @@ class Compilation:
         return known_target(name) if name else target_at_hand()
 
     @property
+    def strategy(self) -> str:
+        """What the command line or the spec names, else auto."""
+        return self.spec.strategy or self.request.strategy
+
+    @property
+    def options(self) -> Mapping[str, int | str]:
+        """The spec's, as far as they are the strategy's."""
+        return self.request.options if self.strategy == self.request.strategy else {}
+
+    @property
     def gpu(self) -> str | None:
         """The name of the GPU at hand, where the kernel can run on it: what was tuned there is taken first."""
         from convgen.runtime.launch import gpu_at_hand
@@ -141,13 +75,22 @@ class Compilation:
         """Raises SpecError, with every obstacle of every strategy that was asked for."""
         from convgen import planner
 
-        request = self.request
-        name = self.spec.strategy or request.strategy
-        options = request.options if name == request.strategy else {}
         try:
-            return planner.choose(request.problem, self.target, name, options, self.gpu)
+            return planner.choose(self.request.problem, self.target, self.strategy, self.options, self.gpu)
         except planner.CannotServe as e:
             raise SpecError(self._refusals(e), self.spec.path, self.spec.text) from None
+
+    def check_served(self) -> None:
+        """Whether there is a choice, not which: for `auto` the first strategy that serves is enough, and none is timed.
+
+        Raises SpecError as `choice` does.
+        """
+        from convgen.kernels import strategies
+
+        names = [self.strategy] if self.strategy in strategies.MODULES else reversed(strategies.MODULES)
+        loaded = map(strategies.load, names)
+        if all(s.obstacles(self.request.problem, self.target, self.options) for s in loaded):
+            _ = self.choice
 
     @cached_property
     def plan(self) -> Plan:
@@ -217,10 +160,8 @@ class Compilation:
 def load(spec: Spec) -> list[Compilation]:
     """Parse and check.  Raises SpecError, with every diagnostic, and UsageError."""
     from convgen import frontend
-    from convgen.kernels import strategies
 
-    options = {name: s.options for name, s in strategies.load_all().items()}
-    requests = frontend.load(spec.text, spec.path, spec.defines, strategies=options, targets=TARGETS)
+    requests = frontend.load(spec.text, spec.path, spec.defines, strategies=_Options(), targets=TARGETS)
     found = [Compilation(spec, request) for request in requests]
     names = dict.fromkeys(name for c in found for name in (c.request.conv, c.name))
     for name in spec.only:
@@ -229,18 +170,65 @@ def load(spec: Spec) -> list[Compilation]:
     return [c for c in found if not spec.only or not {c.name, c.request.conv}.isdisjoint(spec.only)]
 
 
+class _Options(Mapping[str, "Sequence[Option]"]):
+    """Each strategy's options by its name; a strategy is loaded when its options are asked for."""
+
+    def __getitem__(self, name: str) -> Sequence[Option]:
+        from convgen.kernels import strategies
+
+        return strategies.load(name).options
+
+    def __iter__(self) -> Iterator[str]:
+        from convgen.kernels import strategies
+
+        return iter(strategies.MODULES)
+
+    def __len__(self) -> int:
+        from convgen.kernels import strategies
+
+        return len(strategies.MODULES)
+
+
 def choose_all(spec: Spec) -> list[Compilation]:
     """The compilations of a spec, each with its choice made.  Raises SpecError with what stands against all of them."""
-    found = load(spec)
+    return _each(load(spec), lambda compilation: compilation.choice)
+
+
+def _each(found: list[Compilation], ask: Callable[[Compilation], object]) -> list[Compilation]:
+    """The same compilations, each asked.  Raises SpecError with what all of them raised."""
     refused: list[Diagnostic] = []
     for compilation in found:
         try:
-            _ = compilation.choice
+            ask(compilation)
         except SpecError as e:
             refused += e.diagnostics
     if refused:
-        raise SpecError(refused, spec.path, spec.text)
+        raise SpecError(refused, found[0].spec.path, found[0].spec.text)
     return found
+
+
+#: The file of a check's cache entry: how many convolutions there are, or every diagnostic.
+_VERDICT = "verdict.json"
+
+
+def check_all(spec: Spec) -> int:
+    """How many convolutions a spec has, all of which some strategy serves.  What was checked before is answered from
+    the cache.  Raises SpecError with every diagnostic, UsageError."""
+    from convgen.cache import Cache
+
+    cache = Cache()
+    key = _request_key(spec, asked="check")
+    if entry := cache.get(key):
+        verdict = json.loads(entry[_VERDICT])
+    else:
+        try:
+            verdict = len(_each(load(spec), Compilation.check_served))
+        except SpecError as e:
+            verdict = json.loads(format_json(e.diagnostics, ""))
+        cache.put(key, {_VERDICT: json.dumps(verdict).encode()})
+    if isinstance(verdict, int):
+        return verdict
+    raise SpecError(parse_json(json.dumps(verdict)), spec.path, spec.text)
 
 
 def render(plan: Plan) -> str:
@@ -254,9 +242,10 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
     """Every kernel of a spec by name.  Needs no GPU.  `progress` hears the name of each kernel that takes
     work, before the work.  Raises SpecError, CompileError, UsageError."""
     from convgen.cache import Cache
+    from convgen.planner import database
 
     cache = Cache()
-    key = _request_key(spec)
+    key = _request_key(spec, asked="compile", tuned=database.stamp())
     found = _recall(cache, key)
     if found is None:
         found = []
@@ -284,22 +273,6 @@ def _recall(cache: Cache, key: str) -> list[Artifact] | None:
     return whole if len(whole) == len(found) else None
 
 
-def known_target(name: str) -> Target:
-    """Raises UsageError."""
-    if name not in TARGETS:
-        raise UsageError(unknown("target", name, TARGETS))
-    return TARGETS[name]
-
-
-def known_strategy(name: str) -> str:
-    """A strategy's name, or auto.  Raises UsageError."""
-    from convgen.kernels import strategies
-
-    if name not in (known := ("auto", *strategies.MODULES)):
-        raise UsageError(unknown("strategy", name, known))
-    return name
-
-
 def target_at_hand() -> Target:
     """The target of this machine's GPU, else the default."""
     from convgen.runtime.launch import gpu_at_hand
@@ -308,33 +281,8 @@ def target_at_hand() -> Target:
     return (target_for(found.capability) if found else None) or TARGETS[DEFAULT_TARGET]
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """What is said of a name that is none of the known ones."""
-    known = list(known)
-    hint = did_you_mean(str(name), known) or f"known are {', '.join(known)}"
-    return f"unknown {kind} {name!r}\nhint: {hint}"
-
-
-def _specs_in(folder: Path) -> str:
-    found = sorted(p.name for p in folder.glob("*.conv"))
-    return f", such as {folder / found[0]}" if found else ""
-
-
-def _nearby(path: Path) -> str:
-    """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
-    hint: Path | None = None
-    with suppress(OSError):
-        if close := closest(path.stem, [p.stem for p in path.parent.glob("*.conv")]):
-            hint = path.with_name(f"{close}.conv")
-    with suppress(FileNotFoundError):
-        shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]
-        hint = max(shipped, key=lambda p: (p.parent.name == path.parent.name, -len(p.parts)), default=hint)
-    return f"\nhint: did you mean `{hint}`?" if hint else ""
-
-
-def _request_key(spec: Spec) -> str:
-    """Of everything that decides what a spec is compiled to, the GPU and what was tuned included."""
-    from convgen.planner import database
+def _request_key(spec: Spec, **more: object) -> str:
+    """Of everything that decides what is made of a spec, the GPU included."""
     from convgen.runtime import artifacts
     from convgen.runtime.launch import gpu_at_hand
 
@@ -345,7 +293,7 @@ def _request_key(spec: Spec) -> str:
         at_hand=gpu_at_hand(),
         strategy=spec.strategy or "",
         only=spec.only,
-        tuned=database.stamp(),
+        **more,
     )
 
 

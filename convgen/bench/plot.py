@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convgen.bench.results import Row, Run, summarise
-from convgen.driver import UsageError
+from convgen.spec import UsageError
 
 FORMATS = (".png", ".svg")
 _OURS, _BEHIND, _CUDNN, _GEMM, _LINE = "#2a6f97", "#e07a5f", "#8d99ae", "#f2cc8f", "#333333"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from convgen.driver import UsageError, unknown
 from convgen.resources import directory
+from convgen.spec import UsageError, unknown
 
 
 def _root() -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from convgen.diagnostics import did_you_mean
-from convgen.driver import Spec, UsageError, known_strategy, known_target, read_file
+from convgen.spec import Spec, UsageError, known_strategy, known_target, read_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,11 +79,16 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )  # fmt: skip
 
 
-def read_specs(arguments: argparse.Namespace) -> list[Spec]:
-    """The specs that the arguments name.  Raises UsageError."""
+def paths(arguments: argparse.Namespace) -> list[str]:
+    """What the arguments name specs by.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
         raise UsageError("standard input can be read once: `-` is given twice")
-    return [read_spec(arguments, path) for path in arguments.specs]
+    return arguments.specs
+
+
+def read_specs(arguments: argparse.Namespace) -> list[Spec]:
+    """The specs that the arguments name.  Raises UsageError."""
+    return [read_spec(arguments, path) for path in paths(arguments)]
 
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:

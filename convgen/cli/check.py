@@ -1,6 +1,6 @@
 """Says what is wrong with specs: everything at once, with place and remedy.  Compiles and writes nothing.
 
-The exit code is 0 where nothing is wrong, 1 where something is.
+The exit code is 0 where nothing is wrong, 1 where a spec is, 2 where something cannot be read.
 
 examples:
   convgen check layer.conv
@@ -16,8 +16,9 @@ import sys
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, read_specs
+from convgen.cli.arguments import add_specs, paths, read_spec
 from convgen.diagnostics import SpecError, format_json
+from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,24 +27,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    specs = read_specs(arguments)
-    found = [_check(spec) for spec in specs]
-    errors = [result for result in found if isinstance(result, SpecError)]
-    if arguments.format == "json":
-        rows = [row for e in errors for row in json.loads(format_json(e.diagnostics, e.path))]
+    rows: list[dict[str, object]] = []
+    code = 0
+    as_text = arguments.format == "text"
+    for path in paths(arguments):
+        try:
+            spec = read_spec(arguments, path)
+            with console.spinner(f"checking {spec.path}"):
+                found = driver.check_all(spec)
+        except UsageError as e:  # the other files are checked all the same
+            console.complain(str(e))
+            code = max(code, e.exit_code)
+        except SpecError as e:
+            code = max(code, e.exit_code)
+            rows += json.loads(format_json(e.diagnostics, e.path))
+            if as_text:
+                console.diagnose(e, sys.stdout)
+        else:
+            if as_text:
+                console.write(f"{spec.path}: {console.count(found, 'convolution')}, no errors")
+    if not as_text:
         console.write(json.dumps(rows, indent=2))
-    else:
-        for spec, result in zip(specs, found, strict=True):
-            if isinstance(result, SpecError):
-                console.diagnose(result, sys.stdout)
-            else:
-                console.write(f"{spec.path}: {console.count(result, 'convolution')}, no errors")
-    return 1 if errors else 0
-
-
-def _check(spec: driver.Spec) -> int | SpecError:
-    """How many convolutions a spec has, or its errors."""
-    try:
-        return len(driver.choose_all(spec))
-    except SpecError as e:
-        return e
+    return code

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from convgen.diagnostics import SpecError, format_rich, format_text
-from convgen.driver import UsageError
+from convgen.spec import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from convgen.driver import UsageError
+from convgen.spec import UsageError
 
 
 def check_place(path: Path | None) -> None:

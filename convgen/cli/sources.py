@@ -8,7 +8,8 @@ from pathlib import Path
 from convgen import driver
 from convgen.bench import suites
 from convgen.cli.arguments import add_specs, read_spec
-from convgen.driver import Compilation, UsageError
+from convgen.driver import Compilation
+from convgen.spec import UsageError
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:

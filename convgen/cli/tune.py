@@ -26,8 +26,9 @@ from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
 from convgen.cli.files import check_place
 from convgen.cli.sources import add_sources, read_sources
-from convgen.driver import Compilation, UsageError
+from convgen.driver import Compilation
 from convgen.kernels import strategies
+from convgen.spec import UsageError
 
 if TYPE_CHECKING:
     from convgen.planner import Choice

@@ -38,12 +38,12 @@ def check_strategy(
     name = setting.name.text
     rows: dict[str, OptionRow] | None = None
     if strategies is not None:
-        known = {AUTO: (), **strategies}
+        known = (AUTO, *strategies)
         if name not in known:
-            hint = did_you_mean(name, known) or f"the strategies are {listing(tuple(known), 'and')}"
+            hint = did_you_mean(name, known) or f"the strategies are {listing(known, 'and')}"
             report.error("E402", f"no strategy is named `{name}`", setting.name.span, hint)
-        else:
-            rows = {row.name: row for row in known[name]}
+        elif setting.options:  # what a strategy's options are costs an import
+            rows = {row.name: row for row in strategies.get(name, ())}
     options: dict[str, int | str] = {}
     for option in setting.options:
         if option.name.text in options:

@@ -29,13 +29,14 @@ from convgen.kernels.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import geometry
+from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
 SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
 
 
 def spec(name: str) -> driver.Spec:
-    return driver.Spec(*driver.read(SPECS[name]))
+    return driver.Spec(*read(SPECS[name]))
 
 
 def plan_of(text: driver.Spec) -> Plan:

@@ -15,6 +15,7 @@ import convgen
 from convgen import driver
 from convgen.cli import main
 from convgen.diagnostics import ConvgenError, SpecError
+from convgen.spec import LARGEST_SPEC
 
 SPEC = """\
 let n = 2
@@ -147,7 +148,7 @@ def test_a_wrong_file_name(name, capsys, monkeypatch):
         (b"\xef\xbb\xbf" + SPEC.encode(), 0, "no errors"),
         (SPEC.replace("\n", "\r\n").encode(), 0, "no errors"),
         (SPEC.encode() * 2, 1, "E101"),
-        (b"#" * (driver.LARGEST_SPEC + 1), 2, "too large"),
+        (b"#" * (LARGEST_SPEC + 1), 2, "too large"),
         (b"conv a { pad " + 5000 * b"(" + b"1", 1, "E00"),
     ],
 )

@@ -25,13 +25,13 @@ from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
 from convgen.bench.build import Failure, Job
 from convgen.bench.results import Result, Row, Run, geomean, summarise
 from convgen.bench.runner import Bench, Column, Entry, is_bias_relu, with_bias_relu
-from convgen.driver import UsageError
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op
 from convgen.ir.reference import reference
 from convgen.ir.tensor import Tensor
 from convgen.runtime.errors import DriverError
+from convgen.spec import UsageError
 from convgen.targets import TARGETS
 
 

@@ -157,17 +157,12 @@ def test_a_second_compilation_gives_the_same_files_from_the_cache(monkeypatch, t
         assert path.read_bytes() == Path("warm", path.name).read_bytes()
 
 
-def test_a_cache_hit_imports_none_of_the_large_libraries(tmp_path):
-    script = (
-        "import sys; from convgen.cli import main; code = main(['compile', 'layer.conv', '-o', 'out']); "
-        "print(code, *(m for m in ('sympy', 'lark', 'jinja2', 'cupy', 'numpy', 'rich') if m in sys.modules))"
-    )
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(convgen.__file__).parents[1]), "CONVGEN_CACHE_DIR": str(tmp_path / "cache")
-    }  # fmt: skip
-    run = [subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) for _ in range(2)]
-    assert run[0].splitlines()[-1].startswith("0 sympy")
-    assert run[1].splitlines()[-1] == "0"
+def test_a_cache_hit_imports_none_of_the_large_libraries(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+    code, imported = imported_by("compile", "layer.conv", "-o", "out")
+    assert code == 0 and imported > {"sympy", "lark"}
+    code, imported = imported_by("compile", "layer.conv", "-o", "out")
+    assert code == 0 and imported <= {"convgen.planner", "sqlite3"}  # the database's stamp
 
 
 def test_a_corrupt_cache_entry_is_made_anew(monkeypatch, tmp_path):
@@ -278,6 +273,49 @@ def test_check_reports_every_error_of_every_spec(capsys):
     assert out.rstrip().endswith("wrong.conv: 2 errors")
 
 
+def test_check_goes_on_behind_a_file_that_cannot_be_read(capsys):
+    assert main(["check", "none.conv", "wrong.conv", ".", "layer.conv"]) == 2
+    out, err = capsys.readouterr()
+    assert err.count("convgen: error: ") == 2 and "none.conv: no such file" in err and ".: is a folder" in err
+    assert "wrong.conv: 2 errors" in out and out.endswith("layer.conv: 2 convolutions, no errors\n")
+    assert main(["check", "none.conv", "wrong.conv", "--format", "json"]) == 2
+    assert {row["path"] for row in json.loads(capsys.readouterr().out)} == {"wrong.conv"}
+
+
+#: What takes long to import, and what a cost model or a search for a plan would need.
+HEAVY = ("sympy", "lark", "jinja2", "cupy", "numpy", "rich", "sqlite3", "convgen.kernels.parts", "convgen.planner")
+
+
+def imported_by(*command: str) -> tuple[int, set[str]]:
+    """Exit code of a command line in a process of its own, and which of the heavy modules it imported."""
+    script = (
+        f"import sys; from convgen.cli import main; code = main({list(command)}); "
+        f"print(code, *(m for m in {HEAVY} if m in sys.modules))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1])}
+    shown = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+    code, *found = shown.splitlines()[-1].split()
+    return int(code), set(found)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "direct", "tma_im2col"])
+def test_what_was_checked_before_is_answered_without_large_libraries(strategy, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+    command = ["check", "layer.conv", "--strategy", strategy]
+    code = 1 if strategy == "tma_im2col" else 0  # which cannot serve sm_80
+    assert main(command) == code
+    fresh = capsys.readouterr()
+    assert imported_by(*command) == (code, set())
+    assert main(command) == code and capsys.readouterr() == fresh
+    Path("layer.conv").write_text(SPEC.replace("n = 2", "n = 3"))
+    assert imported_by(*command)[1] > {"lark"}
+
+
+def test_errors_of_the_text_are_found_without_strategies(monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    assert imported_by("check", "wrong.conv") == (1, {"lark"})
+
+
 def test_check_as_json_is_one_list(capsys):
     assert main(["check", "wrong.conv", "layer.conv", "--format", "json"]) == 1
     rows = json.loads(capsys.readouterr().out)
@@ -370,12 +408,12 @@ def test_a_defect_asks_for_a_report_and_shows_a_traceback_on_demand(monkeypatch,
         raise KeyError("surprise")
 
     monkeypatch.setattr("convgen.driver.load", broken)
-    assert main(["check", "layer.conv"]) == 70
+    assert main(["explain", "layer.conv"]) == 70
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "KeyError: 'surprise'" in err and "CONVGEN_DEBUG=1" in err
     monkeypatch.setenv("CONVGEN_DEBUG", "1")
     with pytest.raises(KeyError):
-        main(["check", "layer.conv"])
+        main(["explain", "layer.conv"])
 
 
 def test_an_interrupt_is_quiet():

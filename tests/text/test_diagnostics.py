@@ -25,6 +25,7 @@ from convgen.diagnostics import (
     format_rich,
     format_text,
     listing,
+    parse_json,
 )
 from convgen.kernels.base import Option
 
@@ -100,6 +101,7 @@ def test_messages_are_in_words(spec):
 @pytest.mark.parametrize("spec", SPECS, ids=lambda p: p.stem)
 def test_json_says_the_same(spec):
     error = errors_of(spec)
+    assert parse_json(format_json(error.diagnostics, error.path)) == error.diagnostics
     rows = json.loads(format_json(error.diagnostics, error.path))
     assert len(rows) == len(error.diagnostics)
     for row, d in zip(rows, error.diagnostics, strict=True):

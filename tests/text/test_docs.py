@@ -22,6 +22,7 @@ from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.kernels import strategies
 from convgen.kernels.base import Option
+from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -88,7 +89,7 @@ def test_a_command_in_the_text_parses_and_its_specs_exist(command):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "specs").rglob("*.conv")), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_spec_that_ships_has_no_errors_and_is_served(path):
-    assert driver.choose_all(driver.Spec(*driver.read(path), target="sm_90a" if "golden" not in path.parts else None))
+    assert driver.choose_all(driver.Spec(*read(path), target="sm_90a" if "golden" not in path.parts else None))
 
 
 # ---- what must agree ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from small_goldens import GEOMETRIES
 from convgen import driver
 from convgen.explain import explain
 from convgen.kernels import strategies
+from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "generated"
@@ -21,7 +22,7 @@ SPECS = sorted((ROOT / "specs" / "golden").glob("*.conv"))
 
 
 def compilation(path: Path) -> driver.Compilation:
-    (only,) = driver.load(driver.Spec(*driver.read(path)))
+    (only,) = driver.load(driver.Spec(*read(path)))
     return only
 
 

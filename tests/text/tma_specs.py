@@ -22,6 +22,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.kernels.parts.lowering import used_body, used_operands
 from convgen.runtime.kernel import Kernel
+from convgen.spec import read
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -279,7 +280,7 @@ def first_choices(strategy: str, count: int = 25) -> dict[str, tuple[ConvProblem
     serving = strategies.load(strategy)
     found: dict[str, tuple[ConvProblem, Options]] = {}
     for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)):
-        for one in driver.load(driver.Spec(*driver.read(path), defines={"n": n})):
+        for one in driver.load(driver.Spec(*read(path), defines={"n": n})):
             problem = one.request.problem
             if serves(problem, strategy, {}):
                 best = serving.candidates(problem, TARGET)[0]  # type: ignore[attr-defined]

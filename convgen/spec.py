@@ -1,0 +1,127 @@
+"""What is asked for: a spec's text and what overrides it, and how texts are read from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
+
+from convgen.diagnostics import ConvgenError, closest, did_you_mean
+from convgen.resources import directory
+from convgen.targets import TARGETS, Target
+
+#: Bytes of text.
+LARGEST_SPEC = 4 << 20
+
+
+class UsageError(ConvgenError):
+    """Something that was named does not exist, or cannot be read or written."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
+
+    `only` names the convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
+    """
+
+    text: str
+    path: str = "<text>"
+    defines: Mapping[str, int] = field(default_factory=dict)
+    target: str | None = None
+    strategy: str | None = None
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        if not isinstance(self.defines, Mapping):
+            raise UsageError(
+                f"defines are of type {type(self.defines).__name__}\nhint: give a dict, such as {{'n': 64}}"
+            )
+        # whole numbers of any kind, such as NumPy's
+        whole = {str(k): index(v) if hasattr(v, "__index__") else v for k, v in self.defines.items()}
+        object.__setattr__(self, "defines", whole)
+        if self.target is not None:
+            known_target(self.target)
+        if self.strategy is not None:
+            known_strategy(self.strategy)
+
+
+def read(source: str | os.PathLike[str]) -> tuple[str, str]:
+    """Text and path of a spec given as a path, or as text (anything with a brace or a line break).
+
+    Raises UsageError.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(f"the spec is of type {type(source).__name__}\nhint: give its path, or its text")
+    if isinstance(source, str) and ("{" in source or "\n" in source or not source.strip()):
+        return source, "<text>"
+    return read_file(source), os.fspath(source)
+
+
+def read_file(name: str | os.PathLike[str]) -> str:
+    """The text of a spec's file.  Raises UsageError."""
+    path = Path(name)
+    try:
+        if not os.fspath(name):  # which a Path takes for the folder at hand
+            raise UsageError("'': no such file")
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_SPEC + 1)
+        if len(data) > LARGEST_SPEC:
+            raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file{_nearby(path)}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder\nhint: name a .conv file{_specs_in(path)}") from None
+    except UnicodeDecodeError as e:
+        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is a plain text file") from None
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except ValueError as e:  # a NUL in the name
+        raise UsageError(f"{str(path)!r}: not a path: {e}") from None
+
+
+def known_target(name: str) -> Target:
+    """Raises UsageError."""
+    if name not in TARGETS:
+        raise UsageError(unknown("target", name, TARGETS))
+    return TARGETS[name]
+
+
+def known_strategy(name: str) -> str:
+    """A strategy's name, or auto.  Raises UsageError."""
+    from convgen.kernels import strategies
+
+    if name not in (known := ("auto", *strategies.MODULES)):
+        raise UsageError(unknown("strategy", name, known))
+    return name
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """What is said of a name that is none of the known ones."""
+    known = list(known)
+    hint = did_you_mean(str(name), known) or f"known are {', '.join(known)}"
+    return f"unknown {kind} {name!r}\nhint: {hint}"
+
+
+def _specs_in(folder: Path) -> str:
+    found = sorted(p.name for p in folder.glob("*.conv"))
+    return f", such as {folder / found[0]}" if found else ""
+
+
+def _nearby(path: Path) -> str:
+    """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
+    hint: Path | None = None
+    with suppress(OSError):
+        if close := closest(path.stem, [p.stem for p in path.parent.glob("*.conv")]):
+            hint = path.with_name(f"{close}.conv")
+    with suppress(FileNotFoundError):
+        shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]
+        hint = max(shipped, key=lambda p: (p.parent.name == path.parent.name, -len(p.parts)), default=hint)
+    return f"\nhint: did you mean `{hint}`?" if hint else ""
