@@ -20,7 +20,7 @@ class Region(Structure):
         ("bytes", c_uint64),
         ("element_bytes", c_uint64),
         ("writable", c_uint32),
-        ("reserved", c_uint32),
+        ("shared", c_uint32),
     )
 
 
@@ -37,6 +37,7 @@ class Request(Structure):
         ("checks", c_uint32),
         ("threads", c_uint32),
         ("region_count", c_uint32),
+        ("dependent", c_uint32),
         ("regions", POINTER(Region)),
         ("progress", Progress),
     )
@@ -97,5 +98,6 @@ class Buffer:
     def release(self) -> None:
         runtime().convgen_emulator_release(self.address, self.size)
 
-    def region(self, writable: bool = True) -> Region:
-        return Region(self.name.encode(), self.address, self.size, self.element_bytes, int(writable), 0)
+    def region(self, shared: bool = True) -> Region:
+        """`shared` with other kernels: a tensor or a workspace.  Others are a launch's parameters, read alone."""
+        return Region(self.name.encode(), self.address, self.size, self.element_bytes, int(shared), int(shared))

@@ -43,7 +43,7 @@ class Emulation:
         grid = launch_grid(step, self.sms)
         parameters = _Parameters(step, buffers, self.seed)
         named = {p.buffer for p in step.params if p.kind != "int"}
-        regions = [buffers[name].region() for name in sorted(named)] + [parameters.buffer.region(writable=False)]
+        regions = [buffers[name].region() for name in sorted(named)] + [parameters.buffer.region(shared=False)]
         failure: list[BaseException] = []
 
         interrupts: list[int] = []
@@ -70,6 +70,7 @@ class Emulation:
             checks=int(self.checks),
             threads=self.threads,
             region_count=len(regions),
+            dependent=int(step.dependent),
             regions=(native.Region * len(regions))(*regions),
             progress=native.Progress(report),
         )

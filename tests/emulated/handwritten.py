@@ -54,6 +54,7 @@ def launch(
     grid: int = 1,
     cluster: int = 1,
     shared_bytes: int = 0,
+    dependent: int = 0,
 ) -> Launch:
     """A parameter is a tensor map, the name of a buffer, or an integer."""
     made = []
@@ -64,7 +65,7 @@ def launch(
             made.append(Param(f"p{i}", "pointer", p))
         else:
             made.append(Param(f"p{i}", "int", value=p))
-    return Launch(entry, (grid, 1, 1), block, tuple(made), shared_bytes, cluster)
+    return Launch(entry, (grid, 1, 1), block, tuple(made), shared_bytes, cluster, dependent=bool(dependent))
 
 
 def run(

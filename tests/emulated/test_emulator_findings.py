@@ -23,7 +23,7 @@ MAP = tiled("tile", "f16", (64, 64), (64, 64), swizzle=128)
 def emulate(path: Path, fixed: bool, seed: int) -> str:
     body = path.read_text(encoding="utf-8")
     source = whole_source(body, {"FIXED": 1} if fixed else {})
-    shape = {key: int(value) for key, value in re.findall(r"(block|cluster)=(\d+)", body.split("\n")[0])}
+    shape = {key: int(value) for key, value in re.findall(r"(block|cluster|dependent)=(\d+)", body.split("\n")[0])}
     buffers = {
         "tile": np.zeros((64, 64), np.float16),
         "in": np.arange(4096, dtype=np.uint32),

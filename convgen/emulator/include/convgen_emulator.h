@@ -297,8 +297,8 @@ u32 cluster_ctarank();
 void cluster_arrive(CONVGEN_LINE);
 void cluster_arrive_relaxed(CONVGEN_LINE);
 void cluster_wait(CONVGEN_LINE);
-inline void griddepcontrol_wait() {}  // launches run one after another
-inline void griddepcontrol_launch_dependents() {}
+void griddepcontrol_wait();
+inline void griddepcontrol_launch_dependents() {}  // launches run one after another
 
 // ---- PTX: asynchronous copies ----------------------------------------------------------------------------
 

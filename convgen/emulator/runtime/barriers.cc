@@ -230,8 +230,15 @@ static void wait_parity(u32 address, u32 parity, int line) {
 
 // ---- the cluster's barrier -------------------------------------------------------------------------------
 
-// What a relaxed arrival publishes: the barriers that this thread has initialised and fenced.
-static void publish_mbarriers(const Thread* t, Clock& to) {
+// What a relaxed arrival tells of: the blocks that run, the end of the launch before, and the barriers that this
+// thread has initialised and fenced.
+static void arrive_relaxed(const Thread* t, Clock& to) {
+  const Cluster* cluster = t->block->cluster;
+  const auto tell = [&](Epoch e) {
+    if (t->clock.seen.covers(e)) to.seen.raise(e);
+  };
+  for (auto& block : cluster->blocks) tell({block->start, 1});
+  tell({cluster->launch_before, 1});
   for (auto& [offset, b] : t->block->mbarriers)
     if (b.fenced && b.initialised.agent == t->agent) to.seen.raise(b.initialised);
 }
@@ -252,10 +259,12 @@ static void arrive_cluster(Rendezvous& r) {
   for (Thread* t : r.warp->threads) {
     if (!(r.mask & t->bit)) continue;
     *static_cast<u32*>(r.arguments[t->lane]) = cluster->generation;
-    if (release)
+    if (release) {
+      t->clock.published.join(t->clock.seen);
       cluster->arriving.join(t->clock);
-    else
-      publish_mbarriers(t, cluster->arriving);
+    } else {
+      arrive_relaxed(t, cluster->arriving);
+    }
     tick(t);
     ++cluster->arrived;
   }
@@ -347,6 +356,8 @@ void mbarrier_arrive_cluster(u32 address, u32 rank, int line) {
 void mbarrier_wait_parity(u32 address, u32 parity, int line) { wait_parity(address, parity, line); }
 
 u32 cluster_ctarank() { return current->block->rank; }
+
+void griddepcontrol_wait() { current->clock.seen.raise({current->block->cluster->launch_before, 1}); }
 
 static void arrive_once(const char* what, void (*arrive)(Rendezvous&), int line) {
   preemption_point();

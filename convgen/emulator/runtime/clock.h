@@ -38,18 +38,21 @@ class Counts {
   std::vector<u32> counts_;
 };
 
-// `seen`: what happened before; `fenced`: the part of it that a proxy fence has made visible to
-// asynchronous reads.  Both travel along every synchronisation.
+// `seen`: what happened before; `fenced`: the part of it that a proxy fence has made visible to asynchronous
+// reads; `published`: the part that a release at the scope of the cluster has made visible to other blocks.  All
+// travel along every synchronisation.
 struct Clock {
-  Counts seen, fenced;
+  Counts seen, fenced, published;
 
   void join(const Clock& other) {
     seen.join(other.seen);
     fenced.join(other.fenced);
+    published.join(other.published);
   }
   void clear() {
     seen.clear();
     fenced.clear();
+    published.clear();
   }
 };
 

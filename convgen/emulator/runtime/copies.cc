@@ -70,6 +70,7 @@ struct CpAsync : Operation {
 };
 
 static void check_global(const void* address, u64 bytes, bool write, int line);  // global.cc
+static void check_launch_before(const char* what, int line);
 
 void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, int line) {
   Thread* t = current;
@@ -293,6 +294,7 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   preemption_point();
   Block* block = current->block;
   const Map& m = find_map(map, rank, offsets != nullptr, line);
+  check_launch_before("loads from", line);
   check_column(m, coords[0], "a TMA load", line);
   Coords c{};
   for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
@@ -304,8 +306,7 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
     fatal("out of bounds", line, format("multicast to 0x%x in a cluster of %zu blocks", blocks, all.size()));
   for (auto& other : all) {
     if (!(blocks >> other->rank & 1)) continue;
-    if (!other->alive)
-      fatal("out of bounds", line, format("multicast to block %u of the cluster, which has exited", other->rank));
+    check_runs(other.get(), "multicasts to", line);
     load_into(other.get(), m, c, destination, barrier, line);
   }
 }

@@ -37,21 +37,39 @@ static std::string describe_global(u64 address) {
                 (offset - (offset < 0 ? (long long)size - 1 : 0)) / (long long)size, offset, nearest->bytes);
 }
 
+// Whether the launch before, which may still write what this one reads and read what it writes, is over.
+static bool launch_before_is_over(Thread* t) {
+  return t->may_touch_global = t->may_touch_global || t->clock.seen.covers({t->block->cluster->launch_before, 1});
+}
+
+static void check_launch_before(const char* what, int line, const void* return_address) {
+  if (launch_before_is_over(current)) return;
+  add_finding("launch before", line,
+              format("%s global memory before griddepcontrol_wait: the launch before may still use it", what), current,
+              return_address ? image_offset(return_address) : 0);
+  if (machine->stop) abandon();
+  current->may_touch_global = true;  // told once
+}
+
+static void check_launch_before(const char* what, int line) { check_launch_before(what, line, nullptr); }
+
 // Whether the kernel may touch it; the common answers first.
-static bool allowed(u64 address, u64 bytes, bool write) {
+static bool allowed(u64 address, u64 bytes, bool write, int line, const void* return_address) {
   const u64 stack = u64(current->stack);
   if (address - stack < Stack::bytes || address - u64(current) < sizeof(Place) || address == u64(&place)) return true;
   const Request& request = *machine->request;
   for (u32 i = 0; i < request.region_count; ++i) {
     const Region& r = request.regions[i];
-    if (address >= r.base && address - r.base + bytes <= r.bytes) return r.writable || !write;
+    if (address < r.base || address - r.base + bytes > r.bytes) continue;
+    if (r.shared && !current->may_touch_global) check_launch_before(write ? "writes" : "reads", line, return_address);
+    return r.writable || !write;
   }
   // constants and the like of the kernel's own image
   return image_base(reinterpret_cast<const void*>(address)) == image_base(reinterpret_cast<const void*>(request.entry));
 }
 
 static void check_global(const void* address, u64 bytes, bool write, int line) {
-  if (allowed(u64(address), bytes, write)) return;
+  if (allowed(u64(address), bytes, write, line, nullptr)) return;
   fatal("out of bounds", line,
         format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
 }
@@ -60,7 +78,7 @@ static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, cons
   if (!current) return;
   constexpr u32 often = 1 << 20;
   if (++machine->accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
-  if (allowed(address, bytes, write)) {
+  if (allowed(address, bytes, write, 0, return_address)) {
     if (address % alignment == 0) return;
     fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()),
           image_offset(return_address));

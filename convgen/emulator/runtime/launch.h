@@ -10,7 +10,8 @@ namespace convgen_emulator {
 struct Region {
   const char* name;
   u64 base, bytes, element_bytes;
-  u32 writable, reserved;
+  u32 writable;
+  u32 shared;  // with other kernels: a tensor or a workspace, and no kernel's parameters
 };
 
 struct Request {
@@ -25,6 +26,7 @@ struct Request {
   u32 checks;
   u32 threads;
   u32 region_count;
+  u32 dependent;  // may start before the launch before is over
   const Region* regions;
   int (*progress)(u32 done, u32 total);  // not 0: give up
 };

@@ -17,11 +17,16 @@ static std::string agent_name(const Cluster* cluster, Agent agent) {
   return "an asynchronous operation";
 }
 
+constexpr const char* scope_of_a_block =
+    "at the scope of a block alone: between blocks, cluster_arrive publishes stores";
+
 // What one thread has seen.
 struct OneThread {
   const Thread* t;
   bool seen(Epoch e) const { return t->clock.seen.covers(e); }
   bool fenced(Epoch e) const { return t->clock.fenced.covers(e); }
+  bool published(Epoch e) const { return t->clock.published.covers(e); }
+  u32 rank() const { return t->block->rank; }
 };
 
 // What every lane of a warp has seen: an instruction of the whole warp may rely on no more.
@@ -45,7 +50,24 @@ struct WholeWarp {
     fenced_known = e;
     return true;
   }
+  bool published(Epoch e) const {
+    for (const Thread* t : warp->threads) {
+      if (!t->clock.published.covers(e)) return false;
+    }
+    return true;
+  }
+  u32 rank() const { return warp->block->rank; }
 };
+
+// Whether a thread's write is out of sight for a thread of another block, although that one comes later: what
+// ordered them has the scope of a block.
+template <class View>
+static bool unpublished(const Block* block, Epoch write, const View& view) {
+  const auto& blocks = block->cluster->blocks;
+  if (blocks.size() == 1) return false;
+  const u32 writer = write.agent / u32(block->threads.size());  // threads are the first agents
+  return writer < blocks.size() && writer != view.rank() && !view.published(write);
+}
 
 // ---- ranges ----------------------------------------------------------------------------------------------
 
@@ -97,6 +119,10 @@ static void read_cell(Cell& cell, const Block* block, u32 offset, const View& vi
         finding("race", access.line,
                 format("%s %s, which %s wrote at line %d, with no synchronisation between", what, where().c_str(),
                        agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line));
+      } else if (unpublished(block, cell.write.epoch, view)) {
+        finding("race", access.line,
+                format("%s %s, which %s wrote at line %d and published %s", what, where().c_str(),
+                       agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line, scope_of_a_block));
       } else if (proxy == Proxy::asynchronous && !view.fenced(cell.write.epoch)) {
         finding("proxy fence", access.line,
                 format("%s %s, which %s wrote at line %d, with no fence_proxy_async_shared between", what,
@@ -123,6 +149,10 @@ static void write_cell(Cell& cell, const Block* block, u32 offset, const View& v
     finding(
         "race", access.line,
         format("%s %s, which line %d wrote, with no synchronisation between", what, where().c_str(), cell.write.line));
+  } else if (cell.content == Content::ordinary && unpublished(block, cell.write.epoch, view)) {
+    finding("race", access.line,
+            format("%s %s, which line %d wrote and published %s", what, where().c_str(), cell.write.line,
+                   scope_of_a_block));
   } else if (cell.content == Content::ordinary && proxy == Proxy::asynchronous && !view.fenced(cell.write.epoch)) {
     finding("proxy fence", access.line,
             format("%s %s, which line %d wrote, with no fence_proxy_async_shared between", what, where().c_str(),
@@ -166,13 +196,20 @@ static void check_landed(Block* block, u32 offset, u32 bytes, int line, Content 
 
 // ---- ordinary loads and stores ---------------------------------------------------------------------------
 
+static void check_runs(const Block* block, const char* what, int line) {
+  if (!block->alive)
+    fatal("out of bounds", line, format("%s block %u of the cluster, which has exited", what, block->rank));
+  if (current->clock.seen.covers({block->start, 1})) return;
+  finding("out of bounds", line, format("%s block %u of the cluster, which need not have started", what, block->rank));
+}
+
 // The block of this cluster whose shared memory (or barrier) is meant.
 static Block* peer(u32 rank, const char* what, int line) {
   auto& blocks = current->block->cluster->blocks;
   if (rank >= blocks.size())
     fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
   Block* block = blocks[rank].get();
-  if (!block->alive) fatal("out of bounds", line, format("%s block %u of the cluster, which has exited", what, rank));
+  check_runs(block, what, line);
   if (block != current->block) block->visits[current->agent] = {now(current), line};
   return block;
 }
@@ -248,4 +285,7 @@ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, 
   store(peer(rank, "writes to", line), address, v, 16, line);
 }
 
-void fence_proxy_async_shared(int) { current->clock.fenced.join(current->clock.seen); }
+void fence_proxy_async_shared(int) {
+  current->clock.fenced.join(current->clock.seen);
+  tick(current);  // what it writes from here on wants another fence
+}

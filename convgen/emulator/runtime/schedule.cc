@@ -249,7 +249,17 @@ static void build_cluster(u32 index) {
     cluster->blocks.push_back(std::move(block));
   }
   for (auto& block : cluster->blocks) {
-    for (auto& t : block->threads) tick(t.get());  // so that no access has count 0
+    block->start = new_agent(block.get());
+    for (auto& t : block->threads) {
+      tick(t.get());  // so that no access has count 0
+      t->clock.seen.raise({block->start, 1});
+    }
+  }
+  cluster->launch_before = cluster->agents++;
+  if (!request.dependent) {
+    for (auto& block : cluster->blocks) {
+      for (auto& t : block->threads) t->clock.seen.raise({cluster->launch_before, 1});
+    }
   }
   if (machine->temper.starve) {
     const u32 late = machine->random.below(u32(cluster->blocks[0]->groups.size()));
@@ -264,6 +274,8 @@ static void build_cluster(u32 index) {
   }
 }
 
+static void check_requests(const Warp* warp);  // warp.cc
+
 constexpr const char* load_not_waited = "the block ends without anybody having waited for this load";
 
 static void check_left_over() {
@@ -273,6 +285,7 @@ static void check_left_over() {
     }
   }
   for (auto& block : machine->cluster->blocks) {
+    for (auto& warp : block->warps) check_requests(warp.get());
     for (auto& [agent, visit] : block->visits) {
       if (block->exits.covers(visit.epoch)) continue;
       add_finding("out of bounds", visit.line,

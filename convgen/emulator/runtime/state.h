@@ -118,9 +118,10 @@ struct Groups {
 
 // ---- the hierarchy ---------------------------------------------------------------------------------------
 
-// Accumulators of a thread as they were when its last MMA on them was waited for.
-struct Retired {
-  void* d;
+// Registers of a thread that an MMA has used, accumulators or a, as they were when that was waited for or, if later,
+// at the last fence.
+struct Ordered {
+  const void* registers;
   u32 count, digest;
 };
 
@@ -146,7 +147,8 @@ struct Thread {
   Groups copies, stores;
   CpAsync* copying = nullptr;  // its last, as long as that is pending
   std::vector<Accumulators*> in_flight;
-  std::vector<Retired> retired;
+  std::vector<Ordered> ordered;
+  bool may_touch_global = false;  // the launch before is known to be over
 };
 
 struct Warp {
@@ -157,7 +159,7 @@ struct Warp {
   u32 lanes;  // that there are
   u32 alive;  // that have not exited
   std::vector<std::unique_ptr<Rendezvous>> open;
-  u32 registers;
+  u32 registers, requests = 0;  // of each thread; executed setmaxnreg
   // wgmma: instructions issued, groups committed, whether registers are ordered before the next one
   u32 issued = 0, committed = 0;
   bool fenced = false;
@@ -165,10 +167,16 @@ struct Warp {
 
 struct Multiply;
 
+// A setmaxnreg, which all warps of a warpgroup must execute.
+struct RegisterRequest {
+  int registers, line;
+};
+
 struct Warpgroup {
   u32 index;
   Block* block;
   std::vector<Warp*> warps;
+  std::vector<RegisterRequest> requests;
   bool has_agent = false;
   Agent agent = 0;
   std::deque<Multiply*> issued;  // instructions that not every warp has reached
@@ -181,7 +189,8 @@ struct Block {
   Cluster* cluster;
   u32 rank, flat;  // in the cluster, in the grid
   uint3 index;
-  u32 base;  // address of its shared memory
+  u32 base;     // address of its shared memory
+  Agent start;  // has happened once it is known to run
   std::vector<u8> shared;
   Shadow shadow;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -200,6 +209,7 @@ struct Block {
 struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   u32 agents = 0;
+  Agent launch_before;  // has happened once that is over
   u32 alive = 0;
   u32 arrived = 0, generation = 0;  // of the cluster barrier
   Clock arriving, completed;

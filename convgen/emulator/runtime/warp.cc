@@ -174,6 +174,24 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 // How many a thread has at launch is the compiler's choice; the request has the most that fit, so that what
 // waits for ever here does so on any GPU.
 
+// All warps of a warpgroup execute the same setmaxnreg; that one lacks some is found when the block has ended.
+static void check_same_request(Warp* warp, int registers, int line) {
+  auto& requests = warp->group->requests;
+  if (warp->requests == requests.size()) requests.push_back({registers, line});
+  const RegisterRequest& first = requests[warp->requests++];
+  if (first.registers == registers && first.line == line) return;
+  fatal("registers", line,
+        format("setmaxnreg to %d registers in a warpgroup of which another warp executes that of line %d", registers,
+               first.line));
+}
+
+static void check_requests(const Warp* warp) {
+  const auto& requests = warp->group->requests;
+  if (warp->requests == requests.size()) return;
+  finding("registers", requests[warp->requests].line,
+          "setmaxnreg in a part of a warpgroup: every warp of the four must execute it", warp->threads[0]);
+}
+
 void setmaxnreg(int registers, bool increase, int line) {
   Warp* warp = current->warp;
   const auto wrong = [&](const char* why) {
@@ -184,10 +202,14 @@ void setmaxnreg(int registers, bool increase, int line) {
   if (current->lane == 0) {  // the pool is counted in registers of a thread, for each warp
     Block* block = warp->block;
     const u32 wanted = u32(registers);
+    check_same_request(warp, registers, line);
+    if (increase ? wanted < warp->registers : wanted > warp->registers) {
+      wrong(format("a thread has %u, and this one may only %s", warp->registers, increase ? "take" : "give back").c_str());
+    }
     while (increase && wanted > warp->registers + block->free_registers) {
       sleep({WaitFor::registers, line, block, wanted - warp->registers});
     }
-    block->free_registers += warp->registers - wanted;  // wraps where it takes
+    block->free_registers += warp->registers - wanted;  // wraps where it takes, and back
     warp->registers = wanted;
     for (auto& t : block->threads) {
       if (t->wait.what == WaitFor::registers) wake(t.get());

@@ -203,14 +203,28 @@ static void enter(Accumulators* accumulators, Thread* t, void* d, bool accumulat
   t->in_flight.push_back(accumulators);
 }
 
-// Registers are ordered before an MMA by wgmma.fence: an MMA on accumulators that it begins anew, or that the
-// thread has changed since the last fence or wait, needs one.
-static void check_register_fence(Thread* t, const WarpMultiply& mine, int line) {
-  if (t->warp->fenced) return;
-  for (const Retired& r : t->retired) {
-    if (mine.accumulate && r.d == mine.d && digest(r.d, r.count) == r.digest) return;
+static Ordered* find_ordered(Thread* t, const void* registers) {
+  for (Ordered& o : t->ordered) {
+    if (o.registers == registers) return &o;
   }
-  finding("wgmma fence", line, "accumulators go into an MMA with no wgmma_fence since the thread had them", t);
+  return nullptr;
+}
+
+// Registers are ordered before later MMAs as they are now.
+static void order(Thread* t, const void* registers, u32 count) {
+  if (Ordered* known = find_ordered(t, registers)) {
+    *known = {registers, count, digest(registers, count)};
+  } else {
+    t->ordered.push_back({registers, count, digest(registers, count)});
+  }
+}
+
+// Registers are ordered before an MMA by wgmma.fence: an MMA on accumulators that it begins anew, or on registers
+// that the thread has changed since the last fence or wait, needs one.
+static void check_register_fence(Thread* t, const void* registers, bool anew, const char* what, int line) {
+  const Ordered* known = find_ordered(t, registers);
+  if (known ? digest(registers, known->count) == known->digest && (t->warp->fenced || !anew) : t->warp->fenced) return;
+  finding("wgmma fence", line, format("%s an MMA with no wgmma_fence since the thread had them", what), t);
 }
 
 static void check_operand(const Multiply* op, Warp* warp, u64 bits, u32 first_row, u32 rows, Type type, bool major,
@@ -299,12 +313,14 @@ static void issue(Rendezvous& r) {
       op->accumulators->line = op->line;
     }
     if (!known) {
-      check_register_fence(t, mine, r.line);
+      check_register_fence(t, mine.d, !mine.accumulate, "accumulators go into", r.line);
       enter(op->accumulators, t, mine.d, op->accumulate);
     } else if (known != op->accumulators) {
       fatal("divergence", r.line, format("thread %u gives other accumulators than its warpgroup", t->index));
     }
     if (op->from_registers) {
+      check_register_fence(t, mine.registers, false, "registers of a go into", r.line);
+      order(t, mine.registers, 4);
       op->registers[t->index % 128] = mine.registers;
       memcpy(op->register_values[t->index % 128], mine.registers, 16);
     }
@@ -326,16 +342,6 @@ void wgmma(const Wgmma& shape, void* d, const u32* registers, u64 a, u64 b, u32 
 
 // ---- wait ------------------------------------------------------------------------------------------------
 
-static void retire(Thread* t, void* d, u32 count) {
-  for (Retired& r : t->retired) {
-    if (r.d == d) {
-      r = {d, count, digest(d, count)};
-      return;
-    }
-  }
-  t->retired.push_back({d, count, digest(d, count)});
-}
-
 // Gives a thread its accumulators back, if no group under way uses them.
 static void take_back(Thread* t, u32 groups_done) {
   for (size_t i = 0; i < t->in_flight.size();) {
@@ -353,7 +359,7 @@ static void take_back(Thread* t, u32 groups_done) {
     } else {
       for (u32 e = 0; e < count; ++e) mine[e] = a->bits[accumulator_row(thread, e) * n + accumulator_column(thread, e)];
     }
-    retire(t, mine, count);
+    order(t, mine, count);
     t->in_flight[i] = t->in_flight.back();
     t->in_flight.pop_back();
     --a->holders;
@@ -406,7 +412,9 @@ using namespace convgen_emulator;
 void wgmma_fence(int line) {
   meet("wgmma_fence", Lanes::all, 0, line, nullptr, [](Rendezvous& r) {
     r.warp->fenced = true;
-    for (Thread* t : r.warp->threads) t->retired.clear();
+    for (Thread* t : r.warp->threads) {
+      for (Ordered& o : t->ordered) o.digest = digest(o.registers, o.count);
+    }
   });
 }
 

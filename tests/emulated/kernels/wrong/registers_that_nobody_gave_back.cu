@@ -1,6 +1,6 @@
 // block=256: the consumer asks for more than the producer leaves
 #ifdef FIXED
-constexpr int producer = 40, consumer = 240;
+constexpr int producer = 240, consumer = 256;
 #else
 constexpr int producer = 248, consumer = 256;
 #endif

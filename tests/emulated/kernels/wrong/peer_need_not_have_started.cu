@@ -1,0 +1,16 @@
+// block=32 cluster=2: a block of the cluster may start later than another
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(32)
+void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
+  extern __shared__ u8 shared_memory[];
+  const u32 base = shared_address(shared_memory);
+#ifdef FIXED
+  cluster_arrive_relaxed();
+  cluster_wait();
+#endif
+  st_shared_cluster_v4_f32(base + 16 * threadIdx.x, cluster_ctarank() ^ 1, 1.0f, 2.0f, 3.0f, 4.0f);  // expect: out of bounds
+  cluster_arrive();
+  cluster_wait();
+  float v[4];
+  ld_shared_v4_f32(v, base + 16 * threadIdx.x);
+  out[32 * blockIdx.x + threadIdx.x] = u32(v[0]);
+}

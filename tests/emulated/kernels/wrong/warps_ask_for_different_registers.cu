@@ -1,0 +1,15 @@
+// block=256: every warp of a warpgroup must execute the same setmaxnreg
+#ifdef FIXED
+constexpr int threads = 128;
+#else
+constexpr int threads = 64;
+#endif
+extern "C" __global__ __launch_bounds__(256)
+void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
+  if (threadIdx.x >= 128) return;
+  if (threadIdx.x < threads) {
+    setmaxnreg_dec<40>();  // expect: registers
+  } else {
+    setmaxnreg_dec<48>();  // expect: registers
+  }
+}
