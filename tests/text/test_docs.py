@@ -133,7 +133,7 @@ def test_tables_of_what_the_code_knows(golden):
     golden.check(README, with_table(README, "| strategy | what it is |", summaries))
     functions = [f"| `{f.name}({', '.join(f.parameters)})` | {f.doc} |" for f in FUNCTIONS.values()]
     language = ROOT / "docs" / "language.md"
-    golden.check(language, with_table(language, "| function | is |", functions))
+    golden.check(language, with_table(language, "| function | value |", functions))
     errors = ROOT / "docs" / "errors.md"
     golden.check(errors, with_table(errors, "| code | meaning |", [f"| {c} | {text} |" for c, text in CODES.items()]))
 
