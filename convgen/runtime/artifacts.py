@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,8 +39,15 @@ class Artifact:
     ptx: str
     log: str
 
+    @classmethod
+    def of(cls, files: Mapping[str, bytes], key: str = "") -> Artifact:
+        """The artifact of these `files`.  Raises ManifestError, and KeyError where one is missing."""
+        manifest = Manifest.from_json(files[_MANIFEST])
+        source, ptx, log = (files[name].decode() for name in (_SOURCE, _PTX, _LOG))
+        return cls(key or _key(source, manifest), manifest, source, files[_CUBIN], ptx, log)
+
     def files(self) -> dict[str, bytes]:
-        """All of it but the key, as the cache keeps it."""
+        """All of it but the key, as the cache and `saved` keep it."""
         return {
             _SOURCE: self.source.encode(),
             _CUBIN: self.cubin,
@@ -55,7 +62,7 @@ def build(source: str, plan: Plan, cache: Cache | None = None) -> Artifact:
     cache = cache or Cache()
     version, flags = nvrtc.nvrtc_version(), nvrtc.flags(plan.target)
     bare = Manifest.of(plan, {}, version, flags)
-    key = _digest(_SCHEMA, source, bare.to_json())
+    key = _key(source, bare)
     if found := load(key, cache):
         return found
     compiled = nvrtc.compile_source(source, plan.target)
@@ -69,10 +76,11 @@ def build(source: str, plan: Plan, cache: Cache | None = None) -> Artifact:
 def load(key: str, cache: Cache | None = None) -> Artifact | None:
     """An artifact that was built before; None where the cache does not have it."""
     files = (cache or Cache()).get(key)
-    if files is None:
-        return None
-    source, ptx, log = (files[name].decode() for name in (_SOURCE, _PTX, _LOG))
-    return Artifact(key, Manifest.from_json(files[_MANIFEST]), source, files[_CUBIN], ptx, log)
+    return None if files is None else Artifact.of(files, key)
+
+
+def _key(source: str, manifest: Manifest) -> str:
+    return _digest(_SCHEMA, source, replace(manifest, resources={}).to_json())
 
 
 def request_key(**request: object) -> str:

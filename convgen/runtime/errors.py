@@ -20,6 +20,10 @@ class CompileError(ConvgenError):
         self.log = log
 
 
+class SavedKernelError(ConvgenError, ValueError):
+    """A file is not what `Kernel.save` wrote, or is of another version of convgen."""
+
+
 class NoGpu(ConvgenError, RuntimeError):
     """No NVIDIA driver or no GPU: kernels can be compiled and emulated, not launched."""
 

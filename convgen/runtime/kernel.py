@@ -9,6 +9,7 @@ can be captured in a CUDA graph.
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
-from convgen.runtime import warm
+from convgen.runtime import describe, warm
 from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
 from convgen.runtime.launch import Program, keep, workspace_bytes
 from convgen.runtime.manifest import buffer_name
@@ -61,7 +62,10 @@ class Kernel:
         replan: Callable[[], Plan] | None = None,
         explain: Callable[[], str] | None = None,
     ) -> None:
+        self._artifact = artifact
         self.manifest = artifact.manifest
+        self.__doc__ = describe.docstring(self.manifest)
+        self.__signature__ = describe.signature(self.manifest)
         self.name = self.manifest.name
         self.source = artifact.source
         self.cubin = artifact.cubin
@@ -79,8 +83,31 @@ class Kernel:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        m = self.manifest
-        return f"<convgen kernel {m.name}: {m.op} by {m.strategy} ({m.config}) for {m.target}>"
+        return f"<convgen kernel {describe.title(self.manifest)}>"
+
+    def _repr_html_(self) -> str:
+        return describe.table(self.manifest)
+
+    def __reduce__(self) -> tuple[Callable[..., Kernel], tuple[Mapping[str, bytes]]]:
+        """A pickle has what `save` writes: what is loaded from it has no plan."""
+        from convgen.runtime.saved import restore
+
+        return restore, (self._artifact.files(),)
+
+    def __copy__(self) -> Kernel:
+        return Kernel(self._artifact, self._replan, self._explain)
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        return self.__copy__()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the kernel to a file, for `convgen.load`, which needs neither the spec nor NVRTC.
+
+        Raises ConvgenError where it cannot be written; then nothing is.
+        """
+        from convgen.runtime import saved
+
+        saved.write(path, self._artifact)
 
     @property
     def plan(self) -> Plan | None:

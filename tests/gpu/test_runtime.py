@@ -632,3 +632,53 @@ def test_a_compiled_spec(target, rng, strategy):
     assert result is out
     assert made.plan.steps == made.manifest.steps
     assert "layer" in made.explain()
+
+
+# ---- copies and files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["direct", "auto", "im2col"])
+def test_a_copied_or_saved_kernel_gives_the_same_bits(target, rng, strategy, tmp_path):
+    import copy
+    import pickle
+
+    import convgen
+
+    made = convgen.compile(SPEC, target=target.name, strategy=strategy)
+    given = {
+        t.name: cupy.asarray(rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype)))
+        for t in (*made.manifest.reads, *made.manifest.operands)
+    }
+    expected = made(**given)
+    made(**given, out=expected)  # warm: its call is written for it
+    made.save(tmp_path / "kernel")
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), convgen.load(tmp_path / "kernel")):
+        for _ in range(2):
+            out = cupy.full_like(expected, -1)
+            assert other(**given, out=out) is out
+            assert cupy.array_equal(out.view("u2"), expected.view("u2"))
+
+
+def test_a_saved_kernel_runs_in_another_process(target, rng, tmp_path):
+    import subprocess
+    import sys
+
+    import convgen
+
+    made = convgen.compile(SPEC, target=target.name)
+    given = {
+        t.name: rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype))
+        for t in (*made.manifest.reads, *made.manifest.operands)
+    }
+    made.save(tmp_path / "kernel")
+    np.savez(tmp_path / "given.npz", **given)
+    code = (
+        "import convgen, cupy, numpy as np\n"
+        "kernel = convgen.load('kernel')\n"
+        "given = {name: cupy.asarray(array) for name, array in np.load('given.npz').items()}\n"
+        "np.save('result.npy', kernel(**given).get())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = made(**{name: cupy.asarray(array) for name, array in given.items()}).get()
+    assert np.array_equal(np.load(tmp_path / "result.npy").view("u2"), expected.view("u2"))

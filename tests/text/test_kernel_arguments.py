@@ -4,8 +4,10 @@ reads; the driver is a fake that records."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
+import pickle
 import re
 import sys
 import threading
@@ -678,6 +680,18 @@ def test_a_warm_call_sees_torchs_own_changes_in_place():
         change(tensor)
         assert call(slow, tensor, out=out, stream=7) == "slow", name
         assert call(slow, x=kept, out=out, stream=7) is out
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))])
+def test_a_copy_of_a_kernel_that_ran_launches_for_itself(driver, copied):
+    original, arguments = kernel(), right()
+    for _ in range(3):
+        original(**arguments, stream=STREAM)
+    other = copied(original)
+    for _ in range(3):
+        assert other(**arguments, stream=STREAM) is arguments["out"]
+    assert [launch.entry for launch in driver.launches] == [b"convgen_tiny"] * 6
+    assert type(other) is not type(original)  # each has a call of its own
 
 
 @pytest.mark.parametrize("name", ["lambda", "out_", "self", "calls", "_run", "None", "AttributeError"])

@@ -133,3 +133,20 @@ def test_the_installed_command_points_to_the_specs_that_it_brings(installed, tmp
     assert done.returncode == 2
     hint = done.stderr.split("hint: ")[1].strip().strip("`").removeprefix("did you mean `").removesuffix("`?")
     run(installed / "convgen", "check", hint, "--only", "conv1", cwd=tmp_path, env=clean)
+
+
+def test_readme_s_python_is_strictly_typed_in_a_user_s_project(installed, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = "\n".join(re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
+    (tmp_path / "example.py").write_text(f"{example}\nreveal_type(kernel)\nreveal_type(convgen.compile_all(''))\n")
+    (tmp_path / "mistakes.py").write_text("import convgen\nconvgen.compyle('')\nconvgen.compile('', strategy=3)\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "python", "."]
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert re.findall(r"^example.py:\d+: (.*)$", done.stdout, re.MULTILINE) == [
+        'note: Revealed type is "convgen.runtime.kernel.Kernel"',
+        'note: Revealed type is "dict[str, convgen.runtime.kernel.Kernel]"',
+    ]
+    assert re.findall(r"^mistakes.py:(\d+): error: .*\[(.*)\]$", done.stdout, re.MULTILINE) == [
+        ("2", "attr-defined"), ("3", "arg-type"),
+    ]  # fmt: skip

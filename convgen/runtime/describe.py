@@ -1,0 +1,59 @@
+"""What a kernel says of itself: its docstring, its signature, and its table in a notebook.  Read off the manifest."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from inspect import Parameter, Signature
+from keyword import iskeyword
+
+from convgen.runtime.manifest import Manifest
+
+
+def title(m: Manifest) -> str:
+    """One line: what it computes, how, and for which GPUs."""
+    return f"{m.name}: {m.op} by {m.strategy} ({m.config}) for {m.target}"
+
+
+def docstring(m: Manifest) -> str:
+    """What `help` and a notebook's `kernel?` show."""
+    tensors = "\n".join(f"    {tensor}" for tensor in (*m.reads, *m.operands))
+    spec = "\n".join(f"    {line}" for line in m.spec.splitlines())
+    return (
+        f"{title(m)}\n\nTakes, packed in this order of dims:\n\n{tensors}\n\nGives, in `out` where it is passed:\n\n"
+        f"    {m.result}\n\nThe spec:\n\n{spec}\n"
+    )
+
+
+def signature(m: Manifest) -> Signature:
+    """The signature of a call; a tensor's annotation is its type and shape."""
+    given = [*m.reads, *m.operands]
+    # Python has no argument `lambda=`, nor any by name before one that goes by place alone
+    by_place = max((i for i, tensor in enumerate(given, 1) if iskeyword(tensor.name)), default=0)
+    tensors = [
+        Parameter(
+            tensor.name,
+            Parameter.POSITIONAL_ONLY if i < by_place else Parameter.POSITIONAL_OR_KEYWORD,
+            annotation=str(tensor).removeprefix(f"{tensor.name}: "),
+        )
+        for i, tensor in enumerate(given)
+    ]
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("out", "stream", "workspace")]
+    return Signature([*tensors, *options])
+
+
+def table(m: Manifest) -> str:
+    """A notebook's view, in HTML."""
+    steps = Counter(map(str, m.steps))  # slices launch the same kernels time and again
+    rows = {
+        "problem": m.spec,
+        "strategy": m.strategy,
+        "configuration": m.config,
+        "target": m.target,
+        "launches": "\n".join(f"{count} times {step}" if count > 1 else step for step, count in steps.items()),
+    }
+    body = "".join(
+        f'<tr><th>{name}</th><td style="text-align: left"><pre>{html.escape(text)}</pre></td></tr>'
+        for name, text in rows.items()
+    )
+    return f"<table><caption>{html.escape(m.name)}</caption>{body}</table>"

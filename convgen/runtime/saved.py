@@ -1,0 +1,79 @@
+"""Kernels in files and pickles: an artifact's files, without the spec and without anything of this process.
+
+A file is one line, `convgen kernel FORMAT SHA256`, where the sum is that of the rest, and then a zip of the
+artifact's files.  Reading one runs nothing in it.  Running the kernel does: `emulate` compiles its source for this
+machine.  So a saved kernel is to be trusted as a program is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from convgen.diagnostics import ConvgenError
+from convgen.runtime.artifacts import Artifact
+from convgen.runtime.errors import SavedKernelError
+from convgen.runtime.kernel import Kernel
+from convgen.runtime.manifest import ManifestError
+
+#: Changes whenever files of it can no longer be read.
+_FORMAT = b"1"
+_HEAD = re.compile(rb"convgen kernel (\w+) ([0-9a-f]{64})\n")
+_OLDEST_DATE = (1980, 1, 1, 0, 0, 0)  # a zip's: the same kernel gives the same bytes
+
+
+def restore(files: Mapping[str, bytes]) -> Kernel:
+    """The kernel of an artifact's files.  Raises ManifestError, KeyError."""
+    return Kernel(Artifact.of(files))
+
+
+def write(path: str | os.PathLike[str], artifact: Artifact) -> None:
+    """Writes the whole file or nothing.  Raises ConvgenError."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in artifact.files().items():
+            archive.writestr(zipfile.ZipInfo(name, _OLDEST_DATE), data, zipfile.ZIP_DEFLATED)
+    body = packed.getvalue()
+    place = Path(path)
+    staged = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        staged.write_bytes(b"convgen kernel %b %b\n" % (_FORMAT, _sum(body)) + body)
+        os.replace(staged, place)
+    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
+        raise ConvgenError(f"{place}: cannot be written: {getattr(e, 'strerror', None) or e}") from None
+    finally:
+        with suppress(OSError, ValueError):
+            staged.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str]) -> Kernel:
+    """The kernel in a file.  Raises SavedKernelError where it is not what `write` wrote, and ConvgenError."""
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as e:
+        raise ConvgenError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    head = _HEAD.match(data)
+    if head is None:
+        raise SavedKernelError(f"{path}: is no kernel that `save` wrote")
+    if head[1] != _FORMAT:
+        raise SavedKernelError(f"{path}: was saved by another version of convgen\nhint: compile the spec again")
+    if head[2] != _sum(body := data[head.end() :]):
+        raise SavedKernelError(f"{path}: is damaged: its checksum is wrong\nhint: save the kernel again")
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            return restore({name: archive.read(name) for name in archive.namelist()})
+    except ManifestError as e:
+        raise SavedKernelError(f"{path}: {e}") from None
+    except (zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise SavedKernelError(f"{path}: is no kernel that `save` wrote: {e}") from None
+
+
+def _sum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
