@@ -159,6 +159,12 @@ def _values(option: Option) -> str:
     return ", ".join(f"`{c}`" for c in option.choices)
 
 
+def test_benchmarks_describes_every_script():
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    scripts = [p.name for p in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in p.read_text("utf-8")]
+    assert scripts and [name for name in scripts if f"`{name}`" not in text] == []
+
+
 # ---- decisions, findings, walk-throughs ----------------------------------------------------------
 
 
