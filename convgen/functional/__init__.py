@@ -1,0 +1,263 @@
+"""Convolutions as functions of arrays, with the names, shapes and defaults of torch.nn.functional.
+
+    from convgen import functional as F
+    y = F.conv2d(x, w, bias, stride=2, padding=1, activation="relu", residual=z)
+
+Arrays of NumPy are computed on the CPU, those of CuPy and torch where they are: on a GPU by a launch on the current
+stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s); the layout in memory is what the strides say: a channels_last
+tensor is NHWC, a contiguous one NCHW, and the result has the input's layout.  Kernels are built on first use, once a
+set of shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
+
+Element types are float16, bfloat16, float32, and those 8-bit types whose results are wider: int8 (int32), float8_e4m3fn
+and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has what
+autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, WrongDevice, WrongArguments, and what
+`convgen.compile` and a kernel's call raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+from convgen.functional import recipe
+from convgen.functional.arrays import Array, library_of
+from convgen.functional.call import Call, given
+from convgen.functional.parameters import Numbers
+from convgen.functional.pointwise import Step, activation
+from convgen.runtime.errors import WrongArguments
+
+if TYPE_CHECKING:
+    from convgen.runtime.kernel import Kernel
+
+__all__ = [
+    "col2im",
+    "conv1d", "conv1d_input", "conv1d_weight",
+    "conv2d", "conv2d_input", "conv2d_weight",
+    "conv3d", "conv3d_input", "conv3d_weight",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "im2col",
+    "kernel",
+]  # fmt: skip
+
+P = ParamSpec("P")
+Activation = str | Sequence[Any] | None
+
+
+def conv(
+    rank: int,
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    activation: Activation = None,
+    residual: Array | None = None,
+    strategy: str | None = None,
+) -> Call:
+    """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
+
+    `input` may lack the batch.  `padding` is a number, one an axis, "same" or "valid"; `activation` a name such as
+    "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.
+    """
+    arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
+    library = library_of(**arrays, **operands)
+    x, w, *others = given(library, **arrays, **operands)
+    made = recipe.forward(
+        x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy
+    )  # fmt: skip
+    return Call(made, library, (*arrays.values(), *operands.values()), unbatched)
+
+
+def conv_transpose(
+    rank: int,
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    activation: Activation = None,
+    residual: Array | None = None,
+    strategy: str | None = None,
+) -> Call:
+    """activation(transposed convolution of input (n, k, ...) by weight (k, c / groups, ...) + bias (c) + residual).
+
+    It is the gradient of a convolution by the same filters, and computed as such.  An `output_padding` of the stride
+    or more (torch allows as much below the dilation) is possible up to the padding.
+    """
+    arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
+    library = library_of(**arrays, **operands)
+    y, w, *others = given(library, **arrays, **operands)
+    numbers = map(_hashable, (stride, padding, output_padding))
+    made = recipe.transpose(y, w, tuple(others), steps, *numbers, groups, _hashable(dilation), strategy)
+    return Call(made, library, (*arrays.values(), *operands.values()), unbatched)
+
+
+def conv_input(
+    rank: int,
+    input_size: Sequence[int],
+    weight: Array,
+    grad_output: Array,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    strategy: str | None = None,
+) -> Call:
+    """The gradient of a convolution for its input of `input_size` (n, c, ...), from that of its output."""
+    library = library_of(weight=weight, grad_output=grad_output)
+    w, y = given(library, weight=weight, grad_output=grad_output)
+    _check_rank(rank, weight=weight, grad_output=grad_output)
+    numbers = map(_hashable, (stride, padding, dilation))
+    made = recipe.input_gradient(_hashable(input_size), w, y, *numbers, groups, strategy)
+    return Call(made, library, (grad_output, weight))
+
+
+def conv_weight(
+    rank: int,
+    input: Array,
+    weight_size: Sequence[int],
+    grad_output: Array,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    strategy: str | None = None,
+) -> Call:
+    """The gradient of a convolution for its filters of `weight_size` (k, c / groups, ...), from that of its output."""
+    library = library_of(input=input, grad_output=grad_output)
+    x, y = given(library, input=input, grad_output=grad_output)
+    _check_rank(rank, input=input, grad_output=grad_output)
+    numbers = map(_hashable, (stride, padding, dilation))
+    made = recipe.weight_gradient(x, _hashable(weight_size), y, *numbers, groups, strategy)
+    return Call(made, library, (input, grad_output))
+
+
+def unfold(
+    input: Array,
+    kernel_size: Numbers,
+    dilation: Numbers = 1,
+    padding: Numbers = 0,
+    stride: Numbers = 1,
+    *,
+    strategy: str | None = None,
+) -> Call:
+    """Windows of input (n, c, ...) as columns, (n, c * taps, pixels), as torch.nn.functional.unfold makes them.
+
+    For 1 to 3 spatial axes.
+    """
+    library = library_of(input=input)
+    made = recipe.lower(
+        *given(library, input=input), *map(_hashable, (kernel_size, dilation, padding, stride)), strategy
+    )
+    return Call(made, library, (input,))
+
+
+def fold(
+    input: Array,
+    output_size: Sequence[int],
+    kernel_size: Numbers,
+    dilation: Numbers = 1,
+    padding: Numbers = 0,
+    stride: Numbers = 1,
+    *,
+    strategy: str | None = None,
+) -> Call:
+    """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold."""
+    library = library_of(input=input)
+    numbers = map(_hashable, (output_size, kernel_size, dilation, padding, stride))
+    return Call(recipe.scatter(*given(library, input=input), *numbers, strategy), library, (input,))
+
+
+# ---- the functions -------------------------------------------------------------------------------
+
+_CALLS: dict[object, Callable[..., Call]] = {}
+
+
+def _public(name: str, call: Callable[P, Call]) -> Callable[P, Array]:
+    """The function of that name, which makes a call and runs it."""
+
+    @wraps(call)
+    def function(*args: P.args, **kwargs: P.kwargs) -> Array:
+        return call(*args, **kwargs).run()
+
+    function.__name__ = function.__qualname__ = name
+    function.__signature__ = signature(call).replace(return_annotation=Array)  # type: ignore[attr-defined]
+    _CALLS[function] = call
+    return function
+
+
+def _of_rank(rank: int, name: str, call: Callable[Concatenate[int, P], Call]) -> Callable[P, Array]:
+    """The function of that name for so many spatial axes."""
+    bound = partial(call, rank)
+    bound.__doc__ = call.__doc__
+    return _public(name, bound)
+
+
+conv1d, conv2d, conv3d = (_of_rank(rank, f"conv{rank}d", conv) for rank in (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (
+    _of_rank(rank, f"conv_transpose{rank}d", conv_transpose) for rank in (1, 2, 3)
+)
+conv1d_input, conv2d_input, conv3d_input = (_of_rank(rank, f"conv{rank}d_input", conv_input) for rank in (1, 2, 3))
+conv1d_weight, conv2d_weight, conv3d_weight = (_of_rank(rank, f"conv{rank}d_weight", conv_weight) for rank in (1, 2, 3))
+im2col, col2im = _public("im2col", unfold), _public("col2im", fold)
+
+
+def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
+    """The kernel that `function(*args, **kwargs)` would use: its source, manifest and explanation.
+
+    Needs no GPU: arrays of NumPy give the kernel for the same shapes, layouts and types.
+    """
+    if function not in _CALLS:
+        raise WrongArguments(f"{function!r} is no function of convgen.functional")
+    return _CALLS[function](*args, **kwargs).kernel()
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def _arguments(
+    rank: int, input: Array, weight: Array, bias: Array | None, given_activation: Activation, residual: Array | None
+) -> tuple[dict[str, Array], dict[str, Array], tuple[Step, ...], bool]:
+    """What a convolution reads, its operands with the result's axes, its steps, and whether it has no batch."""
+    unbatched = getattr(input, "ndim", 0) == rank + 1
+    if unbatched:
+        input = input[None]
+    operands, steps = {}, list[Step]()
+    if bias is not None:
+        if getattr(bias, "ndim", 1) != 1:
+            raise WrongArguments(f"bias has shape {tuple(bias.shape)}: one value a channel is wanted")
+        operands["bias"] = bias[(slice(None), *(None,) * rank)]
+        steps.append(Step("add"))
+    if residual is not None:
+        operands["residual"] = residual
+        steps.append(Step("add"))
+    arrays = {"input": input, "weight": weight}
+    library_of(**arrays)
+    _check_rank(rank, **arrays)
+    return arrays, operands, (*steps, *activation(given_activation)), unbatched
+
+
+def _check_rank(rank: int, **arrays: Array) -> None:
+    for name, array in arrays.items():
+        if len(array.shape) != rank + 2:
+            raise WrongArguments(
+                f"{name} has shape {tuple(array.shape)}: two axes and {rank} spatial one{'s' * (rank > 1)} are wanted"
+            )
+
+
+def _hashable(value: Any) -> Any:
+    """A number, a word, or the numbers of a sequence as a tuple."""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value
+    return tuple(value)

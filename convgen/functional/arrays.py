@@ -1,0 +1,214 @@
+"""Arrays of NumPy, CuPy and torch as the functions see them: shapes, orders of axes in memory, views, new arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from convgen.ir.dtypes import DTYPES
+from convgen.runtime.errors import WrongDevice, WrongType
+
+Array = Any
+#: Element types by the names that NumPy, ml_dtypes, CuPy and torch have for them.
+_NAMES = {row.numpy: row.name for row in DTYPES.values()}
+
+
+class NumpyLibrary:
+    """NumPy's arrays, in the host's memory."""
+
+    on_gpu = False
+
+    def dtype(self, array: Array) -> str:
+        """The element type's name in NumPy."""
+        return array.dtype.name
+
+    def strides(self, array: Array) -> tuple[int, ...]:
+        """In elements."""
+        return tuple(s // array.dtype.itemsize for s in array.strides)
+
+    def permuted(self, array: Array, order: Sequence[int]) -> Array:
+        """A view with the axes in another order."""
+        return array.transpose(order)
+
+    def packed(self, array: Array) -> Array:
+        """A copy in C order."""
+        return array.copy(order="C")
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        """A new array of an element type of the language, where `like` is."""
+        import numpy
+
+        from convgen.ir.dtypes import numpy_dtype
+
+        return numpy.empty(shape, numpy_dtype(dtype))
+
+    def host(self, array: Array) -> Array:
+        """As NumPy's array over the same memory."""
+        return array
+
+    def from_host(self, array: Array) -> Array:
+        """From NumPy's array."""
+        return array
+
+
+class CupyLibrary(NumpyLibrary):
+    """CuPy's arrays, in a GPU's memory."""
+
+    on_gpu = True
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        import cupy
+
+        from convgen.ir.dtypes import numpy_dtype
+
+        with like.device:
+            return cupy.empty(shape, numpy_dtype(dtype))
+
+
+class TorchLibrary(NumpyLibrary):
+    """torch's tensors on a GPU."""
+
+    on_gpu = True
+
+    def dtype(self, array: Array) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def strides(self, array: Array) -> tuple[int, ...]:
+        return array.stride()
+
+    def permuted(self, array: Array, order: Sequence[int]) -> Array:
+        return array.permute(order)
+
+    def packed(self, array: Array) -> Array:
+        return array.contiguous()
+
+    def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, DTYPES[dtype].numpy), device=like.device)
+
+
+class TorchOnHost(TorchLibrary):
+    """torch's tensors in the host's memory: computed as NumPy's arrays are."""
+
+    on_gpu = False
+
+    def host(self, array: Array) -> Array:
+        from convgen.ir.dtypes import numpy_dtype
+
+        dtype = numpy_dtype(_NAMES[self.dtype(array)])
+        bits = {1: "uint8", 2: "int16", 4: "int32"}[dtype.itemsize]
+        import torch
+
+        return array.view(getattr(torch, bits)).numpy().view(dtype)
+
+    def from_host(self, array: Array) -> Array:
+        import torch
+
+        bits = {1: "u1", 2: "i2", 4: "i4"}[array.dtype.itemsize]
+        return torch.from_numpy(array.view(bits)).view(getattr(torch, array.dtype.name))
+
+
+NUMPY, CUPY, TORCH, TORCH_ON_HOST = NumpyLibrary(), CupyLibrary(), TorchLibrary(), TorchOnHost()
+
+
+def library_of(**arrays: Array) -> NumpyLibrary:
+    """The library of arrays by their parameters' names.  Raises WrongType, WrongDevice."""
+    found: dict[str, NumpyLibrary] = {name: _library(name, array) for name, array in arrays.items()}
+    (first, library), *others = found.items()
+    for name, other in others:
+        if other is not library:
+            kinds = f"{first} is {_kind(arrays[first])}, {name} is {_kind(arrays[name])}"
+            raise WrongDevice(f"{kinds}: all must be of one library and in one place")
+    return library
+
+
+def _library(name: str, array: Array) -> NumpyLibrary:
+    kind: Any = type(array)
+    library = _library_of_type(kind)
+    if library is None:
+        raise WrongType(f"{name} is {_kind(array)}: an array of NumPy, CuPy or torch is wanted")
+    if library is TORCH:
+        if array.requires_grad and _gradients():
+            raise WrongType(
+                f"{name} requires a gradient, which convgen.functional does not record"
+                f"\nhint: call convgen.torch, or pass {name}.detach()"
+            )
+        if not array.is_cuda:
+            return TORCH_ON_HOST
+    return library
+
+
+@cache
+def _library_of_type(kind: Any) -> NumpyLibrary | None:
+    libraries = {("numpy", "ndarray"): NUMPY, ("cupy", "ndarray"): CUPY, ("torch", "Tensor"): TORCH}
+    for base in kind.__mro__:
+        if found := libraries.get((base.__module__.partition(".")[0], base.__name__)):
+            return found
+    return None
+
+
+def _gradients() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def _kind(array: Array) -> str:
+    """What an argument is, in words."""
+    module = type(array).__module__.partition(".")[0]
+    name = type(array).__name__ if module == "builtins" else f"{module}.{type(array).__name__}"
+    return f"a {name} on {array.device}" if module == "torch" and hasattr(array, "device") else f"a {name}"
+
+
+def element_type(name: str, array: Array, library: NumpyLibrary) -> str:
+    """The language's name of an array's element type.  Raises WrongType."""
+    dtype = library.dtype(array)
+    if dtype not in _NAMES:
+        known = ", ".join(_NAMES)
+        raise WrongType(f"{name} has elements of {dtype}; convgen has {known}\nhint: convert {name}, say to float32")
+    return _NAMES[dtype]
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int], *preferred: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of the axes in memory, outermost first; None where the elements do not follow one another.
+
+    Axes of extent 1 may stand anywhere: of the orders that fit, the first of the preferred ones is taken.
+    """
+    by_stride = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i])))
+    for order in (*preferred, by_stride):
+        if is_packed(shape, strides, order):
+            return order
+    return None
+
+
+def is_packed(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether the elements follow one another with the axes in this order."""
+    expected = 1
+    for i in reversed(order):
+        if shape[i] != 1 and strides[i] != expected:
+            return False
+        expected *= shape[i]
+    return True
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The order of axes (n, *spatial, c)."""
+    return (0, *range(2, rank + 2), 1)
+
+
+def channels_first(rank: int) -> tuple[int, ...]:
+    """The order of axes (n, c, *spatial)."""
+    return tuple(range(rank + 2))
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes another."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of an array with axes in an order in memory."""
+    return tuple(math.prod(shape[j] for j in order[order.index(i) + 1 :]) for i in range(len(shape)))

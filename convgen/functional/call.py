@@ -1,0 +1,103 @@
+"""A call with its arrays: launched where they are on a GPU, computed on the host where they are in its memory.
+
+On the host the generated source runs in the emulator, where that is a matter of seconds: up to `EMULATED` multiply-adds
+(elements, for im2col and col2im), and where there is a C++ compiler.  Larger calls, and machines without a compiler,
+take the float64 reference, rounded once to the result's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from convgen.functional.arrays import Array, NumpyLibrary, element_type, inverse
+from convgen.functional.kernels import kernel_of
+from convgen.functional.recipe import Given, Recipe, View
+from convgen.ir.dtypes import numpy_dtype
+
+if TYPE_CHECKING:
+    from convgen.ir.problem import ConvProblem
+    from convgen.runtime.kernel import Kernel
+
+#: Multiply-adds, or elements, that the emulator is given: it does some 10 million in a second.
+EMULATED = 1 << 22
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recipe and its arrays, with torch's axes, in the kernel's order."""
+
+    recipe: Recipe
+    library: NumpyLibrary
+    arrays: tuple[Array, ...]
+    unbatched: bool = False
+
+    def kernel(self) -> Kernel:
+        """The kernel that serves the call.  Raises SpecError, UsageError, CompileError."""
+        return kernel_of((self.recipe.convolution.text, self.recipe.convolution.strategy))
+
+    def run(self) -> Array:
+        """The result."""
+        result, library = self.recipe.result, self.library
+        shape = [result.shape[i] for i in result.order]
+        if 0 in shape:  # an empty batch
+            found = library.empty(shape, result.dtype, self.arrays[0])
+        else:
+            views = [viewed(a, v, library) for a, v in zip(self.arrays, self.recipe.views, strict=True)]
+            if library.on_gpu:
+                found = library.empty(shape, result.dtype, self.arrays[0])
+                self.kernel()(*views, out=found)
+            else:
+                found = library.from_host(self._on_host([library.host(view) for view in views]))
+        found = library.permuted(found, inverse(result.order))
+        return found[0] if self.unbatched else found
+
+    def _on_host(self, views: Sequence[Any]) -> Any:
+        from convgen.emulator.compiler import host_compiler
+        from convgen.emulator.errors import NoHostCompiler
+
+        work = max(self.recipe.macs, *(view.size for view in views))
+        try:
+            if work <= EMULATED and host_compiler():
+                return self.kernel().emulate(*views)
+        except NoHostCompiler:
+            pass
+        return _reference(self.recipe.convolution.text, views)
+
+
+def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
+    """An array as the kernel takes it."""
+    if view.index is not None:
+        array = array[view.index]
+    array = library.permuted(array, view.order)
+    return library.packed(array) if view.copied else array
+
+
+def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
+    """What recipes know of arrays, by their parameters' names.  Raises WrongType."""
+    return [
+        Given(tuple(array.shape), tuple(library.strides(array)), element_type(name, array, library))
+        for name, array in arrays.items()
+    ]
+
+
+def _reference(text: str, views: Sequence[Any]) -> Any:
+    from convgen.ir.reference import reference
+    from convgen.ir.verify import round_to
+
+    problem = _problem(text)
+    names = [*(t.role for t in problem.reads), *(t.name for t in problem.operands)]
+    found = reference(problem, dict(zip(names, views, strict=True)))
+    element = problem.result.element
+    return round_to(found, element).astype(numpy_dtype(element.name), order="C")
+
+
+@lru_cache(maxsize=1024)
+def _problem(text: str) -> ConvProblem:
+    from convgen.driver import load
+    from convgen.spec import Spec
+
+    (compilation,) = load(Spec(text))
+    return compilation.request.problem

@@ -1,0 +1,95 @@
+"""torch's parameters of a convolution, checked: numbers by axis, padding, output padding."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from convgen.runtime.errors import WrongArguments, WrongShape
+
+Numbers = SupportsIndex | Sequence[SupportsIndex]
+#: (low, high) of each spatial axis.
+Pads = tuple[tuple[int, int], ...]
+
+
+def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]:
+    """A number for every spatial axis.  Raises WrongArguments."""
+    try:
+        if isinstance(given, SupportsIndex):
+            values = (operator.index(given),) * rank
+        else:
+            values = tuple(map(operator.index, given))
+            values = values * rank if len(values) == 1 else values
+    except TypeError:
+        raise WrongArguments(f"{name} is {given!r}: a whole number is wanted, or one for each axis") from None
+    if len(values) != rank:
+        raise WrongArguments(f"{name} is {given!r}: one number is wanted, or {rank}")
+    if min(values) < least:
+        raise WrongArguments(f"{name} is {given!r}: at least {least} is wanted")
+    return values
+
+
+def paddings(given: Numbers | str, filter: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pads:
+    """(low, high) of each axis.  "same" puts what is odd at the high end, as torch does.  Raises WrongArguments."""
+    if not isinstance(given, str):
+        return tuple((p, p) for p in by_axis("padding", given, len(filter), 0))
+    if given == "valid":
+        return ((0, 0),) * len(filter)
+    if given != "same":
+        raise WrongArguments(f'padding is {given!r}: numbers, "same" or "valid" are wanted')
+    if any(s != 1 for s in stride):
+        raise WrongArguments(f'padding "same" wants a stride of 1, and stride is {tuple(stride)}')
+    totals = [d * (r - 1) for r, d in zip(filter, dilation, strict=True)]
+    return tuple((t // 2, t - t // 2) for t in totals)
+
+
+def output_extents(
+    input: Sequence[int], filter: Sequence[int], stride: Sequence[int], pad: Pads, dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """Spatial extents of a convolution's output.  Raises WrongShape where the window does not fit."""
+    found = []
+    for i, (extent, taps, step, (low, high), gap) in enumerate(zip(input, filter, stride, pad, dilation, strict=True)):
+        window = gap * (taps - 1) + 1
+        if extent + low + high < window:
+            raise WrongShape(
+                f"axis {i}: the window spans {window} pixels, and the padded input has {extent + low + high}"
+            )
+        found.append((extent + low + high - window) // step + 1)
+    return tuple(found)
+
+
+def transposed(
+    output: Sequence[int],
+    filter: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[tuple[int, ...], Pads]:
+    """The input extents, and the padding, of the convolution whose gradient a transposed convolution is.
+
+    `output` is what that convolution makes and the transposed one reads.  Output padding below the stride is the part
+    of the padded input behind the last window; more of it takes the place of padding at the high end.  Raises
+    WrongArguments, WrongShape.
+    """
+    extents, pads = [], []
+    for i, (p, r, s, pad, extra, d) in enumerate(
+        zip(output, filter, stride, padding, output_padding, dilation, strict=True)
+    ):
+        if extra >= max(s, d):
+            raise WrongArguments(
+                f"output_padding is {extra} on axis {i}: less than stride {s} or dilation {d} is wanted"
+            )
+        high = pad if extra < s else max(pad - extra, 0)
+        extent = (p - 1) * s - 2 * pad + d * (r - 1) + extra + 1
+        if extent + pad + high - d * (r - 1) - 1 - (p - 1) * s >= s:
+            raise WrongArguments(
+                f"output_padding {extra} on axis {i} adds pixels that no convolution of stride {s}, padding {pad} and "
+                f"dilation {d} reads\nhint: an output_padding below {s} is possible; append zeros for the rest"
+            )
+        if extent < 1:
+            raise WrongShape(f"axis {i}: the result would have {extent} pixels")
+        extents.append(extent)
+        pads.append((pad, high))
+    return tuple(extents), tuple(pads)

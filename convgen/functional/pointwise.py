@@ -1,0 +1,114 @@
+"""What follows a convolution element by element: a chain of steps, in the words of the language.
+
+A chain is text, so that it can stand in a graph and be part of a key: steps divided by blanks, numbers behind a
+colon.  `add`, `sub` and `mul` take a number, or the next operand where they have none:
+
+    add relu                    relu(acc + a0)
+    mul:0.5 clamp:0.0,6.0 add   clamp(acc * 0.5, 0, 6) + a0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from convgen.diagnostics import did_you_mean
+from convgen.runtime.errors import WrongArguments
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of one value: its text in the language, and its parameters' defaults in order."""
+
+    text: str
+    defaults: tuple[float, ...] = ()
+
+
+#: By the names of torch.nn.functional.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation("relu({t})"),
+    "relu6": Activation("clamp({t}, 0.0, 6.0)"),
+    "hardtanh": Activation("clamp({t}, {0}, {1})", (-1.0, 1.0)),
+    "clamp": Activation("clamp({t}, {0}, {1})", (0.0, 1.0)),
+    "clamp_min": Activation("max({t}, {0})", (0.0,)),
+    "clamp_max": Activation("min({t}, {0})", (0.0,)),
+    "leaky_relu": Activation("leaky_relu({t}, {0})", (0.01,)),
+    "elu": Activation("select({t} > 0.0, {t}, {0} * (exp({t}) - 1.0))", (1.0,)),
+    "gelu": Activation("gelu({t})"),
+    "gelu_tanh": Activation("gelu_tanh({t})"),
+    "silu": Activation("silu({t})"),
+    "sigmoid": Activation("sigmoid({t})"),
+    "tanh": Activation("tanh({t})"),
+    "hardswish": Activation("{t} * clamp({t} + 3.0, 0.0, 6.0) / 6.0"),
+    "hardsigmoid": Activation("clamp({t} + 3.0, 0.0, 6.0) / 6.0"),
+    "softplus": Activation("select({t} > 20.0, {t}, log(1.0 + exp(min({t}, 20.0))))"),
+    "mish": Activation("{t} * tanh(select({t} > 20.0, {t}, log(1.0 + exp(min({t}, 20.0)))))"),
+}
+#: What other projects call them.
+_ALIASES = {"swish": "silu", "hswish": "hardswish", "hsigmoid": "hardsigmoid", "lrelu": "leaky_relu", "linear": "None"}
+#: Of two values, the second a number or an operand.
+_BINARY = {"add": "+", "sub": "-", "mul": "*"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One function of the value so far, or (add, sub, mul) of it and a number or the next operand."""
+
+    kind: str
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def takes_operand(self) -> bool:
+        return self.kind in _BINARY and not self.numbers
+
+    def __str__(self) -> str:
+        return self.kind + (":" + ",".join(map(repr, self.numbers)) if self.numbers else "")
+
+    def expression(self, value: str, operand: str) -> str:
+        """The step in the language, of a value and the operand that it takes."""
+        numbers = [repr(n) for n in self.numbers]
+        if self.kind in _BINARY:
+            return f"{value} {_BINARY[self.kind]} {numbers[0] if numbers else operand}"
+        return ACTIVATIONS[self.kind].text.format(*numbers, t=value)
+
+
+def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
+    """The steps of `activation=`: a name, or a name and numbers such as ("leaky_relu", 0.2).  Raises WrongArguments."""
+    if given is None:
+        return ()
+    name, *numbers = [given] if isinstance(given, str) else list(given)
+    known = ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if known is None:
+        alias = _ALIASES.get(str(name).lower())
+        hint = f"did you mean `{alias}`?" if alias else did_you_mean(str(name), ACTIVATIONS)
+        hint = hint or f"known are {', '.join(ACTIVATIONS)}"
+        raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
+    if len(numbers) > len(known.defaults) or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        takes = f"{len(known.defaults)} finite numbers at most" if known.defaults else "no numbers"
+        raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
+    given_numbers = [float(n) for n in numbers if isinstance(n, int | float)]
+    return (Step(str(name), (*given_numbers, *known.defaults[len(numbers) :])),)
+
+
+def text_of(steps: Iterable[Step]) -> str:
+    """A chain as text."""
+    return " ".join(map(str, steps))
+
+
+@lru_cache(maxsize=1024)
+def steps_of(text: str) -> tuple[Step, ...]:
+    """A chain from its text.  Raises WrongArguments."""
+    found = []
+    for word in text.split():
+        kind, _, numbers = word.partition(":")
+        step = Step(kind, tuple(map(float, numbers.split(","))) if numbers else ())
+        if kind in _BINARY:
+            right = len(step.numbers) <= 1
+        else:
+            right = kind in ACTIVATIONS and len(step.numbers) == len(ACTIVATIONS[kind].defaults)
+        if not right:
+            raise WrongArguments(f"the epilogue {text!r} has a step {word!r} that convgen does not know")
+        found.append(step)
+    return tuple(found)

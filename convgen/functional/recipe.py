@@ -1,0 +1,313 @@
+"""From the shapes, strides and types of a call's arrays to what is computed: a convolution, and a view of each array.
+
+Nothing here looks at data, so recipes are kept by their arguments: a call that was made before takes one look-up.
+Memory layouts follow strides.  The result's axes lie in memory as those of the input do.  Where an input's strides
+leave it open whether its channels are last or first (one channel, or one pixel), the filter's decide, else they are
+last.  An array whose elements do not follow one another is copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from convgen.functional.arrays import channels_first, channels_last, is_packed, order_of
+from convgen.functional.parameters import Numbers, Pads, by_axis, output_extents, paddings, transposed
+from convgen.functional.pointwise import Step
+from convgen.functional.spec import Convolution, Operand, TensorSpec
+from convgen.ir.problem import Op
+from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
+
+_KEPT = 4096
+#: Element types of results that are not the type of what is read.
+_RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
+
+
+class Given(NamedTuple):
+    """An array: shape, strides in elements, the language's element type."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class View:
+    """How a kernel sees an array: at index 0 of the axes that `index` fixes, the others in the order of memory.
+
+    `copied` says that the array has to be copied for that.
+    """
+
+    order: tuple[int, ...]
+    copied: bool = False
+    index: tuple[int | slice, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a call computes, a view for each of its arrays in the kernel's order, and the result's spec."""
+
+    convolution: Convolution
+    views: tuple[View, ...]
+    result: TensorSpec
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        c = self.convolution
+        return 0 if c.op in (Op.IM2COL, Op.COL2IM) else math.prod(c.y.shape) * math.prod(c.w.shape[1:])
+
+
+@lru_cache(_KEPT)
+def forward(
+    x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    """y[n, k, ...] of x[n, c, ...] and w[k, c / groups, ...].  Raises WrongArguments, WrongShape, WrongType."""
+    rank = _rank("input", x, "weight", w)
+    steps_by_axis = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
+    pads = paddings(padding, w.shape[2:], *steps_by_axis)
+    _check_channels(x.shape[1], w.shape, groups)
+    return _forward(x, w, operands, steps, steps_by_axis[0], pads, steps_by_axis[1], groups, strategy)
+
+
+@lru_cache(_KEPT)
+def forward_padded(
+    x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
+    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int,
+) -> Recipe:  # fmt: skip
+    """`forward` with (low, high) padding of each axis.  Raises WrongArguments, WrongShape, WrongType."""
+    _rank("input", x, "weight", w)
+    _check_channels(x.shape[1], w.shape, groups)
+    return _forward(x, w, operands, steps, stride, pads, dilation, groups, None)
+
+
+def _forward(
+    x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
+    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    _same_type("input", x, "weight", w)
+    (view_x, view_w) = _views(x, w)
+    output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
+    y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), view_x.order)
+    specs = _spec(x, view_x), _spec(w, view_w)
+    views, facts = _operands(operands, y.shape)
+    made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy)
+    return Recipe(made, (view_x, view_w, *views), y)
+
+
+@lru_cache(_KEPT)
+def transpose(
+    y: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...], stride: Numbers,
+    padding: Numbers, output_padding: Numbers, groups: int, dilation: Numbers, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    """The transposed convolution of y[n, k, ...] by w[k, c / groups, ...]: x[n, c, ...], by dgrad.
+
+    Raises WrongArguments, WrongShape, WrongType.
+    """
+    rank = _rank("input", y, "weight", w)
+    s, p = by_axis("stride", stride, rank, 1), by_axis("padding", padding, rank, 0)
+    d, extra = by_axis("dilation", dilation, rank, 1), by_axis("output_padding", output_padding, rank, 0)
+    if y.shape[1] != w.shape[0]:
+        raise WrongShape(f"input has {y.shape[1]} channels, and weight {w.shape} takes {w.shape[0]}, its first extent")
+    extents, pads = transposed(y.shape[2:], w.shape[2:], s, p, extra, d)
+    _check_groups(groups, y.shape[1])
+    return _input(y, w, extents, operands, steps, s, pads, d, groups, strategy)
+
+
+@lru_cache(_KEPT)
+def input_gradient(
+    input_size: tuple[int, ...], w: Given, y: Given,
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    """The gradient for the input, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
+    rank = _rank("grad_output", y, "weight", w)
+    s, d = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
+    pads = paddings(padding, w.shape[2:], s, d)
+    _check_size("input_size", input_size, rank)
+    _check_channels(input_size[1], w.shape, groups)
+    _check_output(y.shape, (input_size[0], w.shape[0], *output_extents(input_size[2:], w.shape[2:], s, pads, d)))
+    return _input(y, w, input_size[2:], (), (), s, pads, d, groups, strategy)
+
+
+def _input(
+    y: Given, w: Given, extents: tuple[int, ...], operands: tuple[Given, ...], steps: tuple[Step, ...],
+    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    _same_type("grad_output" if not steps else "input", y, "weight", w)
+    view_y, view_w = _views(y, w)
+    x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), view_y.order)
+    views, facts = _operands(operands, x.shape)
+    specs = x, _spec(w, view_w), _spec(y, view_y)
+    made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy)
+    return Recipe(made, (view_y, view_w, *views), x)
+
+
+@lru_cache(_KEPT)
+def weight_gradient(
+    x: Given, weight_size: tuple[int, ...], y: Given,
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    """The gradient for the filters, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
+    rank = _rank("input", x, "grad_output", y)
+    s, d = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
+    _check_size("weight_size", weight_size, rank)
+    pads = paddings(padding, weight_size[2:], s, d)
+    _check_channels(x.shape[1], weight_size, groups)
+    _check_output(y.shape, (x.shape[0], weight_size[0], *output_extents(x.shape[2:], weight_size[2:], s, pads, d)))
+    _same_type("input", x, "grad_output", y)
+    view_x, view_y = _views(x, y)
+    w = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), weight_size, view_x.order)
+    specs = _spec(x, view_x), w, _spec(y, view_y)
+    made = Convolution(Op.WGRAD, *specs, s, pads, d, groups, strategy=strategy)
+    return Recipe(made, (view_x, view_y), w)
+
+
+@lru_cache(_KEPT)
+def lower(
+    x: Given, kernel_size: Numbers, dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None
+) -> Recipe:
+    """x[n, c, ...] unfolded to [n, c * taps, pixels].  Raises WrongArguments, WrongShape."""
+    rank = len(x.shape) - 2
+    if rank not in (1, 2, 3):
+        raise WrongShape(f"input has shape {x.shape}: batch, channels and 1 to 3 spatial axes are wanted")
+    view = _views(x)[0]
+    made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy)
+    return Recipe(made, (view,), _lowered(made))
+
+
+@lru_cache(_KEPT)
+def scatter(
+    m: Given, output_size: tuple[int, ...], kernel_size: Numbers,
+    dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None,
+) -> Recipe:  # fmt: skip
+    """m[n, c * taps, pixels] folded to [n, c, *output_size], sums of copies.  Raises WrongArguments, WrongShape."""
+    rank = len(output_size)
+    taps = math.prod(by_axis("kernel_size", kernel_size, rank, 1))
+    if len(m.shape) != 3 or m.shape[1] % taps:
+        raise WrongShape(f"input has shape {m.shape}: (batch, channels * {taps}, pixels) is wanted")
+    x = TensorSpec(m.dtype, (m.shape[0], m.shape[1] // taps, *output_size), channels_first(rank))
+    made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy)
+    if m.shape != (expected := _lowered(made).shape):
+        raise WrongShape(f"input has shape {m.shape}, and these parameters want {expected}")
+    return Recipe(made, (View((0, 1, 2), not is_packed(m.shape, m.strides, (0, 1, 2))),), x)
+
+
+def _lowering(
+    op: Op,
+    x: TensorSpec,
+    kernel_size: Numbers,
+    dilation: Numbers,
+    padding: Numbers,
+    stride: Numbers,
+    strategy: str | None,
+) -> Convolution:
+    rank = len(x.shape) - 2
+    taps, d = by_axis("kernel_size", kernel_size, rank, 1), by_axis("dilation", dilation, rank, 1)
+    s = by_axis("stride", stride, rank, 1)
+    pads = paddings(padding, taps, s, d)
+    pixels = output_extents(x.shape[2:], taps, s, pads, d)
+    w = TensorSpec(x.dtype, (1, x.shape[1], *taps), channels_first(rank))
+    y = TensorSpec(x.dtype, (x.shape[0], 1, *pixels), channels_first(rank))
+    return Convolution(op, x, w, y, s, pads, d, strategy=strategy)
+
+
+def _lowered(made: Convolution) -> TensorSpec:
+    """[n, c * taps, pixels]."""
+    taps, pixels = math.prod(made.w.shape[2:]), math.prod(made.y.shape[2:])
+    return TensorSpec(made.x.dtype, (made.x.shape[0], made.x.shape[1] * taps, pixels), (0, 1, 2))
+
+
+# ---- layouts -----------------------------------------------------------------------------------
+
+
+def _views(main: Given, other: Given | None = None) -> tuple[View, ...]:
+    """Views of the tensor whose layout the result takes, and of the other one, whose axes run in parallel."""
+    rank = len(main.shape) - 2
+    last, first = channels_last(rank), channels_first(rank)
+    preferred = (last, first)
+    if (
+        other is not None
+        and all(is_packed(main.shape, main.strides, order) for order in preferred)
+        and not is_packed(other.shape, other.strides, last)
+        and is_packed(other.shape, other.strides, first)
+    ):
+        preferred = (first, last)
+    order = order_of(main.shape, main.strides, *preferred)
+    found = [View(order or last, order is None)]
+    if other is not None:
+        preferred = (first, last) if order == first else (last, first)
+        order = order_of(other.shape, other.strides, *preferred)
+        found.append(View(order or preferred[0], order is None))
+    return tuple(found)
+
+
+def result_order(x: Given, w: Given) -> tuple[int, ...]:
+    """The order in memory of the axes of a convolution's result."""
+    return _views(x, w)[0].order
+
+
+def _spec(given: Given, view: View) -> TensorSpec:
+    return TensorSpec(given.dtype, given.shape, view.order)
+
+
+def _operands(operands: Sequence[Given], result: tuple[int, ...]) -> tuple[list[View], tuple[Operand, ...]]:
+    """Views of the epilogue's operands, which broadcast to the result.  Raises WrongShape."""
+    views, facts = [], []
+    for given in operands:
+        lead = len(result) - len(given.shape)
+        if lead < 0 or any(e not in (1, r) for e, r in zip(given.shape, result[lead:], strict=True)):
+            raise WrongShape(f"an operand of shape {given.shape} does not broadcast to the result's {result}")
+        kept = [i for i, (e, s) in enumerate(zip(given.shape, given.strides, strict=True)) if e != 1 and s != 0]
+        shape, strides = [given.shape[i] for i in kept], [given.strides[i] for i in kept]
+        order = order_of(shape, strides, tuple(range(len(kept))))
+        index = tuple(slice(None) if i in kept else 0 for i in range(len(given.shape)))
+        views.append(View(order or tuple(range(len(kept))), order is None, index))
+        facts.append(Operand(given.dtype, tuple(lead + kept[i] for i in views[-1].order)))
+    return views, tuple(facts)
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _rank(name: str, a: Given, other: str, b: Given) -> int:
+    """The number of spatial axes.  Raises WrongShape."""
+    rank = len(b.shape) - 2
+    if rank not in (1, 2, 3) or len(a.shape) != len(b.shape):
+        raise WrongShape(
+            f"{name} has shape {a.shape} and {other} {b.shape}: two axes and 1 to 3 spatial ones are wanted"
+        )
+    return rank
+
+
+def _same_type(name: str, a: Given, other: str, b: Given) -> None:
+    if a.dtype != b.dtype:
+        raise WrongType(f"{name} has elements of {a.dtype}, {other} of {b.dtype}: one type is wanted")
+
+
+def _check_groups(groups: int, channels: int) -> None:
+    if groups < 1 or channels % groups:
+        raise WrongArguments(f"groups is {groups}, which does not divide {channels} channels")
+
+
+def _check_channels(c: int, weight: Sequence[int], groups: int) -> None:
+    _check_groups(groups, c)
+    _check_groups(groups, weight[0])
+    if weight[1] * groups != c:
+        raise WrongShape(
+            f"input has {c} channels in {groups} group{'s' if groups > 1 else ''}, and weight {tuple(weight)} takes "
+            f"{weight[1]} a group: {c // groups} are wanted"
+        )
+
+
+def _check_size(name: str, size: Sequence[int], rank: int) -> None:
+    if len(size) != rank + 2:
+        raise WrongShape(f"{name} is {tuple(size)}: {rank + 2} extents are wanted")
+
+
+def _check_output(given: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if given != expected:
+        raise WrongShape(f"grad_output has shape {given}, and the convolution's output has {expected}")

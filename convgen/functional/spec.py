@@ -1,0 +1,105 @@
+"""The spec that a call writes: one conv block with every extent known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgen.functional.pointwise import Step
+from convgen.ir.problem import OPS, SPATIAL, Op
+
+#: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
+_LEADING = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}
+_SPATIAL_OF = {"x": "input", "w": "filter", "y": "output"}
+
+
+def dims_of(role: str, rank: int) -> tuple[str, ...]:
+    """The language's dims of x, w or y in the order of torch's axes, as (n, c, h, w)."""
+    return (*_LEADING[role], *getattr(SPATIAL[rank], _SPATIAL_OF[role]))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor as a caller has it: torch's shape, and the order of those axes in memory, outermost first."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def written(self, dims: tuple[str, ...]) -> str:
+        """As a spec declares it; of an operand, dims of extent 1 broadcast and are left out."""
+        return f"{self.dtype}[{', '.join(f'{dims[i]}={self.shape[i]}' for i in self.order)}]"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of the epilogue, with one axis an axis of the result: it broadcasts along those that `order` lacks."""
+
+    dtype: str
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What a call computes.  Spatial tuples are outermost first; y is there for im2col and col2im, too."""
+
+    op: Op
+    x: TensorSpec
+    w: TensorSpec
+    y: TensorSpec
+    stride: tuple[int, ...]
+    pad: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    steps: tuple[Step, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    strategy: str | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.stride)
+
+    @property
+    def text(self) -> str:
+        """The spec."""
+        axes = SPATIAL[self.rank].input
+        lowers = self.op in (Op.IM2COL, Op.COL2IM)
+        lines = [
+            f"conv conv{self.rank}d {{",
+            f"  input  x: {self.x.written(dims_of('x', self.rank))}",
+            f"  filter w: {self._filter_of_lowering() if lowers else self.w.written(dims_of('w', self.rank))}",
+            f"  lowered m: {self._lowered()}" if lowers else f"  output y: {self.y.written(dims_of('y', self.rank))}",
+            "  stride " + " ".join(f"{d}={v}" for d, v in zip(axes, self.stride, strict=True)),
+            "  pad " + " ".join(f"{d}=({low}, {high})" for d, (low, high) in zip(axes, self.pad, strict=True)),
+            "  dilation " + " ".join(f"{d}={v}" for d, v in zip(axes, self.dilation, strict=True)),
+            f"  groups {self.groups}",
+            *self._epilogue(),
+            f"  op {self.op}",
+            "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _filter_of_lowering(self) -> str:
+        """Its spatial dims alone: im2col and col2im read no filter."""
+        dims = SPATIAL[self.rank].filter
+        return f"{self.w.dtype}[{', '.join(f'{d}={e}' for d, e in zip(dims, self.w.shape[2:], strict=True))}]"
+
+    def _lowered(self) -> str:
+        """[n, c*r*s, p*q], which is the shape of torch's unfold."""
+        sp = SPATIAL[self.rank]
+        return f"{self.x.dtype}[n, {'*'.join(('c', *sp.filter))}, {'*'.join(sp.output)}]"
+
+    def _epilogue(self) -> list[str]:
+        if not self.steps:
+            return []
+        result = OPS[self.op].writes
+        dims = dims_of(result, self.rank)
+        lines = [
+            f"    operand a{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}]"
+            for i, o in enumerate(self.operands)
+        ]
+        value, operand = "acc", 0
+        for i, step in enumerate(self.steps):
+            name = result if i == len(self.steps) - 1 else f"t{i}"
+            lines.append(f"    {name} = {step.expression(value, f'a{operand}')}")
+            value, operand = name, operand + step.takes_operand
+        return ["  epilogue {", *lines, "  }"]

@@ -1,0 +1,47 @@
+"""convgen.functional on NumPy's arrays runs the generated source in the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convgen import functional as F
+from convgen.functional import call
+
+RANDOM = np.random.default_rng(13)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RANDOM.integers(-4, 5, shape).astype(np.float16)
+
+
+@pytest.fixture(autouse=True)
+def _no_reference(monkeypatch):
+    """Results come from the emulator alone."""
+    monkeypatch.setattr(call, "_reference", None)
+
+
+def test_a_convolution_with_bias_residual_and_activation():
+    x, w, b, z = array(1, 8, 5, 6), array(16, 8, 3, 3), array(16), array(1, 16, 3, 4)
+    found = F.conv2d(x, w, b, activation="relu", residual=z)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(int), (3, 3), (2, 3))
+    sums = np.einsum("nchwrs,kcrs->nkhw", windows, w.astype(int)) + b.astype(int)[:, None, None] + z.astype(int)
+    np.testing.assert_array_equal(found, np.maximum(sums, 0).astype(np.float16))
+
+
+def test_gradients_are_the_adjoints_of_the_convolution():
+    x, w = array(2, 4, 6), array(8, 4, 3)
+    y = F.conv1d(x, w, stride=2, padding=1)
+    g = array(*y.shape)
+    dx, dw = F.conv1d_input(x.shape, w, g, 2, 1), F.conv1d_weight(x, w.shape, g, 2, 1)
+    inner = np.vdot(y.astype(float), g.astype(float))
+    assert inner == np.vdot(dx.astype(float), x.astype(float)) == np.vdot(dw.astype(float), w.astype(float))
+
+
+def test_im2col_and_col2im_are_adjoints():
+    x = array(1, 2, 5, 4)
+    m = F.im2col(x, 3, padding=1)
+    assert m.shape == (1, 18, 20)
+    g = array(*m.shape)
+    back = F.col2im(g, (5, 4), 3, padding=1)
+    assert np.vdot(m.astype(float), g.astype(float)) == np.vdot(back.astype(float), x.astype(float))

@@ -1,0 +1,261 @@
+"""convgen.functional beside torch.nn.functional in float64: results, layouts, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen import ConvgenError
+from convgen import functional as F
+from convgen.functional import call
+from convgen.functional.kernels import Once
+from convgen.functional.pointwise import ACTIVATIONS
+
+torch = pytest.importorskip("torch")
+TF = torch.nn.functional
+RANDOM = np.random.default_rng(13)
+
+
+@pytest.fixture(autouse=True)
+def _by_the_reference(monkeypatch):
+    """Results by the reference, which takes no compiler: the emulator's tests are tests/emulated/test_functional.py."""
+    monkeypatch.setattr(call, "EMULATED", -1)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def exact(a: np.ndarray):
+    return torch.from_numpy(np.array(a)).double()
+
+
+def check(found: np.ndarray, expected) -> None:
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@st.composite
+def convolutions(draw):
+    """Shapes and parameters of a convolution that torch takes, of any rank."""
+    rank, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    filter, stride, dilation = ([draw(st.integers(1, 3)) for _ in range(rank)] for _ in range(3))
+    padding = draw(
+        st.one_of(st.lists(st.integers(0, 2), min_size=rank, max_size=rank), st.sampled_from([0, 2, "valid"]))
+    )
+    spans = [d * (r - 1) + 1 for r, d in zip(filter, dilation, strict=True)]
+    x = draw(st.integers(1, 2)), groups * draw(st.integers(1, 3)), *(s + draw(st.integers(0, 4)) for s in spans)
+    w = groups * draw(st.integers(1, 3)), x[1] // groups, *filter
+    return rank, x, w, stride, padding, dilation, groups
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions(), st.booleans())
+def test_convolutions_and_gradients_are_torchs(drawn, channels_last):
+    rank, x_shape, w_shape, *parameters = drawn
+    x, w, b = array(*x_shape), array(*w_shape), array(w_shape[0])
+    if channels_last:
+        x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+    expected = getattr(TF, f"conv{rank}d")(exact(x), exact(w), exact(b), *parameters)
+    found = getattr(F, f"conv{rank}d")(x, w, b, *parameters)
+    check(found, expected)
+    if min(x.shape[1:]) > 1:
+        assert found.strides[1] == found.itemsize if channels_last else found.strides[-1] == found.itemsize
+
+    y = array(*expected.shape)
+    stride, padding, dilation, groups = parameters
+    padding = 0 if padding == "valid" else padding
+    expected = getattr(torch.nn.grad, f"conv{rank}d_input")(
+        x_shape, exact(w), exact(y), stride, padding, dilation, groups
+    )
+    check(getattr(F, f"conv{rank}d_input")(x_shape, w, y, *parameters), expected)
+    expected = getattr(torch.nn.grad, f"conv{rank}d_weight")(
+        exact(x), w_shape, exact(y), stride, padding, dilation, groups
+    )
+    check(getattr(F, f"conv{rank}d_weight")(x, w_shape, y, *parameters), expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions(), st.data())
+def test_transposed_convolutions_are_torchs(drawn, data):
+    rank, y_shape, (c, _, *filter), stride, padding, dilation, groups = drawn
+    y, w = array(*y_shape), array(y_shape[1], c // groups, *filter)
+    padding = 0 if isinstance(padding, str) else padding
+    pads = [padding] * rank if isinstance(padding, int) else padding
+    extents = zip(y_shape[2:], stride, filter, dilation, pads, strict=True)
+    least = [max(0, 2 * p - (e - 1) * s - d * (r - 1)) for e, s, r, d, p in extents]
+    extra = [data.draw(st.integers(low, s - 1)) if low < s else None for low, s in zip(least, stride, strict=True)]
+    if None in extra:
+        return  # torch, too, wants a result of at least one pixel
+    arguments = (stride, padding, extra, groups, dilation)
+    expected = getattr(TF, f"conv_transpose{rank}d")(exact(y), exact(w), None, *arguments)
+    check(getattr(F, f"conv_transpose{rank}d")(y, w, None, *arguments), expected)
+
+
+def test_an_output_padding_beyond_the_stride_takes_the_place_of_padding():
+    x, w = array(1, 4, 5, 6), array(4, 2, 3, 3)
+    arguments = dict(stride=1, padding=2, output_padding=2, dilation=3)
+    check(F.conv_transpose2d(x, w, **arguments), TF.conv_transpose2d(exact(x), exact(w), **arguments))
+    with pytest.raises(ConvgenError, match="output_padding 2 on axis 0 adds pixels that no convolution"):
+        F.conv_transpose2d(x, w, **(arguments | {"padding": 0}))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.tuples(*[st.integers(1, 3)] * 2), st.integers(1, 2), st.integers(0, 2), st.tuples(*[st.integers(1, 3)] * 2))
+def test_im2col_and_col2im_are_unfold_and_fold(kernel_size, dilation, padding, stride):
+    x = array(2, 3, 9, 8)
+    expected = TF.unfold(exact(x), kernel_size, dilation, padding, stride)
+    check(F.im2col(x, kernel_size, dilation, padding, stride), expected)
+    m = array(*expected.shape)
+    expected = TF.fold(exact(m), (9, 8), kernel_size, dilation, padding, stride)
+    check(F.col2im(m, (9, 8), kernel_size, dilation, padding, stride), expected)
+
+
+#: torch's function of each activation's name, with these numbers.
+_TORCH = {
+    **{
+        name: (getattr(TF, name), ())
+        for name in ("relu", "relu6", "silu", "hardswish", "hardsigmoid", "softplus", "mish")
+    },
+    "hardtanh": (TF.hardtanh, (-0.5, 0.25)),
+    "clamp": (torch.clamp, (-0.5, 0.25)),
+    "clamp_min": (torch.clamp_min, (-0.5,)),
+    "clamp_max": (torch.clamp_max, (0.5,)),
+    "leaky_relu": (TF.leaky_relu, (0.2,)),
+    "elu": (TF.elu, (0.5,)),
+    "gelu": (TF.gelu, ()),
+    "gelu_tanh": (lambda t: TF.gelu(t, approximate="tanh"), ()),
+    "sigmoid": (torch.sigmoid, ()),
+    "tanh": (torch.tanh, ()),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_torchs(name):
+    function, numbers = _TORCH[name]
+    x, w, b, z = array(2, 3, 5, 6), array(4, 3, 3, 3), array(4), array(2, 4, 5, 6)
+    found = F.conv2d(x, 8 * w, b, padding="same", activation=(name, *numbers), residual=z)
+    expected = TF.conv2d(exact(x), exact(8 * w), exact(b), padding="same") + exact(z)
+    check(found, function(expected, *numbers))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 6), (4, 1, 1), (2, 4, 1, 1), (1, 1, 5, 6), (1,), (6,), ()])
+def test_a_residual_broadcasts_as_torchs_tensors_do(shape):
+    x, w, z = array(2, 3, 5, 6), array(4, 3, 1, 1), array(*shape)
+    check(F.conv2d(x, w, residual=z), TF.conv2d(exact(x), exact(w)) + exact(z))
+    expanded = np.broadcast_to(z, (2, 4, 5, 6))
+    check(F.conv2d(x, w, residual=expanded), TF.conv2d(exact(x), exact(w)) + exact(expanded))
+
+
+def test_arrays_that_are_not_packed_are_copied():
+    x, w = array(2, 6, 11, 12)[:, ::2, 1:-1], array(8, 3, 3, 3)[::2]
+    check(F.conv2d(x, w, residual=array(2, 4, 7, 10)[..., ::-1] * 0), TF.conv2d(exact(x), exact(w)))
+
+
+def test_batches_may_be_absent_or_empty():
+    x, w = array(3, 5, 6), array(4, 3, 3, 3)
+    check(F.conv2d(x, w), TF.conv2d(exact(x), exact(w)))
+    assert F.conv2d(x[None][:0], w, padding=1).shape == (0, 4, 5, 6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_torchs_tensors_on_the_host_give_torchs_tensors(dtype):
+    dtype = getattr(torch, dtype)
+    x = torch.randn(2, 3, 5, 6).to(dtype).to(memory_format=torch.channels_last)
+    w = torch.randn(4, 3, 3, 3).to(dtype)
+    found = F.conv2d(x, w)
+    assert found.dtype is dtype and found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.double(), TF.conv2d(x.double(), w.double()).to(dtype).double())
+
+
+def test_int8_sums_are_int32():
+    x, w = (RANDOM.integers(-128, 128, shape).astype(np.int8) for shape in ((1, 4, 5, 5), (2, 4, 3, 3)))
+    found = F.conv2d(x, w)
+    assert found.dtype == np.int32
+    check(found, TF.conv2d(exact(x), exact(w)))
+
+
+def test_layouts_of_the_kernel_are_those_of_the_arrays():
+    x, w = torch.zeros(2, 16, 8, 8), torch.zeros(32, 16, 3, 3)
+    last = dict(memory_format=torch.channels_last)
+    for x_format, w_format, dims in [
+        ({}, {}, ["nchw", "kcrs"]),
+        (last, {}, ["nhwc", "kcrs"]),
+        (last, last, ["nhwc", "krsc"]),
+        ({}, last, ["nchw", "krsc"]),
+    ]:
+        kernel = F.kernel(F.conv2d, x.to(**x_format), w.to(**w_format))
+        assert ["".join(t.dims) for t in kernel.manifest.reads] == dims
+
+
+def test_a_kernel_is_built_once_whichever_thread_asks_first():
+    made = []
+    meet = threading.Barrier(8)
+
+    def make(key: str) -> str:
+        made.append(key)
+        return key.upper()
+
+    once = Once(make)
+
+    def ask(key: str) -> str:
+        meet.wait()
+        return once(key)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, "abababab")) == list("ABABABAB")
+    assert sorted(made) == ["a", "b"]
+
+
+def test_a_failure_is_kept_as_a_kernel_is():
+    made = []
+
+    def make(key: int) -> int:
+        made.append(key)
+        raise ConvgenError("no")
+
+    once = Once(make)
+    for _ in range(2):
+        with pytest.raises(ConvgenError):
+            once(1)
+    assert made == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 a group"),
+        (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of float64"),
+        (dict(input=[[1.0]]), "input is a list"),
+        (dict(input=array(3, 5)), "two axes and 2 spatial ones are wanted"),
+        (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is a torch.Tensor on cpu"),
+        (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
+        (dict(bias=array(5)), "does not broadcast"),
+        (dict(bias=array(4, 1)), "one value a channel is wanted"),
+        (dict(stride=0), "stride is 0: at least 1 is wanted"),
+        (dict(stride=(1, 2, 3)), "one number is wanted, or 2"),
+        (dict(dilation="two"), "dilation is 'two': a whole number is wanted"),
+        (dict(padding="full"), 'numbers, "same" or "valid"'),
+        (dict(padding="same", stride=2), "wants a stride of 1"),
+        (dict(groups=2), "does not divide 3 channels"),
+        (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
+        (dict(activation="swish"), "did you mean `silu`?"),
+        (dict(activation=("relu", 1)), "takes no numbers"),
+        (dict(residual=array(1, 4, 2, 2)), "does not broadcast to the result's (1, 4, 3, 3)"),
+        (dict(strategy="gemm"), "unknown strategy 'gemm'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(arguments, message):
+    good = dict(input=array(1, 3, 5, 5), weight=array(4, 3, 3, 3))
+    with pytest.raises(ConvgenError) as raised:
+        F.kernel(F.conv2d, **(good | arguments))
+    assert message in str(raised.value)
+
+
+def test_only_functions_of_the_module_have_kernels():
+    with pytest.raises(ConvgenError, match="is no function"):
+        F.kernel(len, 1)
