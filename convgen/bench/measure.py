@@ -246,19 +246,7 @@ def image_parts(problem: ConvProblem) -> list[tuple[ConvProblem, int]]:
     if problem.op is Op.WGRAD or problem.result.size <= _ELEMENTS or each * problem.n != problem.result.size:
         return [(problem, 0)]
     run = max(1, _ELEMENTS // each)
-    return [(_with_images(problem, min(run, problem.n - i)), i) for i in range(0, problem.n, run)]
-
-
-def _with_images(problem: ConvProblem, n: int) -> ConvProblem:
-    def cut(tensor: Tensor) -> Tensor:
-        extents = tuple(n if d == "n" and e != 1 else e for d, e in zip(tensor.dims, tensor.extents, strict=True))
-        return replace(tensor, extents=extents)
-
-    epilogue = problem.epilogue
-    if epilogue:
-        epilogue = replace(epilogue, operands=tuple(map(cut, epilogue.operands)))
-    lowered = cut(problem.lowered) if problem.lowered else None
-    return replace(problem, n=n, x=cut(problem.x), y=cut(problem.y), lowered=lowered, epilogue=epilogue)
+    return [(problem.with_images(min(run, problem.n - i)), i) for i in range(0, problem.n, run)]
 
 
 def cut_images(tensor: Tensor, n: int, first: int, array: Array) -> Array:

@@ -40,7 +40,7 @@ examples:
   convgen compile specs/resnet50.conv -o out
   convgen compile specs/resnet50.conv -D n=64 --target sm_90a --only res4_3x3
   convgen explain specs/resnet50.conv --only res4_3x3
-  convgen run specs/resnet50.conv -D n=1 --device emulate --only res5_3x3
+  convgen run specs/resnet50.conv --device emulate --only res5_3x3
 
 `convgen COMMAND --help` says more of each."""
 

@@ -1,12 +1,15 @@
 """Runs each kernel of a spec on random data and compares every element of its result with a float64
 reference.  On the GPU where one is at hand that the kernel was compiled for; elsewhere the generated
-source runs in the emulator, which is slow: a small batch (-D n=1) does.
+source runs in the emulator, which is slow.
+
+The configuration is the one that `convgen compile` takes with the same arguments.  The emulator runs it on as many
+images as it can do in about ten seconds; where these few cannot have that configuration, the command says so.
 
 The exit code is 0 where every result is right, 1 where one is wrong.
 
 examples:
   convgen run layer.conv
-  convgen run layer.conv -D n=1 --device emulate
+  convgen run layer.conv --device emulate --batch 2   two of the images
   convgen run layer.conv --seed 7   the same data again
 """
 
@@ -16,26 +19,35 @@ import argparse
 import os
 import random
 import re
+from contextlib import suppress
+from dataclasses import replace
 
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, read_specs, short
-from convgen.diagnostics import ConvgenError
+from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel
 
 #: A seed has this many bits, whether drawn or given.
 _SEED_BITS = 32
+#: What the emulator does in about ten seconds: multiply-adds by wgmma, bytes that are moved.
+_MACS, _BYTES = 1 << 31, 1 << 25
+#: What people call the emulator and the GPU.
+_DEVICES = {"emulate": ("cpu", "emulator", "emulated", "host"), "gpu": ("cuda", "device", "nvidia")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     parser.add_argument(
-        "--device",
-        choices=("gpu", "emulate"),
-        help="where to run (default: the GPU if it fits the target, else emulate)",
-    )
+        "--device", type=_device, metavar="DEVICE",
+        help="where to run: gpu or emulate (default: the GPU if it fits the target, else emulate)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", type=_batch, metavar="N",
+        help="images to run, of the batch that is planned for (default: all on a GPU, a few in the emulator)",
+    )  # fmt: skip
     parser.add_argument(
         "--seed", type=_seed, help="of the data and the emulator's order of events (default: a fresh one)"
     )
@@ -46,17 +58,65 @@ def run(arguments: argparse.Namespace) -> int:
     right = True
     for spec in read_specs(arguments):
         for compilation in driver.choose_all(spec):
-            problem = compilation.request.problem
-            _require_memory(problem)
-            device = arguments.device or _device(compilation)
-            with console.spinner(f"compiling {compilation.name}"):
-                kernel = compilation.kernel()
-            report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem, seed)
-            where = "on the GPU" if device == "gpu" else "emulated"
-            console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")
+            device = arguments.device or ("gpu" if compilation.gpu else "emulate")
+            report = _verified(compilation, device, arguments.batch, seed)
             right = right and report.ok
     console.write(f"seed {seed}")
     return 0 if right else 1
+
+
+def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: int) -> Report:
+    """Runs one kernel, and says how that went."""
+    images = asked.request.problem.n
+    compilation = asked
+    if batch:
+        compilation = asked.on_images(min(batch, images))
+    elif device == "emulate":
+        compilation = _emulable(asked)
+        _warn_of_defines(asked)
+    _warn_if_other(compilation, asked, "--batch takes more images")
+    problem = compilation.request.problem
+    _require_memory(problem)
+    with console.spinner(f"compiling {compilation.name}"):
+        kernel = compilation.kernel()
+    report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem, seed)
+    where = "on the GPU" if device == "gpu" else "emulated"
+    if problem.n < images:
+        where += f" on {problem.n} of {images} images"
+    console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")
+    return report
+
+
+def _emulable(asked: driver.Compilation) -> driver.Compilation:
+    """The compilation on no more images than the emulator can do, or than its configuration needs."""
+    problem = asked.request.problem
+    images = max(min(_MACS * problem.n // max(problem.macs, 1), _BYTES * problem.n // problem.min_bytes), 1)
+    while images < problem.n:
+        with suppress(SpecError):
+            return asked.on_images(images)
+        images *= 2
+    return asked
+
+
+def _warn_of_defines(asked: driver.Compilation) -> None:
+    """Where -D made the batch smaller, and so another kernel of it."""
+    if asked.spec.defines:
+        with suppress(SpecError):
+            for own in driver.load(replace(asked.spec, defines={})):
+                if own.name == asked.name and own.request.problem.n > asked.request.problem.n:
+                    _warn_if_other(asked, own, "leave -D out, and `convgen run` takes a few images of that one")
+
+
+def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: str) -> None:
+    """Says where what runs has another configuration than what `convgen compile` writes."""
+    (mine, images), (theirs, all_) = (
+        (f"{c.plan.strategy}, {c.plan.config}", c.request.problem.n) for c in (run, compiled)
+    )
+    if mine != theirs:
+        console.warn(
+            f"{run.name}: what runs is planned for n={images}: {mine}; "
+            f"`convgen compile` writes what is planned for n={all_}: {theirs}\nhint: {hint}"
+        )
 
 
 def _seed(text: str) -> int:
@@ -65,8 +125,18 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _device(compilation: driver.Compilation) -> str:
-    return "gpu" if compilation.gpu else "emulate"
+def _batch(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a number of images, such as 1")
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if text in _DEVICES:
+        return text
+    meant = next((name for name, others in _DEVICES.items() if text.lower() in others), None)
+    hint = f"write `--device {meant}`" if meant else did_you_mean(text, _DEVICES) or "it is gpu or emulate"
+    raise argparse.ArgumentTypeError(f"unknown device {short(text)}\nhint: {hint}")
 
 
 def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
@@ -100,5 +170,5 @@ def _require_memory(problem: ConvProblem) -> None:
     if needed > there:
         raise ConvgenError(
             f"verifying {problem.name} takes about {needed / 1e9:.0f} GB of memory, and this machine has "
-            f"{there / 1e9:.0f} GB\nhint: a smaller batch may fit: -D n=1 where the spec says `let n`"
+            f"{there / 1e9:.0f} GB\nhint: fewer images may fit: --batch 1"
         )

@@ -9,7 +9,7 @@ import enum
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir.epilogue import Epilogue
@@ -190,6 +190,19 @@ class ConvProblem:
             if self.x.stride(dim) * self.x.element.bytes >= SECTOR:
                 read = read // extent * coordinates_read(extent, *window)
         return read
+
+    def with_images(self, n: int) -> ConvProblem:
+        """The same convolution of n images; this one has several."""
+
+        def resized(tensor: Tensor) -> Tensor:
+            extents = tuple(n if d == "n" and e != 1 else e for d, e in zip(tensor.dims, tensor.extents, strict=True))
+            return replace(tensor, extents=extents)
+
+        epilogue = self.epilogue
+        if epilogue:
+            epilogue = replace(epilogue, operands=tuple(map(resized, epilogue.operands)))
+        lowered = resized(self.lowered) if self.lowered else None
+        return replace(self, n=n, x=resized(self.x), y=resized(self.y), lowered=lowered, epilogue=epilogue)
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""

@@ -12,8 +12,10 @@ import pytest
 
 import convgen
 from convgen import driver
-from convgen.cli import main
+from convgen.cli import main, run
 from convgen.ir import verify
+from convgen.kernels.base import Obstacle
+from convgen.spec import Spec
 
 SPEC = """\
 let n = 2
@@ -46,6 +48,68 @@ def test_every_kernel_is_verified(capsys):
     assert re.search(r"^layer_fprop: fprop by direct, emulated: y is right: max error ", out, re.MULTILINE)
     assert re.search(r"^layer_dgrad: dgrad by direct, emulated: x is right: max error ", out, re.MULTILINE)
     assert re.search(r"^seed \d+$", out, re.MULTILINE)
+
+
+#: Planned otherwise for one image than for eight.
+BATCHED = """\
+let n = 8
+conv layer {
+  input  x: f16[n, h=14, w=14, c=64]
+  filter w: f16[k=64, r=3, s=3, c=64]
+  output y: f16[n, p, q, k]
+  pad 1
+  target sm_90a
+}
+"""
+
+
+def planned(n: int) -> driver.Compilation:
+    (only,) = driver.load(Spec(BATCHED, defines={"n": n}))
+    return only
+
+
+def test_the_configuration_is_what_compile_takes_for_all_images(monkeypatch, capsys):
+    assert str(planned(8).plan.config) != str(planned(1).plan.config)
+    ran = []
+    kernel = driver.Compilation.kernel
+    monkeypatch.setattr(driver.Compilation, "kernel", lambda self: ran.append(self.plan) or kernel(self))
+    Path("layer.conv").write_text(BATCHED)
+    assert main(["run", "layer.conv", "--device", "emulate", "--batch", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "emulated on 1 of 8 images: y is right" in out and err == ""
+    assert [(str(p.config), p.problem.n) for p in ran] == [(str(planned(8).plan.config), 1)]
+
+
+def test_the_emulator_takes_as_many_images_as_it_can_do(monkeypatch, capsys):
+    Path("layer.conv").write_text(BATCHED)
+    monkeypatch.setattr(run, "_MACS", 2 * planned(1).request.problem.macs)
+    assert main(["run", "layer.conv", "--device", "emulate"]) == 0
+    assert "emulated on 2 of 8 images: y is right" in capsys.readouterr().out
+
+
+def test_more_images_are_taken_where_few_cannot_have_the_configuration(monkeypatch, capsys):
+    Path("layer.conv").write_text(BATCHED)
+    monkeypatch.setattr(run, "_MACS", 1)
+    obstacles = planned(8).choice.strategy.__class__.obstacles
+
+    def refuses(self, problem, target, options):
+        return [Obstacle("not so few")] if problem.n < 3 and options else obstacles(self, problem, target, options)
+
+    monkeypatch.setattr(planned(8).choice.strategy.__class__, "obstacles", refuses)
+    assert main(["run", "layer.conv", "--device", "emulate"]) == 0
+    assert "emulated on 4 of 8 images: y is right" in capsys.readouterr().out
+    assert main(["run", "layer.conv", "--device", "emulate", "--batch", "2"]) == 1
+    assert "cannot serve layer: not so few" in capsys.readouterr().err
+
+
+def test_a_smaller_batch_by_a_define_is_another_kernel_and_that_is_said(capsys):
+    Path("layer.conv").write_text(BATCHED)
+    assert main(["run", "layer.conv", "--device", "emulate", "-D", "n=1"]) == 0
+    out, err = capsys.readouterr()
+    assert "emulated: y is right" in out
+    assert f"planned for n=8: {planned(8).plan.strategy}, {planned(8).plan.config}\nhint: leave -D out" in err
+    assert main(["run", "layer.conv", "--device", "emulate", "-D", "n=16", "--batch", "1"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_tolerance_follows_the_plan_s_arithmetic(capsys):
@@ -107,7 +171,7 @@ def test_progress_is_shown_on_a_terminal_and_leaves_nothing(tmp_path):
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
     environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1]), "TERM": "xterm"}
-    command = [sys.executable, "-m", "convgen", "run", "layer.conv", "-D", "n=16", "--device", "emulate"]
+    command = [sys.executable, "-m", "convgen", "run", "layer.conv", "-D", "n=16", "--batch", "16"]
     made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child, text=True, env=environment)
     os.close(child)
     shown = b""

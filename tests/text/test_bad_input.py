@@ -86,7 +86,12 @@ def folder(tmp_path, monkeypatch):
         ("bench layer.conv --out .", "is a directory"),
         ("bench layer.conv --out layer.conv/x", "layer.conv: is not a folder"),
         ("run layer.conv --seed x", "'x' is not a whole number"),
-        ("run layer.conv --device tpu", "'gpu', 'emulate'"),
+        ("run layer.conv --device fpga", "unknown device 'fpga'\nhint: it is gpu or emulate"),
+        ("run layer.conv --device cpu", "hint: write `--device emulate`"),
+        ("run layer.conv --device CUDA", "hint: write `--device gpu`"),
+        ("run layer.conv --device emulat", "did you mean `emulate`?"),
+        ("run layer.conv --batch 0", "'0' is not a number of images"),
+        ("run layer.conv --batch two", "'two' is not a number of images"),
     ],
 )
 def test_a_wrong_command(command, said, capsys):
@@ -191,7 +196,8 @@ def test_no_extent_is_gone_through_one_by_one(command, large, capsys):
 
 
 def test_verifying_a_huge_problem_is_refused_at_once(capsys):
-    assert main(["run", "layer.conv", "-D", "n=20000000", "--device", "emulate"]) == 1
+    command = ["run", "layer.conv", "-D", "n=20000000", "--batch", "20000000", "--device", "emulate"]
+    assert main(command) == 1
     assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)
 
 
