@@ -231,12 +231,6 @@ def check_numpy(array: object, slot: Slot) -> None:
         slot.refuse(Seen(array.shape, array.dtype, strides, "cpu", "transpose"), "cpu")
 
 
-def allocate(size: int, device: int, stream: int) -> Any:
-    """Memory of CuPy's pool, used on one stream; also while that stream is captured."""
-    with cuda.driver().relaxed_capture(), on_stream(device, stream):
-        return _cupy().cuda.alloc(size)
-
-
 def scratch(array: Array, size: int, device: int, stream: int) -> Any:
     """The memory of an array that a user gives as workspace.  Raises a LaunchError's subclass."""
     view = array if isinstance(array, _cupy().ndarray) else FOREIGN.view(array, "workspace", stream, written=True)
@@ -269,7 +263,9 @@ def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: 
     memory = cupy.cuda.UnownedMemory(address, extent, owner, device)
     written_on = interface.get("stream")
     if stream is not None and written_on is not None and written_on != stream:
-        cuda.driver().wait(stream, written_on)
+        driver = cuda.driver()
+        with driver.context(device):
+            driver.wait(stream, written_on)
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 

@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: the dozen calls that loading and launching kernels takes.
+"""The CUDA driver through ctypes: the few calls that loading and launching kernels takes.
 
 Nothing here is imported or loaded until a kernel is to run.  `driver()` is the one door; without a
 driver or a GPU it raises NoGpu.  Structures follow cuda.h (CUDA driver API, "Execution Control").
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ LIBRARY = "libcuda.so.1"
 MONITOR = "libnvidia-ml.so.1"
 
 SUCCESS = 0
-INVALID_CONTEXT = 201
+NOT_INITIALIZED = 3
+#: What a launch gets in a thread whose current context is none, a destroyed one or another than the kernel's.
+WRONG_CONTEXT = (201, 400, 709)
 
 # CUdevice_attribute
 MULTIPROCESSOR_COUNT = 16
@@ -32,8 +34,14 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 # CUpointer_attribute, CUmemorytype
 POINTER_DEVICE_ORDINAL = 9
-# CUstreamCaptureMode
+# CUstreamCaptureMode, CUstreamCaptureStatus
 CAPTURE_RELAXED = 2
+CAPTURE_ACTIVE = 1
+# CUuserObject_flags, CUuserObjectRetain_flags
+NO_DESTRUCTOR_SYNC = 1
+GRAPH_USER_OBJECT_MOVE = 1
+# CUstream: one handle for a stream of each thread
+PER_THREAD_STREAM = 2
 # CUevent_flags
 EVENT_DISABLE_TIMING = 2
 _NAME_BYTES = 256
@@ -44,6 +52,13 @@ class Gpu(NamedTuple):
 
     name: str
     capability: tuple[int, int]
+
+
+class Capture(NamedTuple):
+    """What a stream is being captured into: a number, unique in the process, and the graph's handle."""
+
+    number: int
+    graph: int
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -81,6 +96,7 @@ class Driver:
         self.device_count = count.value
         self._contexts: dict[int, c_void_p] = {}
         self._current_context = library.cuCtxGetCurrent
+        self._capture_status = library.cuStreamIsCapturing
         #: (byref(LaunchConfig), function, parameter addresses, None) -> status
         self.launch = library.cuLaunchKernelEx
         #: (address, byte value, bytes, stream) -> status
@@ -89,7 +105,11 @@ class Driver:
 
     def check(self, status: int, what: str) -> None:
         if status != SUCCESS:
-            raise DriverError(f"{what}: the CUDA driver says {self._text(status)}")
+            # cuInit has succeeded, so that this process must be a copy of the one that called it
+            hint = "\nhint: CUDA does not survive a fork: start processes with spawn or forkserver"
+            raise DriverError(
+                f"{what}: the CUDA driver says {self._text(status)}{hint if status == NOT_INITIALIZED else ''}"
+            )
 
     def gpu(self, device: int) -> Gpu:
         name = ctypes.create_string_buffer(_NAME_BYTES)
@@ -134,22 +154,51 @@ class Driver:
 
     @contextmanager
     def context(self, device: int) -> Iterator[None]:
-        """Makes the device's primary context current, which CuPy and torch use as well."""
+        """Has the device's primary context, which CuPy and torch use as well, as this thread's current one."""
         self._call("cuCtxPushCurrent_v2", self._primary(device))
         try:
             yield
         finally:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
 
-    def enter(self, device: int) -> None:
-        """Leaves the device's primary context current in this thread, as cudaSetDevice would."""
-        self._call("cuCtxSetCurrent", self._primary(device))
-
     def is_current(self, device: int) -> bool:
         """Whether the device's primary context is this thread's current one."""
         context = c_void_p()
         status = self._current_context(ctypes.byref(context))
         return status == SUCCESS and context.value == self._primary(device).value
+
+    def device_of_stream(self, stream: int) -> int | None:
+        """The device of a stream; None for the default streams, which every device has, and where it is not known."""
+        context, device = c_void_p(), c_int()
+        if stream <= PER_THREAD_STREAM or self._library.cuStreamGetCtx(c_void_p(stream), ctypes.byref(context)):
+            return None
+        self._call("cuCtxPushCurrent_v2", context)
+        try:
+            self._call("cuCtxGetDevice", ctypes.byref(device))
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(context))
+        return device.value
+
+    def is_capturing(self, stream: int) -> bool:
+        status = c_int()
+        self._capture_status(c_void_p(stream), ctypes.byref(status))
+        return status.value != 0
+
+    def capture(self, stream: int) -> Capture | None:
+        """What a stream is being captured into, if it is."""
+        status, number, graph = c_int(), c_uint64(), c_void_p()
+        failed = self._library.cuStreamGetCaptureInfo_v2(
+            c_void_p(stream), ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None
+        )
+        return None if failed or status.value != CAPTURE_ACTIVE else Capture(number.value, graph.value or 0)
+
+    def on_destruction(self, graph: int, function: object, argument: int) -> None:
+        """Has a C function called with an argument, on a thread of the driver, once a graph and all executable graphs
+        made of it are destroyed and have run to their ends (CUDA C++ Programming Guide, "CUDA User Objects")."""
+        made = c_void_p()
+        flags = c_uint(NO_DESTRUCTOR_SYNC)
+        self._call("cuUserObjectCreate", ctypes.byref(made), c_void_p(argument), function, c_uint(1), flags)
+        self._call("cuGraphRetainUserObject", c_void_p(graph), made, c_uint(1), c_uint(GRAPH_USER_OBJECT_MOVE))
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:

@@ -2,8 +2,7 @@
 
 `Kernel._call` is what a call does; after the first one with `out=`, `warm` writes a `__call__` that comes to the
 same launch in a quarter of the time.  Either reads each argument's shape, type, layout, device and address:
-arrays can be changed in place.  A call does not synchronise, and with `out=` it does not allocate, so it
-can be captured in a CUDA graph.
+arrays can be changed in place.  A call does not synchronise, and can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
-from convgen.runtime import describe, warm
+from convgen.runtime import cuda, describe, scratch, warm
 from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
-from convgen.runtime.launch import Program, keep, workspace_bytes
+from convgen.runtime.launch import Enqueue, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
 
 if TYPE_CHECKING:
     from convgen.runtime.arguments import Slot
     from convgen.runtime.arrays import CupyLibrary, Library, TorchLibrary
     from convgen.runtime.artifacts import Artifact
-    from convgen.runtime.launch import Call
+    from convgen.runtime.scratch import Scratch
 
 Array = Any
 #: How arguments of given types are read: the library that makes the result, the one that they are all of if there
@@ -49,6 +48,9 @@ class Kernel:
     spec.  Each is packed, its shape the spec's in the spec's order of dims, and on one GPU: CuPy arrays,
     torch tensors, or anything with `__cuda_array_interface__` or DLPack; none is copied.  The work goes to
     `stream`, by default torch's current stream where a torch tensor was given, else CuPy's.
+
+    Any thread may call it, on any stream of the arguments' GPU; what a call enqueues stays together.  A captured call
+    is replayed with its graph: `runtime.scratch` says what may run at the same time.
 
     Raises a subclass of LaunchError before anything is launched, NoGpu or WrongGpu.
     """
@@ -78,7 +80,7 @@ class Kernel:
         #: by library, GPU and types: a call, and what it launches by stream and addresses
         self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[int, ...], Any]]] = {}
         self._programs: dict[int, Program] = {}
-        self._workspaces: dict[tuple[int, int], Any] = {}  # by GPU and stream
+        self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
         self._lock = threading.Lock()
 
@@ -117,7 +119,7 @@ class Kernel:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory that a call takes, and that `workspace=` must have."""
-        return workspace_bytes(*(w.bytes for w in self.manifest.workspaces))
+        return scratch_bytes(self.manifest)
 
     def explain(self) -> str:
         """Formulas, plan and reasons where the kernel came with its spec, else what the manifest says."""
@@ -134,8 +136,8 @@ class Kernel:
     ) -> Array:
         """Computes the result, into `out` where it is given, and returns it.
 
-        `workspace` is scratch memory of `workspace_bytes` on the same GPU; without it the kernel brings
-        its own, which later calls on the same stream with `out=` use again.
+        `workspace` is scratch memory of `workspace_bytes` on the same GPU, which nothing else may use before the
+        call has run; without it the kernel brings its own, one for each stream and each capture.
         """
         return self._call(arrays, named, out, stream, workspace)
 
@@ -154,18 +156,19 @@ class Kernel:
         if out is None:
             result = library.empty(self._slots[-1], device, None if stream is None else handle)
             addresses.append(library.pointer(result, self._slots[-1], device, handle))
+        lasts = True
         if self._scratch_bytes:
-            scratch = self._scratch(workspace, device, handle, keep=out is not None)
-            addresses.append(scratch.ptr)  # `scratch` lives until the launch is enqueued
+            memory, lasts = self._scratch(workspace, device, handle)
+            addresses.append(memory.ptr)  # `memory` lives until the launch is enqueued
         program = self._programs.get(device) or self._load(device)
         key = (handle, *addresses)
-        calls = program.prepared.get(key)
-        if calls is None:
+        enqueue = program.prepared.get(key)
+        if enqueue is None:
             self._check_addresses(addresses)
-            calls = program.prepare(key)
-        program.run(calls)
-        if out is not None and workspace is None and own is not None:
-            self._warm_up(own, given, device, program, (handle, *addresses[: len(given)]), calls)
+            enqueue = program.prepare(key)
+        enqueue()
+        if out is not None and lasts and own is not None:
+            self._warm_up(own, given, device, (handle, *addresses[: len(given)]), enqueue)
         return result
 
     def emulate(
@@ -262,23 +265,23 @@ class Kernel:
         library: CupyLibrary | TorchLibrary,
         given: tuple[Array, ...],
         device: int,
-        program: Program,
         key: tuple[int, ...],
-        calls: tuple[Call, ...],
+        enqueue: Enqueue,
     ) -> None:
         """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key."""
         dtypes = tuple(array.dtype for array in given)
         seen = library, device, dtypes
         with self._lock:
             if seen not in self._warm:
-                launched: dict[tuple[int, ...], Any] = {}
+                launched: dict[tuple[int, ...], Enqueue] = {}
                 shapes = [slot.shape for slot in self._slots]
+                capturing = cuda.driver().is_capturing if self._scratch_bytes else None
                 call = warm.write(
-                    self._names, library.reading, self._libraries.handle, program.run, launched, device, shapes, dtypes
+                    self._names, library.reading, self._libraries.handle, launched, device, shapes, dtypes, capturing
                 )
                 self._warm[seen] = call, launched
             call, launched = self._warm[seen]
-            keep(launched, key, calls)
+            keep(launched, key, enqueue)
             if call and type(self).__call__ is not call:
                 type(self).__call__ = call  # type: ignore[method-assign]
 
@@ -288,16 +291,19 @@ class Kernel:
                 self._programs[device] = Program(self.manifest, self.cubin, device)
             return self._programs[device]
 
-    def _scratch(self, workspace: Array, device: int, stream: int, keep: bool) -> Any:
-        """Memory for the workspaces, with its address as `ptr`."""
-        if workspace is not None:
-            return self._libraries.scratch(workspace, self._scratch_bytes, device, stream)
+    def _scratch(self, given: Array, device: int, stream: int) -> tuple[Any, bool]:
+        """Memory for the workspaces, with its address as `ptr`, and whether later calls on the stream use it again."""
+        if given is not None:
+            return self._libraries.scratch(given, self._scratch_bytes, device, stream), False
+        if capture := cuda.driver().capture(stream):
+            return scratch.of_capture(capture, device, stream, self._scratch_bytes), False
+        lasts = stream != cuda.PER_THREAD_STREAM
         found = self._workspaces.get((device, stream))
         if found is None:
-            found = self._libraries.allocate(self._scratch_bytes, device, stream)
-            if keep:  # one for ever, by whichever thread came first: warm calls have its address
+            found = scratch.of_stream(device, stream, self._scratch_bytes)
+            if lasts:
                 found = self._workspaces.setdefault((device, stream), found)
-        return found
+        return found, lasts
 
     def _check_addresses(self, addresses: list[int]) -> None:
         """What depends on the addresses alone, so that a prepared launch need not be checked again."""

@@ -3,6 +3,10 @@
 What a launch takes (configuration, parameter block, tensor maps) depends on the stream and on the
 addresses alone.  It is prepared once for each set of those and never changed afterwards, so a repeated
 call writes nothing, encodes nothing, and is safe from any thread.
+
+A call of one launch goes straight to the driver.  The steps of any other are enqueued under the stream's
+`scratch.turn`, so that no other call comes between them.  Either way the GPU's primary context is the
+thread's current one meanwhile, and whatever was current before is so again afterwards.
 """
 
 from __future__ import annotations
@@ -10,18 +14,20 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
-from convgen.ir.plan import Fill, Launch, Param, Step, TensorMap, launch_grid
-from convgen.runtime import cuda, tensor_map
-from convgen.runtime.errors import NoGpu, WrongGpu
+from convgen.ir.plan import Fill, Gemm, Launch, Param, Step, TensorMap, Workspace, launch_grid
+from convgen.runtime import cublas, cuda, scratch, tensor_map
+from convgen.runtime.errors import NoGpu, WrongDevice, WrongGpu
 from convgen.runtime.manifest import Manifest, buffer_name
 from convgen.targets import TARGETS, target_for
 
 #: A function and its arguments; it returns a driver status, where 0 and None are success.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
+#: Enqueues the steps of one call.
+Enqueue = Callable[[], None]
 #: How many sets of addresses, and tensor maps, a program keeps ready; the oldest goes first.
 KEPT = 4096
 #: Workspaces share one allocation and start at multiples of this many bytes.
@@ -36,49 +42,78 @@ class Program:
 
     def __init__(self, manifest: Manifest, cubin: bytes, device: int) -> None:
         self.device = device
-        self.prepared: dict[tuple[int, ...], tuple[Call, ...]] = {}
+        self.prepared: dict[tuple[int, ...], Enqueue] = {}
         self._manifest = manifest
         self._driver = driver = cuda.driver()
-        self._one_gpu = driver.device_count == 1
         self._sms = driver.attribute(device, cuda.MULTIPROCESSOR_COUNT)
         self._lock = threading.Lock()
         self._maps: dict[tuple[TensorMap, int], Any] = {}
         _check_capability(manifest, driver.capability(device), device)
         launches = [step for step in manifest.steps if isinstance(step, Launch)]
         with driver.relaxed_capture(), driver.context(device):
-            module = driver.load(cubin)
-            self._functions = {s.entry: driver.function(module, s.entry, s.shared_bytes) for s in launches}
+            self._functions = self._load(cubin, launches)
             self._grids = {s: self._grid(s) for s in launches}
+            if _calls_cublas(manifest):
+                cublas.load(device)
 
-    def prepare(self, key: tuple[int, ...]) -> tuple[Call, ...]:
-        """The calls that a launch takes, kept in `prepared`.  Raises DriverError."""
+    def prepare(self, key: tuple[int, ...]) -> Enqueue:
+        """What enqueues a call, kept in `prepared`.  Raises DriverError, WrongDevice."""
         stream, *addresses = key
         buffers = {buffer_name(t): (a, t.bytes) for t, a in zip(self._manifest.tensors, addresses, strict=False)}
         base = addresses[-1]
-        for workspace in self._manifest.workspaces:
+        for workspace in _workspaces(self._manifest):
             buffers[workspace.name] = base, workspace.bytes
-            base += workspace_bytes(workspace.bytes)
-        with self._lock:
-            calls = tuple(self._call(step, buffers, stream) for step in self._manifest.steps)
-            keep(self.prepared, key, calls)
-        return calls
+            base += _rounded(workspace.bytes)
+        with self._lock, self._driver.context(self.device):
+            self._check_stream(stream)
+            calls = [self._call(step, buffers, stream) for step in self._manifest.steps]
+            enqueue = self._enqueue(calls, stream)
+            keep(self.prepared, key, enqueue)
+        return enqueue
 
-    def run(self, calls: tuple[Call, ...]) -> None:
-        """Enqueues prepared calls.  Raises DriverError."""
-        if self._one_gpu or self._driver.is_current(self.device):
-            for function, arguments in calls:
-                if status := function(*arguments):
-                    self._recover(status, function, arguments)
-        else:
-            with self._driver.context(self.device):
-                for function, arguments in calls:
-                    self._recover(function(*arguments), function, arguments)
+    def _enqueue(self, calls: Sequence[Call], stream: int) -> Enqueue:
+        if len(calls) > 1 or self._driver.device_count > 1:
+            return partial(self._in_turn, calls, scratch.turn(self.device, stream))
+        ((function, arguments),) = calls
 
-    def _recover(self, status: int | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        if status == cuda.INVALID_CONTEXT:  # this thread has not used the GPU yet
-            self._driver.enter(self.device)
-            status = function(*arguments)
-        self._driver.check(status or cuda.SUCCESS, f"launching {self._manifest.name}")
+        def enqueue() -> None:
+            if status := function(*arguments):
+                self._again(status, calls)
+
+        return enqueue
+
+    def _in_turn(self, calls: Sequence[Call], turn: threading.Lock) -> None:
+        with turn:
+            if self._driver.is_current(self.device):
+                self._run(calls)
+            else:
+                with self._driver.context(self.device):
+                    self._run(calls)
+
+    def _again(self, status: int, calls: Sequence[Call]) -> None:
+        """Once more where the GPU's context was not current; to ask beforehand would take as long as the launch."""
+        if status not in cuda.WRONG_CONTEXT or self._driver.is_current(self.device):
+            self._check(status)
+        with self._driver.context(self.device):
+            self._run(calls)
+
+    def _run(self, calls: Sequence[Call]) -> None:
+        for function, arguments in calls:
+            if status := function(*arguments):
+                self._check(status)
+
+    def _check(self, status: int) -> None:
+        self._driver.check(status, f"launching {self._manifest.name}")
+
+    def _check_stream(self, stream: int) -> None:
+        device = self._driver.device_of_stream(stream)
+        if device not in (None, self.device):
+            raise WrongDevice(f"the stream is one of cuda:{device}, the arguments are on cuda:{self.device}")
+
+    def _load(self, cubin: bytes, launches: Sequence[Launch]) -> dict[str, Any]:
+        """The entry points by name."""
+        module = self._driver.load(cubin)
+        return {s.entry: self._driver.function(module, s.entry, s.shared_bytes) for s in launches}
 
     def _call(self, step: Step, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         if isinstance(step, Launch):
@@ -86,10 +121,7 @@ class Program:
         if isinstance(step, Fill):
             address, size = buffers[step.buffer]
             return self._driver.memset, (address, 0, size, stream)
-        from convgen.runtime import cublas
-
-        addresses = {name: address for name, (address, _) in buffers.items()}
-        return cublas.prepare(step, addresses, self.device, stream), ()
+        return cublas.prepare(step, buffers, self.device, stream), ()
 
     def _grid(self, step: Launch) -> tuple[int, int, int]:
         """Of no more clusters than run at once: one that has to wait would take as long again as all the others."""
@@ -131,9 +163,22 @@ class Program:
         return self._maps[key]
 
 
-def workspace_bytes(*sizes: int) -> int:
-    """Bytes of one allocation for workspaces of these sizes."""
-    return sum(-(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for size in sizes)
+def scratch_bytes(manifest: Manifest) -> int:
+    """Bytes of one allocation for all that a call works in."""
+    return sum(_rounded(workspace.bytes) for workspace in _workspaces(manifest))
+
+
+def _workspaces(manifest: Manifest) -> tuple[Workspace, ...]:
+    """Those of the plan, and cuBLAS's."""
+    return (*manifest.workspaces, *([cublas.WORKSPACE] if _calls_cublas(manifest) else ()))
+
+
+def _calls_cublas(manifest: Manifest) -> bool:
+    return any(isinstance(step, Gemm) for step in manifest.steps)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
 @cache

@@ -30,7 +30,7 @@ _INTERLEAVE_NONE = 0
 def encode(map: TensorMap, pointer: int) -> bytes:
     """The 128 bytes of a tensor map over the memory at `pointer`, 16-byte aligned.
 
-    Needs the driver, no context.  Raises DriverError with every field where the driver refuses.
+    A context must be current.  Raises DriverError with every field where the driver refuses.
     """
     storage = ctypes.create_string_buffer(BYTES + _ALIGNMENT)
     address = -(-ctypes.addressof(storage) // _ALIGNMENT) * _ALIGNMENT

@@ -8,18 +8,21 @@ kernel(x, w, b=b, out=y) with arrays of CuPy it reads
     def __call__(self, /, x, w, b, *, out=None, stream=None, workspace=None):
         try:
             if out is not None and workspace is None and x.dtype is _dtype_0 and x.shape == _shape_0 and ...:
-                calls = _launched.get((_current(_device).ptr if stream is None else _handle(stream), x.data.ptr, ...))
-                if calls:
-                    _run(calls)
+                handle = _current(_device).ptr if stream is None else _handle(stream)
+                enqueue = _launched.get((handle, x.data.ptr, ...))
+                if enqueue:
+                    enqueue()
                     return out
         except AttributeError:
             pass
         return self._call((x, w, b), {}, out, stream, workspace)
+
+A kernel that brings its own workspace also asks whether the stream is being captured, since a capture has another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
@@ -27,16 +30,17 @@ _TEXT = """\
 def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
     try:
         if out is not None and workspace is None and {right}:
-            calls = _launched.get(({stream} if stream is None else _handle(stream), {addresses}))
-            if calls:
-                _run(calls)
+            handle = {stream} if stream is None else _handle(stream)
+            enqueue = _launched.get((handle, {addresses}))
+            if enqueue{idle}:
+                enqueue()
                 return out
     except AttributeError:  # an array of another library
         pass
     return self._call(({names},), {{}}, out, stream, workspace)
 """
 #: What the text has names for; others begin with "_".
-_TAKEN = {"self", "out", "stream", "workspace", "calls", "AttributeError"}
+_TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeError"}
 
 
 class Reading(NamedTuple):
@@ -50,11 +54,13 @@ class Reading(NamedTuple):
 
 
 def write(
-    names: Sequence[str], reading: Reading, handle: Callable[[object], int], run: Callable[..., None],
-    launched: dict[tuple[int, ...], Any], device: int, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[object],
+    names: Sequence[str], reading: Reading, handle: Callable[[object], int],
+    launched: Mapping[tuple[int, ...], Callable[[], object]], device: int, shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[object], capturing: Callable[[int], bool] | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """The call of a kernel whose tensors have these names and whose arrays, of which the last is the result, are as
-    stated.  `launched` has what `run` is given, by the handle of the stream and addresses.
+    stated.  `launched` has what enqueues a call, by the handle of the stream and addresses; not for a stream of which
+    `capturing` is true.
 
     None where a tensor's name is none that a parameter of a Python function can have.
     """
@@ -66,8 +72,10 @@ def write(
         right=" and ".join(reading.right.format(a=array, i=i) for i, array in enumerate(arrays)),
         addresses=", ".join(reading.address.format(a=array) for array in arrays),
         stream=reading.stream,
+        idle=" and not _capturing(handle)" if capturing else "",
     )
-    values = {"_current": reading.current, "_handle": handle, "_run": run, "_launched": launched, "_device": device}
+    values = {"_current": reading.current, "_handle": handle, "_launched": launched, "_device": device}
+    values["_capturing"] = capturing
     values |= {f"_shape_{i}": shape for i, shape in enumerate(shapes)}
     values |= {f"_dtype_{i}": dtype for i, dtype in enumerate(dtypes)}
     made: dict[str, Any] = {}

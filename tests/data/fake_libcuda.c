@@ -1,10 +1,12 @@
 // Stands in for the CUDA driver where there is none: has the calls that convgen makes, records what it is
-// given, and does nothing.  Prototypes follow cuda.h.  Addresses say where they are: the upper half is the
-// number of the GPU.
+// given, and does nothing.  Prototypes follow cuda.h.  Addresses and streams say where they are: the upper half
+// is the number of the GPU.  As with the driver, a thread has no context until it makes one current, and calls
+// fail in another context than that of what they are given.
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500 };
 
 typedef struct { int id, pad, value, rest[15]; } Attribute;
 typedef struct {
@@ -19,6 +21,7 @@ typedef struct {
   const char* entry;
   void** params;
   void* context;
+  int position;  // among launches and fills
 } Launch;
 typedef struct {
   int im2col, dtype, rank, interleave, swizzle, l2_promotion, fill;
@@ -27,10 +30,15 @@ typedef struct {
   uint32_t element_strides[5], box[5], channels, pixels;
   int lower[3], upper[3];
 } Map;
-typedef struct { uint64_t address, bytes; void* stream; int value; } Fill;
+typedef struct { uint64_t address, bytes; void* stream; int value, position; } Fill;
+typedef struct { char name[64]; void* context; } Function;
+typedef struct { void (*destroy)(void*); void* argument; uint64_t graph; } UserObject;
 
 // what a test sets
 int fake_clusters = 66, fake_occupancy_status = SUCCESS, fake_devices = 1, fake_major = 9, fake_minor = 0, fake_init_status = SUCCESS, fake_launch_status = SUCCESS;
+int fake_capturing;  // the stream that is being captured
+int fake_capture_number;
+void (*fake_on_launch)(void);
 char fake_name[64] = "NVIDIA H200";
 // what a test reads
 enum { KEPT = 4096 };
@@ -39,12 +47,18 @@ Fill fake_fills[KEPT];
 Map fake_map;
 int fake_launch_count, fake_fill_count, fake_map_count, fake_module_count, fake_wait_count, fake_capture_mode;
 int fake_shared_limit, fake_context_depth;
-static char entries[64][64];
-static int entry_count;
-static _Thread_local void* contexts[8] = {(void*)0x100};
+static int positions;
+static Function functions[64];
+static int function_count;
+static UserObject objects[64];
+static int object_count;
+static _Thread_local void* contexts[8];
 static _Thread_local int depth;
 
-int cuInit(unsigned flags) { return fake_init_status; }
+static void* primary(int device) { return (void*)(uintptr_t)(0x100 + device); }
+
+// GPU 0 is the current one of the thread that comes first, as after any call of the CUDA runtime
+int cuInit(unsigned flags) { return contexts[0] = primary(0), fake_init_status; }
 int cuDeviceGetCount(int* count) { return *count = fake_devices, SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   switch (attribute) {
@@ -56,18 +70,25 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   return SUCCESS;
 }
 int cuDeviceGetName(char* name, int size, int device) { return strncpy(name, fake_name, size), SUCCESS; }
-int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = (void*)(uintptr_t)(0x100 + device), SUCCESS; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = primary(device), SUCCESS; }
+int cuCtxGetDevice(int* device) {
+  return *device = (int)((uintptr_t)contexts[depth] - 0x100), contexts[depth] ? SUCCESS : INVALID_CONTEXT;
+}
+int cuStreamGetCtx(uint64_t stream, void** context) { return *context = primary(stream >> 32), SUCCESS; }
 int cuCtxGetCurrent(void** context) { return *context = contexts[depth], SUCCESS; }
 int cuCtxSetCurrent(void* context) { return contexts[depth] = context, SUCCESS; }
 int cuCtxPushCurrent_v2(void* context) { return contexts[++depth] = context, fake_context_depth = depth, SUCCESS; }
 int cuCtxPopCurrent_v2(void** context) { return *context = contexts[depth--], fake_context_depth = depth, SUCCESS; }
 int cuModuleLoadData(void** module, const void* image) {
+  if (!contexts[depth]) return INVALID_CONTEXT;
   if (memcmp(image, "\177ELF", 4)) return INVALID_VALUE;
   return *module = (void*)(uintptr_t)++fake_module_count, SUCCESS;
 }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   if (!strncmp(name, "missing", 7)) return NOT_FOUND;
-  return *function = strncpy(entries[entry_count++ % 64], name, 63), SUCCESS;
+  Function* made = &functions[function_count++ % 64];
+  made->context = contexts[depth];
+  return *function = strncpy(made->name, name, 63), SUCCESS;
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
   return attribute == 8 ? fake_shared_limit = value, SUCCESS : INVALID_VALUE;
@@ -75,20 +96,43 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
 int cuOccupancyMaxActiveClusters(int* clusters, void* function, const Config* config) {
   return *clusters = fake_clusters, contexts[depth] ? fake_occupancy_status : INVALID_CONTEXT;
 }
+static int next(int* count) { return __atomic_fetch_add(count, 1, __ATOMIC_SEQ_CST); }
 int cuLaunchKernelEx(const Config* config, void* function, void** params, void** extra) {
   if (fake_launch_status) return fake_launch_status;
   if (!contexts[depth]) return INVALID_CONTEXT;
-  Launch* launch = &fake_launches[__atomic_fetch_add(&fake_launch_count, 1, __ATOMIC_RELAXED) % KEPT];
+  if (contexts[depth] != ((Function*)function)->context) return INVALID_HANDLE;
+  Launch* launch = &fake_launches[next(&fake_launch_count) % KEPT];
+  launch->position = next(&positions);
   launch->config = *config;
   if (config->attribute_count) launch->attribute = config->attributes[0];
   launch->entry = function;
   launch->params = params;
   launch->context = contexts[depth];
+  if (fake_on_launch) fake_on_launch();
   return SUCCESS;
 }
 int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void* stream) {
-  fake_fills[fake_fill_count++ % KEPT] = (Fill){address, bytes, stream, value};
+  if (!contexts[depth]) return INVALID_CONTEXT;
+  fake_fills[next(&fake_fill_count) % KEPT] = (Fill){address, bytes, stream, value, next(&positions)};
   return SUCCESS;
+}
+
+// graphs: a capture's graph has the capture's number; a test destroys it
+int cuStreamIsCapturing(uint64_t stream, int* status) { return *status = stream && stream == (unsigned)fake_capturing, SUCCESS; }
+int cuStreamGetCaptureInfo_v2(uint64_t stream, int* status, uint64_t* number, void** graph, void* nodes, void* count) {
+  *number = fake_capture_number, *graph = (void*)*number;
+  return cuStreamIsCapturing(stream, status);
+}
+int cuUserObjectCreate(UserObject** object, void* argument, void (*destroy)(void*), unsigned references, unsigned flags) {
+  *object = &objects[object_count++ % 64];
+  return **object = (UserObject){destroy, argument, 0}, references == 1 && flags == 1 ? SUCCESS : INVALID_VALUE;
+}
+int cuGraphRetainUserObject(uint64_t graph, UserObject* object, unsigned count, unsigned flags) {
+  return object->graph = graph, count == 1 && flags == 1 ? SUCCESS : INVALID_VALUE;
+}
+void fake_destroy_graph(uint64_t graph) {
+  for (int i = 0; i < object_count; i++)
+    if (objects[i].graph == graph) objects[i].destroy(objects[i].argument), objects[i].graph = 0;
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   int old = fake_capture_mode;
@@ -98,7 +142,7 @@ int cuPointerGetAttribute(int* value, int attribute, uint64_t address) {
   if (attribute != 9 || address >> 32 >= (unsigned)fake_devices) return INVALID_VALUE;
   return *value = address >> 32, SUCCESS;
 }
-int cuEventCreate(void** event, unsigned flags) { return *event = (void*)0x9, SUCCESS; }
+int cuEventCreate(void** event, unsigned flags) { return *event = (void*)0x9, contexts[depth] ? SUCCESS : INVALID_CONTEXT; }
 int cuEventRecord(void* event, void* stream) { return SUCCESS; }
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return fake_wait_count++, SUCCESS; }
 int cuEventDestroy_v2(void* event) { return SUCCESS; }
@@ -107,6 +151,7 @@ int cuGetErrorString(int status, const char** text) { return *text = "as the tes
 
 static int encode(void* map, int im2col, int dtype, int rank, void* address, const uint64_t* dims, const uint64_t* strides,
                   const uint32_t* element_strides, int interleave, int swizzle, int l2_promotion, int fill) {
+  if (!contexts[depth]) return INVALID_CONTEXT;
   if ((uintptr_t)map % 64 || (uintptr_t)address % 16) return INVALID_VALUE;
   fake_map = (Map){im2col, dtype, rank, interleave, swizzle, l2_promotion, fill, address};
   memcpy(fake_map.dims, dims, rank * sizeof *dims);

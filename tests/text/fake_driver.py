@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
 from ctypes import c_char, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from convgen.runtime.cuda import LaunchAttribute, LaunchConfig
 
@@ -21,6 +23,7 @@ class LaunchRecord(ctypes.Structure):
         ("entry", c_char_p),
         ("params", ctypes.POINTER(c_void_p)),
         ("context", c_void_p),
+        ("position", c_int),
     )
 
 
@@ -40,7 +43,7 @@ class MapRecord(ctypes.Structure):
 
 
 class FillRecord(ctypes.Structure):
-    _fields_ = (("address", c_uint64), ("bytes", c_uint64), ("stream", c_void_p), ("value", c_int))
+    _fields_ = (("address", c_uint64), ("bytes", c_uint64), ("stream", c_void_p), ("value", c_int), ("position", c_int))
 
 
 class FakeDriver:
@@ -48,6 +51,7 @@ class FakeDriver:
 
     def __init__(self, library: Path) -> None:
         object.__setattr__(self, "_library", ctypes.CDLL(str(library)))
+        object.__setattr__(self, "_hooks", [])
 
     def __getattr__(self, name: str) -> int:
         try:
@@ -61,6 +65,16 @@ class FakeDriver:
     def rename(self, gpu: str) -> None:
         """Gives the GPUs another name than NVIDIA H200."""
         (c_char * 64).in_dll(self._library, "fake_name").value = gpu.encode()
+
+    def on_launch(self, function: Callable[[], None] | None) -> None:
+        """Has a function called in each launch, by the thread that launches."""
+        hook = ctypes.CFUNCTYPE(None)(function) if function else ctypes.CFUNCTYPE(None)()
+        self._hooks.append(hook)  # which must live
+        c_void_p.in_dll(self._library, "fake_on_launch").value = ctypes.cast(hook, c_void_p).value
+
+    def destroy_graph(self, number: int) -> None:
+        """Does away with the graph of a capture."""
+        self._library.fake_destroy_graph(c_uint64(number))
 
     @property
     def launches(self) -> list[LaunchRecord]:
@@ -77,7 +91,7 @@ class FakeDriver:
 
 def install(folder: Path, monkeypatch) -> FakeDriver:
     """A fresh fake driver, which `cuda.driver()` finds until the test ends.  Skips without a C compiler."""
-    from convgen.runtime import cuda, launch
+    from convgen.runtime import cuda, launch, scratch
 
     library = folder / "libcuda.so"
     library.write_bytes(_compiled())  # a copy: each has its own variables
@@ -85,6 +99,8 @@ def install(folder: Path, monkeypatch) -> FakeDriver:
     monkeypatch.setattr(cuda, "MONITOR", str(library))
     monkeypatch.setattr(cuda, "driver", cache(cuda.driver.__wrapped__))
     monkeypatch.setattr(launch, "gpu_at_hand", cache(launch.gpu_at_hand.__wrapped__))
+    monkeypatch.setattr(scratch, "_of_streams", WeakValueDictionary())
+    monkeypatch.setattr(scratch, "_captured", {})
     return FakeDriver(library)
 
 

@@ -12,12 +12,14 @@ import re
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from fake_driver import FakeDriver, install
+from fake_kernels import BIAS, FILTER, IMAGE, LAUNCH, MAP, RESULT, STREAM, B, W, X, Y, array, kernel, parameter, right
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -25,67 +27,17 @@ from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace, launch_grid
 from convgen.ir.tensor import Tensor
-from convgen.runtime import cuda, errors, tensor_map
+from convgen.runtime import cuda, errors, scratch, tensor_map
 from convgen.runtime import launch as launching
 from convgen.runtime.arguments import packed_strides
-from convgen.runtime.artifacts import Artifact
-from convgen.runtime.kernel import Kernel
-from convgen.runtime.manifest import Manifest
 
 cupy = pytest.importorskip("cupy")
-STREAM = 0x5EED
-X, W, B, Y = 0x100000, 0x200000, 0x300000, 0x400000  # addresses
 PER_TEST = settings(max_examples=60, deadline=None)
-
-IMAGE = Tensor("image", "x", "f16", ("n", "h", "w", "c"), (2, 5, 6, 8))
-FILTER = Tensor("weights", "w", "f16", ("k", "r", "s", "c"), (16, 3, 3, 8))
-BIAS = Tensor("b", "operand", "f32", ("k",), (16,))
-RESULT = Tensor("result", "y", "bf16", ("n", "p", "q", "k"), (2, 3, 4, 16))
-MAP = TensorMap("x", "tiled", "f16", (8, 60), (16,), (1, 1), box=(8, 4), swizzle=32)
-LAUNCH = Launch(
-    "convgen_tiny",
-    (7, 3, 2),
-    96,
-    (
-        Param("x_map", "tensor_map", "x", MAP),
-        Param("w", "pointer", "w"),
-        Param("operand_b", "pointer", "b", alignment=4),
-        Param("y", "pointer", "y"),
-        Param("seven", "int", value=-7),
-    ),
-    shared_bytes=1000,
-)
-
-
-def kernel(*steps, workspaces=(), operands=(BIAS,), reads=(IMAGE, FILTER), result=RESULT, target="sm_90a") -> Kernel:
-    manifest = Manifest(
-        convgen="0", name="tiny", op="fprop", strategy="direct", config="", reason="", notes=(), arithmetic="",
-        target=target,
-        digest="", spec="conv tiny {}", macs=0, min_bytes=0, reads=reads, operands=operands, result=result,
-        steps=steps or (LAUNCH,), workspaces=workspaces, resources={}, nvrtc="13.0", flags=(),
-    )  # fmt: skip
-    return Kernel(Artifact("0", manifest, "// source", b"\x7fELF", "", ""))
-
-
-def array(tensor: Tensor, address: int, dtype=None, shape=None, strides=None, device: int = 0):
-    """A CuPy array at an address of a GPU that need not exist."""
-    dtype = np.dtype(dtype or getattr(np, tensor.element.numpy, None) or getattr(ml_dtypes, tensor.element.numpy))
-    memory = cupy.cuda.UnownedMemory((device << 32) + address, 1 << 30, None, device)
-    return cupy.ndarray(shape or tensor.shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
-
-
-def right() -> dict:
-    return {"image": array(IMAGE, X), "weights": array(FILTER, W), "b": array(BIAS, B), "out": array(RESULT, Y)}
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch) -> FakeDriver:
     return install(tmp_path, monkeypatch)
-
-
-def parameter(launch, index: int, kind):
-    """A parameter of a launch; its kernel keeps it alive."""
-    return ctypes.cast(launch.params[index], ctypes.POINTER(kind)).contents
 
 
 # ---- what is launched ---------------------------------------------------------------------------
@@ -140,22 +92,6 @@ def test_steps_run_in_order_on_workspaces(driver):
     assert (fill.address, fill.bytes, fill.value, fill.stream) == (0x500000 + 1024, 40, 0, STREAM)
 
 
-def test_own_workspace_is_kept_with_out(driver, monkeypatch):
-    from convgen.runtime import arrays
-
-    asked = []
-
-    def allocate(size, device, stream):
-        asked.append((size, device, stream))
-        return SimpleNamespace(ptr=0x900000)
-
-    monkeypatch.setattr(arrays, "allocate", allocate)
-    k = kernel(LAUNCH, workspaces=(Workspace("partial", 10),))
-    for stream in (STREAM, STREAM, STREAM + 1, STREAM):
-        k(**right(), stream=stream)
-    assert asked == [(256, 0, STREAM), (256, 0, STREAM + 1)]
-
-
 def test_maps_are_encoded_once_for_each_address(driver):
     k = kernel()
     for _ in range(3):
@@ -199,7 +135,8 @@ def maps(draw) -> TensorMap:
 @PER_TEST
 @given(maps(), st.integers(1, 2**40).map(lambda n: 16 * n))
 def test_map_fields_reach_the_driver(driver, map, address):
-    encoded = tensor_map.encode(map, address)
+    with cuda.driver().context(0):
+        encoded = tensor_map.encode(map, address)
     seen = driver.last_map
     assert encoded == address.to_bytes(8, "little") + bytes([seen.im2col]) * 120
     rank = len(map.dims)
@@ -220,7 +157,8 @@ def test_map_fields_reach_the_driver(driver, map, address):
 
 
 def test_refused_map_shows_its_fields(driver):
-    with pytest.raises(errors.DriverError, match=r"cuTensorMapEncodeTiled refused \(1\).*dims=\(8, 60\).*swizzle=32"):
+    refusal = r"cuTensorMapEncodeTiled refused \(1\).*dims=\(8, 60\).*swizzle=32"
+    with cuda.driver().context(0), pytest.raises(errors.DriverError, match=refusal):
         tensor_map.encode(MAP, X + 8)
 
 
@@ -469,16 +407,15 @@ def test_a_warm_call_on_another_gpu(driver):
     k = kernel()
     for device in (0, 0, 1, 1, 0, 1):
         arguments = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
-        k(**{name: array(*where, device=device) for name, where in arguments.items()}, stream=STREAM)
+        where = {name: array(*place, device=device) for name, place in arguments.items()}
+        k(**where, stream=(device << 32) + STREAM)
     assert [launch.context for launch in driver.launches] == [0x100, 0x100, 0x101, 0x101, 0x100, 0x101]
     assert driver.context_depth == 0
 
 
 def test_a_warm_call_has_the_workspace_of_its_stream(driver, monkeypatch):
-    from convgen.runtime import arrays
-
     found = iter(range(0x900000, 0xA00000, 0x1000))
-    monkeypatch.setattr(arrays, "allocate", lambda *_: SimpleNamespace(ptr=next(found)))
+    monkeypatch.setattr(scratch, "allocate", lambda *_: SimpleNamespace(ptr=next(found)))
     k = kernel(
         Launch("k", (1, 1, 1), 32, (Param("partial", "pointer", "partial"),)), workspaces=(Workspace("partial", 10),)
     )
@@ -671,9 +608,9 @@ def test_a_warm_call_sees_torchs_own_changes_in_place():
     for name, change in changes.items():
         tensor, out = torch.ones(16, 16), torch.ones(4)
         ran, slow = [], SimpleNamespace(_call=lambda *_: "slow")
-        launched = {(7, tensor.data_ptr(), out.data_ptr()): name}
+        launched = {(7, tensor.data_ptr(), out.data_ptr()): partial(ran.append, name)}
         types = torch.float32, torch.float32
-        call = warm.write(["x"], reading, int, ran.append, launched, cpu, [(16, 16), (4,)], types)
+        call = warm.write(["x"], reading, int, launched, cpu, [(16, 16), (4,)], types)
         assert call(slow, tensor, out=out, stream=7) is out
         assert ran == [name]
         kept = tensor.detach()  # its memory is not given to another
@@ -694,7 +631,7 @@ def test_a_copy_of_a_kernel_that_ran_launches_for_itself(driver, copied):
     assert type(other) is not type(original)  # each has a call of its own
 
 
-@pytest.mark.parametrize("name", ["lambda", "out_", "self", "calls", "_run", "None", "AttributeError"])
+@pytest.mark.parametrize("name", ["lambda", "out_", "self", "handle", "enqueue", "_launched", "None", "AttributeError"])
 def test_a_tensor_may_have_any_name(driver, name):
     operand = Tensor(name, "operand", "f32", ("k",), (16,))
     k = kernel(Launch("k", (1, 1, 1), 32, (Param("b", "pointer", name),)), operands=(operand,))
@@ -790,18 +727,11 @@ def test_each_gpu_gets_its_own_module_and_context(driver):
     k = kernel()
     for device in (1, 0, 1):
         arguments = {"image": (IMAGE, X), "weights": (FILTER, W), "b": (BIAS, B), "out": (RESULT, Y)}
-        k(**{name: array(*where, device=device) for name, where in arguments.items()}, stream=STREAM)
+        where = {name: array(*place, device=device) for name, place in arguments.items()}
+        k(**where, stream=(device << 32) + STREAM)
     assert [launch.context for launch in driver.launches] == [0x101, 0x100, 0x101]
     assert driver.module_count == 2
     assert driver.context_depth == 0
-
-
-def test_a_thread_that_has_no_context_gets_one(driver):
-    k = kernel()
-    k(**right(), stream=STREAM)
-    cuda.driver()._library.cuCtxSetCurrent(None)
-    k(**right(), stream=STREAM)
-    assert driver.launch_count == 2
 
 
 @pytest.mark.parametrize("instances", [0, 1])  # NVML does not know the names of a GPU's instances
@@ -835,6 +765,12 @@ def test_hidden_gpus_are_none(driver, monkeypatch, hidden):
 def test_a_failing_launch_says_what_the_driver_says(driver):
     driver.launch_status = 719
     with pytest.raises(errors.DriverError, match=r"launching tiny: the CUDA driver says CUDA_ERROR_FAKE \(719\)"):
+        kernel()(**right(), stream=STREAM)
+
+
+def test_after_a_fork_a_launch_says_how_to_start_processes(driver):
+    driver.launch_status = cuda.NOT_INITIALIZED
+    with pytest.raises(errors.DriverError, match="does not survive a fork: start processes with spawn"):
         kernel()(**right(), stream=STREAM)
 
 
