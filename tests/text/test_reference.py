@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -167,6 +168,13 @@ def test_round_to_integers_saturates():
 # ---- comparing ---------------------------------------------------------------------------------
 
 
+@cache
+def products(problem):
+    """Each multiply-add of a convolution: where it is in the loop nest, and its elements of y, x and w."""
+    within = (at for at in loop_nest(problem) if inside(problem, at))
+    return [(at, *(element(problem, role, at) for role in "yxw")) for at in within]
+
+
 def as_kernel(problem, arrays, drop=lambda at: False):
     """What an fprop kernel accumulates: exact inputs, one float32 addition at a time.
 
@@ -174,9 +182,9 @@ def as_kernel(problem, arrays, drop=lambda at: False):
     """
     acc = np.zeros(problem.output_pixels * problem.k, np.float32)
     x, w = (arrays[r].astype(np.float32).reshape(-1) for r in "xw")
-    for at in loop_nest(problem):
-        if inside(problem, at) and not drop(at):
-            acc[element(problem, "y", at)] += x[element(problem, "x", at)] * w[element(problem, "w", at)]
+    for at, y, of_x, of_w in products(problem):
+        if not drop(at):
+            acc[y] += x[of_x] * w[of_w]
     return acc
 
 
