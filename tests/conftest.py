@@ -38,10 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
     config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
     _draw_by(config.getoption(SEED_OPTION))
-    # what was tuned on this machine decides nothing here, in this process or those that it starts
+    # the user's settings and tuning decide nothing here, in this process or those that it starts
+    for name in ("CONVGEN_CACHE", "CONVGEN_COMMIT", "CONVGEN_DEBUG", "CONVGEN_EMULATOR_DEBUG"):
+        os.environ.pop(name, None)
     folder = tempfile.TemporaryDirectory(prefix="convgen-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["CONVGEN_TUNING_DB"] = str(Path(folder.name) / "tuning.sqlite")
+    kept = getattr(config, "cache", None)  # none under `-p no:cacheprovider`
+    os.environ.setdefault("CONVGEN_CACHE_DIR", str(kept.mkdir("convgen") if kept else Path(folder.name) / "cache"))
 
 
 def _draw_by(seed: str | None) -> None:
