@@ -34,12 +34,12 @@ def compile(
     target: str | None = None,
     strategy: str | None = None,
 ) -> Kernel:
-    """Compile a spec of one convolution, given as a path or as text, to a kernel.
+    """Compile a spec with one convolution, given as a path or as text, to a kernel.
 
-    `defines` override the spec's `let`s; `target` (sm_90a, ...) and `strategy` override what the spec
-    says.  Needs no GPU.  Raises SpecError, with every diagnostic of the spec, and ConvgenError.
+    `defines` override the spec's `let`s; `target` (such as "sm_90a") and `strategy` override the spec's.
+    Needs no GPU.  Raises SpecError, which has every diagnostic of the spec, or another ConvgenError.
 
-    Deprecated: a spec of several convolutions, or of several operators, gives the dict of `compile_all`.
+    Deprecated: for a spec with several convolutions or operators, it returns the dict of `compile_all`.
     """
     kernels = compile_all(source, defines, target, strategy)
     if len(kernels) == 1:
@@ -48,7 +48,7 @@ def compile(
     from typing import cast
 
     names = ", ".join(kernels)
-    message = f"the spec has several kernels ({names}): convgen.compile_all gives a dict of them"
+    message = f"the spec has several kernels ({names}): call convgen.compile_all, which returns a dict of them"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return cast("Kernel", kernels)
 
@@ -59,7 +59,8 @@ def compile_all(
     target: str | None = None,
     strategy: str | None = None,
 ) -> dict[str, Kernel]:
-    """Compile every convolution and operator of a spec, as `compile` does: the kernels by name, in the spec's order."""
+    """Compile every convolution and operator of a spec, as `compile` does.  Returns the kernels by name, in the
+    order of the spec."""
     from convgen import driver
     from convgen.spec import Spec, read
 
@@ -67,10 +68,10 @@ def compile_all(
 
 
 def load(path: str | os.PathLike[str]) -> Kernel:
-    """The kernel that `Kernel.save` wrote to a file; it runs without its spec, and without NVRTC.
+    """Load a kernel that `Kernel.save` wrote.  It needs neither its spec nor NVRTC.
 
-    Its code is as trustworthy as the file: a kernel is a program.  Raises ConvgenError where the file is damaged,
-    is no saved kernel, or cannot be read.
+    A kernel is a program: load only files that you trust.  Raises ConvgenError if the file cannot be read, is
+    damaged, or is not a saved kernel.
     """
     from convgen.runtime import saved
 

@@ -125,7 +125,7 @@ class Cache:
         """Whether nobody else could have put anything into these folders, of which some may not be there yet."""
         for folder in folders:
             if reason := _distrust(folder):
-                self._warn(f"{folder} {reason}", "Set CONVGEN_CACHE_DIR to a folder that only you may write to")
+                self._warn(f"{folder} {reason}", "Set CONVGEN_CACHE_DIR to a folder that only you can write to")
                 return False
         return True
 
@@ -137,8 +137,8 @@ class Cache:
             return
         _warned.add(self.root)
         warnings.warn(
-            f"convgen's cache {self.root} cannot be used ({reason}); kernels are compiled anew each time. "
-            f"{remedy}, or CONVGEN_CACHE=0 to do without.",
+            f"convgen's cache {self.root} cannot be used ({reason}), so kernels are compiled again every time. "
+            f"{remedy}, or CONVGEN_CACHE=0 to turn the cache off.",
             CacheWarning,
             stacklevel=4,
         )
@@ -173,7 +173,7 @@ def _distrust(folder: Path) -> str:
         return ""
     if not {found.st_uid, link.st_uid} <= {os.geteuid(), _ROOT}:
         return "belongs to another user"
-    return "may be written by other users" if found.st_mode & _OTHERS_WRITE else ""
+    return "can be written by other users" if found.st_mode & _OTHERS_WRITE else ""
 
 
 def _sums(files: Mapping[str, bytes]) -> bytes:
@@ -185,5 +185,5 @@ def _verified(entry: Path) -> dict[str, bytes]:
     """The files of an entry.  Raises ValueError where they are not those of its sums, byte for byte."""
     files = {name: (entry / name).read_bytes() for name in os.listdir(entry)}
     if files.pop(_SUMS, None) != _sums(files):
-        raise ValueError("the files do not match their sums")
+        raise ValueError("the files do not match their checksums")
     return files

@@ -18,7 +18,7 @@ def directory(name: str) -> Path:
     for base in (_PACKAGE / "_data", _PACKAGE.parent, _PACKAGE):
         if (base / name).is_dir():
             return base / name
-    raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is not whole")
+    raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is incomplete")
 
 
 def cache_directory() -> Path | None:

@@ -151,7 +151,7 @@ def _parameter_findings(param: Param, buffers: Buffers) -> list[Finding]:
     if param.kind == "int":
         return []
     if param.buffer not in buffers:
-        return [Finding("parameter", f"{param.name} wants a buffer {param.buffer!r}; there are {', '.join(buffers)}")]
+        return [Finding("parameter", f"{param.name} needs a buffer {param.buffer!r}; there are {', '.join(buffers)}")]
     if param.map is None:
         return []
     wrong = tensor_map.problems(param.map, buffers[param.buffer].size)

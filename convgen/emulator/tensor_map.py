@@ -46,13 +46,13 @@ def problems(map: TensorMap, buffer_bytes: int) -> Iterator[str]:
         yield f"rank {rank} is not between {low} and {high}"
         return
     if len(map.strides) != rank - 1 or len(map.element_strides) != rank:
-        yield f"rank {rank} wants {rank - 1} strides and {rank} element strides"
+        yield f"rank {rank} needs {rank - 1} strides and {rank} element strides"
         return
     if not all(1 <= d <= MAX_EXTENT for d in map.dims):
         yield f"an extent of {map.dims} is not in [1, 2^32]"
     for s in map.strides:
         if s % ALIGNMENT or not 0 <= s < MAX_STRIDE:
-            yield f"a stride of {s} bytes is no multiple of {ALIGNMENT} below 2^40"
+            yield f"a stride of {s} bytes is not a multiple of {ALIGNMENT} below 2^40"
     if not all(1 <= s <= MAX_ELEMENT_STRIDE for s in map.element_strides):
         yield f"an element stride of {map.element_strides} is not in [1, {MAX_ELEMENT_STRIDE}]"
     if map.fill == "nan" and map.dtype not in NAN_FILL:
@@ -69,7 +69,7 @@ def problems(map: TensorMap, buffer_bytes: int) -> Iterator[str]:
 def _row_problems(map: TensorMap, elements: int, size: int) -> Iterator[str]:
     row = elements * size
     if row % ALIGNMENT:
-        yield f"a row of {row} bytes is no multiple of {ALIGNMENT}"
+        yield f"a row of {row} bytes is not a multiple of {ALIGNMENT}"
     if map.swizzle and row > map.swizzle:
         yield f"a row of {row} bytes is wider than the swizzle of {map.swizzle}"
 

@@ -237,7 +237,7 @@ def compare(problem: ConvProblem, actual: Array, expected: Expectation | Array, 
     max_error = float(error.max()) if bool(both[~right].all()) else math.inf
     summary = f"max error {max_error:.3g}, relative L2 error {rel_l2:.3g}"
     if unchecked := int(unknown.sum()):
-        summary += f"; {unchecked} elements pass beyond a function's domain and were not checked"
+        summary += f"; {unchecked} elements left a function's domain and were not checked"
     if not wrong:
         return Report(True, max_error, rel_l2, worst, f"{result.name} is right: {summary}")
     unwritten = int((xp.isnan(got) & ~right).sum())
@@ -247,7 +247,7 @@ def compare(problem: ConvProblem, actual: Array, expected: Expectation | Array, 
         f"(within [{float(low[worst]):.9g}, {float(high[worst]):.9g}])"
     )
     if unwritten:
-        message += f"; {unwritten} are NaN: never written, or made from what was never written"
+        message += f"; {unwritten} are NaN: never written, or computed from something that was not"
     return Report(False, max_error, rel_l2, worst, message)
 
 

@@ -203,8 +203,8 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
                     return _measurement(row)
     except (sqlite3.Error, ValueError) as e:
         warnings.warn(
-            f"{path} cannot be read as a tuning database ({e}); going on without it. "
-            "Move it away, and `convgen tune` begins a new one.",
+            f"{path} cannot be read as a tuning database ({e}), and is ignored. "
+            "Move it away, and `convgen tune` will create a new one.",
             DatabaseWarning,
             stacklevel=3,
         )
@@ -222,7 +222,7 @@ def _measurement(row: tuple) -> Measurement:
     problem, gpu, _, strategy, text, status, us, detail, date = row
     options = json.loads(text)
     if not isinstance(options, dict) or not all(type(value) in (int, str) for value in options.values()):
-        raise ValueError(f"its options {text:.40} are no words and whole numbers by name")
+        raise ValueError(f"its options {text:.40} are not an object of words and whole numbers")
     if not isinstance(us, float | None):
         raise ValueError(f"its time {us!r:.40} is not a number")
     return Measurement(problem, gpu, strategy, options, Status(status), us, detail, date)
@@ -245,13 +245,13 @@ class Database:
                     self._connection = _connect_to_write(path)
                 except NotATuningDatabase as e:
                     aside = _set_aside(path)
-                    message = f"{path} is not a tuning database ({e}); it is now {aside.name}, and a new one is begun"
+                    message = f"{path} is not a tuning database ({e}): renamed to {aside.name}; a new one was created"
                     warn(message) if warn else warnings.warn(message, DatabaseWarning, stacklevel=2)
                     self._connection = _connect_to_write(path)
         except (OSError, sqlite3.OperationalError) as e:
             reason = getattr(e, "strerror", None) or e
             raise DatabaseError(
-                f"{path}: the tuning database cannot be written: {reason}\nhint: CONVGEN_TUNING_DB names another place"
+                f"{path}: the tuning database cannot be written: {reason}\nhint: set CONVGEN_TUNING_DB to another file"
             ) from None
 
     def record(self, measurement: Measurement) -> None:
@@ -371,7 +371,7 @@ def read_all(path: Path) -> list[Measurement]:
 
 def _no_database(path: Path, reason: Exception) -> DatabaseError:
     return DatabaseError(
-        f"{path}: not a tuning database: {reason}\nhint: move it away, and `convgen tune` begins a new one"
+        f"{path}: not a tuning database: {reason}\nhint: move it away, and `convgen tune` will create a new one"
     )
 
 

@@ -61,18 +61,18 @@ def read(path: str | os.PathLike[str]) -> Kernel:
         raise ConvgenError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
     head = _HEAD.match(data)
     if head is None:
-        raise SavedKernelError(f"{path}: is no kernel that `save` wrote")
+        raise SavedKernelError(f"{path}: not a file that `Kernel.save` wrote")
     if head[1] != _FORMAT:
-        raise SavedKernelError(f"{path}: was saved by another version of convgen\nhint: compile the spec again")
+        raise SavedKernelError(f"{path}: saved by another version of convgen\nhint: compile the spec again")
     if head[2] != _sum(body := data[head.end() :]):
-        raise SavedKernelError(f"{path}: is damaged: its checksum is wrong\nhint: save the kernel again")
+        raise SavedKernelError(f"{path}: damaged: its checksum is wrong\nhint: save the kernel again")
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             return restore({name: archive.read(name) for name in archive.namelist()})
     except ManifestError as e:
         raise SavedKernelError(f"{path}: {e}") from None
     except (zipfile.BadZipFile, KeyError, ValueError) as e:
-        raise SavedKernelError(f"{path}: is no kernel that `save` wrote: {e}") from None
+        raise SavedKernelError(f"{path}: not a file that `Kernel.save` wrote: {e}") from None
 
 
 def _sum(data: bytes) -> bytes:

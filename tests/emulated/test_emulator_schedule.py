@@ -235,7 +235,7 @@ def test_source_that_is_no_cpp_is_a_finding_with_its_line():
 
 def test_a_launch_that_names_no_buffer_or_an_impossible_map_is_refused():
     source = whole_source(ORDER)
-    with pytest.raises(EmulationError, match="wants a buffer 'elsewhere'"):
+    with pytest.raises(EmulationError, match="needs a buffer 'elsewhere'"):
         run(source, "order", ("next", "elsewhere"), {"next": np.zeros(1, np.int32)})
     wide = tiled("x", "f16", (128, 4), (128, 4), swizzle=128)
     with pytest.raises(EmulationError, match="row of 256 bytes is wider than the swizzle of 128"):

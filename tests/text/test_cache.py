@@ -252,7 +252,7 @@ def test_what_others_may_write_is_not_used(tmp_path, mode, below):
     root = tmp_path / "cache"
     Cache(root).put(KEY, FILES)
     (root / below).chmod(mode)
-    with pytest.warns(CacheWarning, match=r"may be written by other users.*CONVGEN_CACHE_DIR"):
+    with pytest.warns(CacheWarning, match=r"can be written by other users.*CONVGEN_CACHE_DIR"):
         assert Cache(root).get(KEY) is None
     if below != f"cd/{KEY}":
         Cache(root).put("other-cd", FILES)

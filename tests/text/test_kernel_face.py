@@ -168,14 +168,14 @@ def test_a_damaged_file_is_refused(tmp_path, at, how):
     else:
         data.insert(place if how == "insert" else len(data), 0)
     path.write_bytes(data)
-    with pytest.raises(SavedKernelError, match=r"tiny\.kernel: (is|was) "):
+    with pytest.raises(SavedKernelError, match=r"tiny\.kernel: (not a file that|saved by|damaged)"):
         convgen.load(path)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"convgen kernel 1 x\n", b"PK\x03\x04"])
 def test_what_is_no_kernel_is_refused(tmp_path, data):
     (tmp_path / "file").write_bytes(data)
-    with pytest.raises(SavedKernelError, match="no kernel that `save` wrote"):
+    with pytest.raises(SavedKernelError, match=r"not a file that `Kernel\.save` wrote"):
         convgen.load(tmp_path / "file")
 
 
