@@ -234,7 +234,7 @@ def test_one_convolution_is_a_kernel_and_several_are_a_dict(compiled):
         assert isinstance(convgen.compile(one), convgen.Kernel)
         assert convgen.compile_all(one).keys() == {"a"}
         assert list(convgen.compile_all(two)) == ["a_fprop", "a_dgrad"]
-    with pytest.warns(DeprecationWarning, match=r"\(a_fprop, a_dgrad\): convgen\.compile_all") as seen:
+    with pytest.warns(DeprecationWarning, match=r"\(a_fprop, a_dgrad\): call convgen\.compile_all") as seen:
         assert convgen.compile(two).keys() == {"a_fprop", "a_dgrad"}
     assert seen[0].filename == __file__
 
