@@ -8,7 +8,13 @@ import pytest
 from convgen import functional as F
 from convgen.functional import call
 
-RANDOM = np.random.default_rng(13)
+RANDOM = np.random.default_rng()
+
+
+@pytest.fixture(autouse=True)
+def random(seed, monkeypatch):
+    """Each test draws the same arrays, whichever tests came before it."""
+    monkeypatch.setitem(globals(), "RANDOM", np.random.default_rng(seed))
 
 
 def array(*shape: int) -> np.ndarray:

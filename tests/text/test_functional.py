@@ -18,7 +18,14 @@ from convgen.functional.pointwise import ACTIVATIONS
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional
-RANDOM = np.random.default_rng(13)
+RANDOM = np.random.default_rng()
+
+
+@pytest.fixture(autouse=True)
+def random(seed, monkeypatch):
+    """Each test draws the same arrays, whichever tests came before it."""
+    monkeypatch.setitem(globals(), "RANDOM", np.random.default_rng(seed))
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)

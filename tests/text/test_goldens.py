@@ -31,7 +31,7 @@ def run(project: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     keep = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(project), *arguments],
-        cwd=project, env=keep | environment, capture_output=True, text=True, timeout=120,
+        cwd=project, env=keep | environment, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

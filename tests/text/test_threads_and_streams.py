@@ -424,7 +424,7 @@ def test_calls_at_once_take_handles_of_their_own(driver, fake_cublas):
     k = products(1)
     for stream in (STREAM, OTHER_STREAM):
         k(**right(), stream=stream)
-    inside = threading.Barrier(2, timeout=30)
+    inside = threading.Barrier(2, timeout=300)
     used = []
 
     def product(handle: int, *_: object) -> int:
