@@ -42,7 +42,7 @@ _OUTLINED = {
 #: A thread's stack is 256 KB (runtime/context.h): a kernel's locals must leave room for the runtime.
 _FRAME = 196608
 _FAMILY_ONLY = {
-    "gcc": ("-fno-gnu-unique", f"-Werror=frame-larger-than={_FRAME}"),
+    "gcc": ("-fno-gnu-unique", "-fno-var-tracking", f"-Werror=frame-larger-than={_FRAME}"),
     "clang": (f"-Wframe-larger-than={_FRAME}", "-Werror=frame-larger-than"),
 }
 

@@ -4,7 +4,10 @@
 // ../runtime.  The last parameter of each, a default argument, is the line of the call.
 #pragma once
 
+// libstdc++'s own math.h brings all of <cmath>, which takes a quarter of a kernel's compilation: C's is enough.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <string.h>
 
 #include <utility>
