@@ -20,7 +20,7 @@
 // digest   5978da73744d5a2a
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner
 // target   sm_90a
-// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, 1 a multiprocessor and at most 224, 165984 bytes of shared memory
+// launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, 1 a multiprocessor and at most 224, 198816 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -35,6 +35,12 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
 
 // 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
 __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
@@ -214,18 +220,22 @@ constexpr u32 w_tiles = stages * x_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = (stages * (x_tile_bytes + w_tile_bytes) + 1023) / 1024 * 1024;
-constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
+constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr u32 slot_bytes = 8192;
+constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
+constexpr int column_chunks = tile_n / chunk_n;
+constexpr int tile_chunks = rows / 64 * column_chunks;  // of a consumer
+constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
+constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
 
 // Two neighbouring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_b)[2],
-    int gemm_m, int gemm_n,
-    const f16* __restrict__ operand_z
+    const float (&value_z)[2]
 ) {
-  const float value_z[2] = {cvt_f32_f16(operand_z[(gemm_m / 784) * 401408 + gemm_n * 784 + gemm_m % 784]),
-                            cvt_f32_f16(operand_z[(gemm_m / 784) * 401408 + gemm_n * 784 + gemm_m % 784 + 784])};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     v[i] = fmaxf(v[i] + value_b[i] + value_z[i], 0.0f);
@@ -244,7 +254,7 @@ void convgen_tma_im2col_1x1_nchw(
     const __grid_constant__ TensorMap w_map,
     const __grid_constant__ TensorMap y_map,
     const float* __restrict__ operand_b,
-    const f16* __restrict__ operand_z
+    const __grid_constant__ TensorMap operand_z_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
@@ -254,10 +264,12 @@ void convgen_tma_im2col_1x1_nchw(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&w_map);
     prefetch_tensormap(&y_map);
+    prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
+    for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -268,6 +280,26 @@ void convgen_tma_im2col_1x1_nchw(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
+    const int consumer = (threadIdx.x - consumers * 128) / 32 - 1;
+    if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
+      // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
+      u32 use = 0;  // of the slots
+      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+        const int m_end = (tile / n_tiles / image_tiles + 1) * plane;  // a tile's pixels are of one image
+        const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * rows;
+        const int n0 = tile % n_tiles * tile_n;
+        for (int i = 0; i < tile_chunks; ++i, ++use) {
+          const u32 slot = consumer * slots + use % slots;
+          const u32 full = base + slot_full_barriers + 8 * slot;
+          const u32 place = base + operand_slots + slot * slot_bytes;
+          mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, use / slots & 1 ^ 1);
+          mbarrier_arrive_expect_tx(full, slot_bytes);
+          const int m = m0 + i / column_chunks * 64;
+          const int n = n0 + i % column_chunks * chunk_n;
+          tma_load_tile_3d(place, &operand_z_map, full, m % plane, n, m / plane);
+        }
+      }
+    }
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
@@ -301,6 +333,7 @@ void convgen_tma_im2col_1x1_nchw(
     const int warp = thread / 32;
     const int lane = thread % 32;
     int chunk = 0;
+    u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -312,8 +345,8 @@ void convgen_tma_im2col_1x1_nchw(
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int n = n0 + 8 * j + lane % 4 * 2;
-        load_pair_f32(operand_b + n, channel_b[j]);
+        const int k = n0 + 8 * j + lane % 4 * 2;
+        load_pair_f32(operand_b + k, channel_b[j]);
       }
       int previous = -1;
       for (int step = 0; step < k_steps; ++step) {
@@ -347,40 +380,45 @@ void convgen_tma_im2col_1x1_nchw(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int j = 0; j < tile_n / 4; ++j) {
-          float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
-          const int m = m0 + i * 64 + warp * 16 + lane / 4 + j % 2 * 8;
-          const int n = n0 + j / 2 * 8 + lane % 4 * 2;
-          if (m < m_end) {
-            epilogue(v, channel_b[j / 2], m, n, operand_z);
-          }
-          acc[i][2 * j] = v[0];
-          acc[i][2 * j + 1] = v[1];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
         for (int n = 0; n < tile_n; n += chunk_n) {
           const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
           // the chunk is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
+          const u32 slot = consumer * slots + use % slots;
+          const u32 tile_z = base + operand_slots + slot * slot_bytes;
+          mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
           const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
             const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            stmatrix_x4_trans(chunk_base + row * 128 + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+            const u32 place = chunk_base + row * 128 + column * 16;
+            const float* sums = &acc[i][n / 2 + j * 8];
+            float v[8];
+            u32 bits_z[4];
+            ldmatrix_x4_trans(bits_z, place - chunk_base + tile_z);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
+                                        cvt_f32_f16(f16(bits_z[e] >> 16))};
+              const int pair = (n + j * 16) / 8 + e / 2;
+              float both[2] = {sums[2 * e], sums[2 * e + 1]};
+              epilogue(both, channel_b[pair], value_z);
+              v[2 * e] = both[0];
+              v[2 * e + 1] = both[1];
+            }
+            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                               cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
+            mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
             const int first = m0 + i * 64;
             if (first < m_end) tma_store_tile_3d(&y_map, chunk_base, first % plane, n0 + n, first / plane);
             bulk_commit_group();
           }
+          ++use;
           chunk ^= 1;
         }
       }

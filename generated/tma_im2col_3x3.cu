@@ -20,7 +20,7 @@
 // digest   eb7a2532582d6165
 // strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner, k split over 4 blocks
 // target   sm_90a
-// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 a multiprocessor and at most 104, in clusters of 4, 197728 bytes of shared memory
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 a multiprocessor and at most 104, in clusters of 4, 230624 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -48,6 +48,12 @@ __device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, 
                "mapa.shared::cluster.u32 remote, %0, %1;\n"
                "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
                "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
+// 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
@@ -85,6 +91,13 @@ __device__ __forceinline__ void mbarrier_wait_parity(u32 barrier, u32 parity) {
 
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
+// Loads a box of a tiled map at (c0, c1, ...), innermost first; completes on `barrier`.
+__device__ __forceinline__ void tma_load_tile_2d(u32 destination, const TensorMap* map, u32 barrier, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4}], [%2];"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
 }
 
 // Loads a box of a tiled map at (c0, c1, ...), innermost first; completes on `barrier`.
@@ -214,13 +227,6 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   v[1] = pair.y;
 }
 
-// Two neighbouring elements by one load.
-__device__ __forceinline__ void load_pair_f16(const f16* p, float (&v)[2]) {
-  const u32 pair = *reinterpret_cast<const u32*>(p);
-  v[0] = cvt_f32_f16(f16(pair));
-  v[1] = cvt_f32_f16(f16(pair >> 16));
-}
-
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -262,20 +268,24 @@ constexpr u32 w_tiles = stages * x_tile_bytes;
 constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr int slots = 4;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr u32 slot_bytes = 4096;
+constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
+constexpr int column_chunks = store_n / chunk_n;
+constexpr int tile_chunks = rows / 64 * column_chunks;  // of a consumer
 constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
-constexpr u32 partial_sums = chunks + 2 * consumers * chunk_bytes;
+constexpr u32 partial_sums = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 full_barriers = partial_sums + consumers * (split - 1) * slice_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
+constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
 
 // Two neighbouring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_b)[2],
-    int gemm_m, int gemm_n,
-    const f16* __restrict__ operand_z
+    const float (&value_z)[2]
 ) {
-  float value_z[2];
-  load_pair_f16(operand_z + (gemm_m * 256 + gemm_n), value_z);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     v[i] = fmaxf(v[i] + value_b[i] + value_z[i], 0.0f);
@@ -294,7 +304,7 @@ void convgen_tma_im2col_3x3(
     const __grid_constant__ TensorMap w_map,
     const __grid_constant__ TensorMap y_map,
     const float* __restrict__ operand_b,
-    const f16* __restrict__ operand_z
+    const __grid_constant__ TensorMap operand_z_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
@@ -304,10 +314,12 @@ void convgen_tma_im2col_3x3(
     prefetch_tensormap(&x_map);
     prefetch_tensormap(&w_map);
     prefetch_tensormap(&y_map);
+    prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
+    for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
   cluster_arrive_relaxed();
@@ -323,6 +335,33 @@ void convgen_tma_im2col_3x3(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     setmaxnreg_dec<40>();
+    const int consumer = (threadIdx.x - consumers * 128) / 32 - 1;
+    if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
+      // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
+      u32 use = 0;  // of the slots
+      for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+        const int m0 = tile / n_tiles * tile_m + consumer * rows;
+        const int n0 = tile % n_tiles * tile_n + rank * store_n;
+        for (int i = 0;; ++i, ++use) {
+          if (i == min(slots, tile_chunks)) {
+            // the consumers' barriers of the cluster wait for this thread, and they free slots behind them
+            cluster_arrive();
+            cluster_wait();
+            cluster_arrive();
+            cluster_wait();
+          }
+          if (i == tile_chunks) break;
+          const u32 slot = consumer * slots + use % slots;
+          const u32 full = base + slot_full_barriers + 8 * slot;
+          const u32 place = base + operand_slots + slot * slot_bytes;
+          mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, use / slots & 1 ^ 1);
+          mbarrier_arrive_expect_tx(full, slot_bytes);
+          const int m = m0 + i / column_chunks * 64;
+          const int n = n0 + i % column_chunks * chunk_n;
+          tma_load_tile_2d(place, &operand_z_map, full, n, m);
+        }
+      }
+    }
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
@@ -375,6 +414,7 @@ void convgen_tma_im2col_3x3(
     const int warp = thread / 32;
     const int lane = thread % 32;
     int chunk = 0;
+    u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
@@ -385,8 +425,8 @@ void convgen_tma_im2col_3x3(
       float channel_b[store_n / 8][2];
 #pragma unroll
       for (int j = 0; j < store_n / 8; ++j) {
-        const int n = n0 + 8 * j + lane % 4 * 2;
-        load_pair_f32(operand_b + n, channel_b[j]);
+        const int k = n0 + 8 * j + lane % 4 * 2;
+        load_pair_f32(operand_b + k, channel_b[j]);
       }
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
@@ -462,40 +502,44 @@ void convgen_tma_im2col_3x3(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int j = 0; j < store_n / 4; ++j) {
-          float v[2] = {sum[i][2 * j], sum[i][2 * j + 1]};
-          const int m = m0 + i * 64 + warp * 16 + lane / 4 + j % 2 * 8;
-          const int n = n0 + j / 2 * 8 + lane % 4 * 2;
-          if (m < gemm_m) {
-            epilogue(v, channel_b[j / 2], m, n, operand_z);
-          }
-          sum[i][2 * j] = v[0];
-          sum[i][2 * j + 1] = v[1];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
         for (int n = 0; n < store_n; n += chunk_n) {
           const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
           // the chunk is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
+          const u32 slot = consumer * slots + use % slots;
+          const u32 tile_z = base + operand_slots + slot * slot_bytes;
+          mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &sum[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
             const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const float* sums = &sum[i][n / 2 + j * 8];
+            float v[8];
+            u32 bits_z[4];
+            ldmatrix_x4(bits_z, place - chunk_base + tile_z);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
+                                        cvt_f32_f16(f16(bits_z[e] >> 16))};
+              const int pair = (n + j * 16) / 8 + e / 2;
+              float both[2] = {sums[2 * e], sums[2 * e + 1]};
+              epilogue(both, channel_b[pair], value_z);
+              v[2 * e] = both[0];
+              v[2 * e + 1] = both[1];
+            }
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
+            mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
             tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
+          ++use;
           chunk ^= 1;
         }
       }

@@ -370,9 +370,9 @@ void convgen_tma_im2col_groups(
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
             const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }

@@ -482,9 +482,10 @@ void convgen_tma_im2col_nchw(
           const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
             const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            stmatrix_x4_trans(chunk_base + row * 128 + column * 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+            const u32 place = chunk_base + row * 128 + column * 16;
+            const float* v = &acc[i][n / 2 + j * 8];
+            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                               cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();

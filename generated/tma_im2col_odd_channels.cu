@@ -286,8 +286,8 @@ void convgen_tma_im2col_odd_channels(
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int n = min(n0 + 8 * j + lane % 4 * 2, 254);
-        channel_b[j][0] = operand_b[n], channel_b[j][1] = operand_b[min(n + 1, 254)];
+        const int k = min(n0 + 8 * j + lane % 4 * 2, 254);
+        channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, 254)];
       }
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
@@ -339,9 +339,9 @@ void convgen_tma_im2col_odd_channels(
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }

@@ -331,15 +331,15 @@ void convgen_tma_im2col_pingpong(
       float channel_scale[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int n = n0 + 8 * j + lane % 4 * 2;
-        load_pair_f32(operand_scale + n, channel_scale[j]);
+        const int k = n0 + 8 * j + lane % 4 * 2;
+        load_pair_f32(operand_scale + k, channel_scale[j]);
       }
       // this thread's channels of shift, on their way while the tensor cores work
       float channel_shift[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int n = n0 + 8 * j + lane % 4 * 2;
-        load_pair_f32(operand_shift + n, channel_shift[j]);
+        const int k = n0 + 8 * j + lane % 4 * 2;
+        load_pair_f32(operand_shift + k, channel_shift[j]);
       }
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
@@ -394,9 +394,9 @@ void convgen_tma_im2col_pingpong(
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                         cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
           }

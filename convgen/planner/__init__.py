@@ -79,14 +79,24 @@ def serving(problem: ConvProblem, target: Target) -> list[str]:
     return [name for name in strategies.MODULES if not strategies.load(name).obstacles(problem, target, {})]
 
 
+#: What yields where the epilogue's operands want shared memory, too, or threads: in this order.
+_YIELDING = ((), ("stages",), ("stages", "blocks"))
+
+
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
-    """What the database knows, as long as it is still legal: strategies change, measurements stay."""
+    """What the database knows, as long as it is still legal: strategies change, measurements stay.
+
+    What was measured without the epilogue may have to do with fewer stages, or fewer blocks a multiprocessor."""
     tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)
     if tuned is None or tuned.strategy not in strategies.MODULES:
         return None
     chosen = strategies.load(tuned.strategy)
     rows = {option.name: option for option in chosen.options}
     legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
-    if not legal or chosen.obstacles(problem, target, tuned.options):
+    if not legal:
         return None
-    return Choice(chosen, tuned.options, tuned.reason, {})
+    for yielding in _YIELDING[:1] if tuned.exact else _YIELDING:
+        options = {name: value for name, value in tuned.options.items() if name not in yielding}
+        if not chosen.obstacles(problem, target, options):
+            return Choice(chosen, options, tuned.reason, {})
+    return None

@@ -222,6 +222,48 @@ def test_epilogue(name: str, problem: ConvProblem, seed: int) -> None:
     check_emulated(spec(problem, "tma_im2col", PINGPONG, EPILOGUES[name]), seed)
 
 
+#: Operands that lie as y does, of other types, several of them, beside operands that do not.
+TILES = {
+    "f32": "operand b: f32[k]  operand z: f32[{dims}]  y = relu(acc + b + z)",
+    "s8": "operand z: s8[{dims}]  y = acc * z",
+    "e4m3": "operand b: f16[k]  operand z: e4m3[{dims}]  y = acc + b * z",
+    "s32": "operand z: s32[{dims}]  y = min(acc, z)",
+    "three": "operand z: f16[{dims}]  operand u: f32[{dims}]  operand t: bf16[{dims}]  y = (acc + z) * t - u",
+    "beside others": "operand z: f16[{dims}]  operand e: f16[n, k]  operand s: f32[]  y = acc * e + s * z",
+}
+#: Tiles by the chunks that y leaves in: swizzled by 128, 64 and 32 bytes, or not; of channels and of planes.
+CHUNKS: dict[str, tuple[str, Options]] = {
+    "64 channels": ("npqk", {"tile.n": 64}),
+    "32 channels": ("npqk", {"tile.n": 32, "tile.m": 128}),
+    "16 channels": ("npqk", {"tile.n": 32, "split": 2}),
+    "8 channels": ("npqk", {"tile.n": 8}),
+    "24 channels": ("npqk", {"tile.n": 24, "tile.m": 128}),
+    "16 pixels": ("npqk", {"rows": "channels", "tile.n": 64, "tile.m": 16}),
+    "64 pixels": ("npqk", {"rows": "channels", "tile.n": 64, "tile.m": 128}),
+    "planes": ("nkpq", {"tile.n": 32}),
+    "narrow planes": ("nkpq", {"tile.n": 8}),
+}
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("name", TILES)
+def test_operands_that_arrive_as_tiles(name: str, chunk: str, seed: int) -> None:
+    layout, tile = CHUNKS[chunk]
+    problem = laid_out(make("fprop", 3, 40, 80, (8, 8), (3, 3), pad=1), y=layout)
+    epilogue = TILES[name].format(dims=", ".join(layout))
+    made = check_emulated(spec(problem, "tma_im2col", {**SMALL, **tile}, epilogue), seed)
+    narrow = {"s8": 16, "e4m3": 16}.get(name, 8)  # a box's row has 16 bytes or more
+    assert made.plan
+    (launch,) = made.plan.launches
+    arriving = [p.name for p in launch.params if p.kind == "tensor_map" and p.name.startswith("operand_")]
+    chunk_columns = int(tile["tile.n"]) // int(tile.get("split", 1)) if layout[-1] == "k" else 64
+    if chunk_columns % narrow == 0:
+        assert "operand_z_map" in arriving
+        assert len(arriving) == 3 or name != "three"
+    else:
+        assert not arriving
+
+
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:
     """The channels' operands of a tile this wide have no room beside the accumulators."""
     problem = make("fprop", 3, 24, 200, (9, 7), (3, 3), pad=1)

@@ -203,6 +203,23 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
                 choose(problem(op=Op.DGRAD), SM_90A, "tma_im2col", {})
 
 
+def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_tiles(path: Path):
+    """What was measured with the epilogue is not touched."""
+    bare = problem()
+    z = replace(bare.y, name="z", role="operand")
+    body = ep.Assignment("y", ep.Binary("+", ep.Acc(), ep.OperandRef("z")))
+    residual = replace(bare, epilogue=ep.Epilogue((z,), (body,)))
+    full = {"tile.m": 128, "tile.n": 96, "tile.k": 64, "consumers": 2, "stages": 7}
+    with Database(path) as db:
+        db.record(measured(bare, 5.0, "tma_im2col", options=full))
+        assert choose(bare, SM_90A, "auto", {}).options == full
+        choice = choose(residual, SM_90A, "auto", {})
+        assert choice.options == {name: value for name, value in full.items() if name != "stages"}
+        assert "without the epilogue" in choice.reason
+        db.record(measured(residual, 6.0, "tma_im2col", options=full))
+        assert "tuned" not in choose(residual, SM_90A, "auto", {}).reason
+
+
 # ---- broken and foreign files ------------------------------------------------------------------------
 
 

@@ -3,12 +3,13 @@
 wgmma leaves two neighbouring columns of the tile in a thread.  Where columns are output channels, the
 generated `epilogue` function takes such a pair; where they are pixels, one element at a time.  Operands
 that depend on the channel alone are loaded ahead, while the tensor cores work, and handed over by value;
-the others are loaded at the element's coordinates.
+so are values of operands that arrive as tiles (operand_tiles); the others are loaded at the element's
+coordinates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sympy import Integer
@@ -39,11 +40,12 @@ class ChannelOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Finished text of an `epilogue` function: the channels' values that it takes, the pointers (C type,
-    name) of what it loads itself, its statements, the formulas.  `value` is what a function of one
-    element returns."""
+    """Finished text of an `epilogue` function: the channels' values that it takes, the names of values of
+    operands that arrive as tiles, the pointers (C type, name) of what it loads itself, its statements, the
+    formulas.  `value` is what a function of one element returns."""
 
     channels: tuple[ChannelOperand, ...]
+    tiles: tuple[str, ...]
     pointers: tuple[tuple[str, str], ...]
     loads: tuple[str, ...]
     body: tuple[str, ...]
@@ -51,13 +53,14 @@ class Epilogue:
     formula: tuple[str, ...]
 
 
-def of_pairs(problem: ConvProblem) -> Epilogue | None:
-    """For two neighbouring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue."""
+def of_pairs(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
+    """For two neighbouring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue.  Operands
+    `arriving` as tiles are handed over by value."""
     if not has_epilogue(problem):
         return None
     maps = output_map(problem)
-    loads, values = [], {}
-    for t in _loaded_at_coordinates(problem):
+    loads, values = [], {name: f"value_{name}[i]" for name in arriving}
+    for t in _loaded_at_coordinates(problem, arriving):
         name, offset = f"value_{t.name}", _offset(maps, t.name)
         convert = CONVERSIONS[t.dtype].to_float
         if "k" not in t.dims:
@@ -74,32 +77,34 @@ def of_pairs(problem: ConvProblem) -> Epilogue | None:
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
         loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
-    return _epilogue(problem, "v[i]", values, loads, "[i]")
+    return _epilogue(problem, "v[i]", values, loads, "[i]", arriving)
 
 
-def of_elements(problem: ConvProblem) -> Epilogue | None:
+def of_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
     """For one element `v` at the output coordinates (n, p, q, k); None where there is no epilogue."""
     if not has_epilogue(problem):
         return None
     at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]
-    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}))
+    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}), arriving)
 
 
-def of_gemm_elements(problem: ConvProblem) -> Epilogue | None:
+def of_gemm_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
     """The same at pixel gemm_m and channel gemm_n."""
-    return _of_elements(problem, output_map(problem)) if has_epilogue(problem) else None
+    return _of_elements(problem, output_map(problem), arriving) if has_epilogue(problem) else None
 
 
-def _of_elements(problem: ConvProblem, maps: IndexMap) -> Epilogue:
-    loads, values = [], {}
-    for t in _loaded_at_coordinates(problem):
+def _of_elements(problem: ConvProblem, maps: IndexMap, arriving: Collection[str]) -> Epilogue:
+    loads, values = [], {name: f"value_{name}" for name in arriving}
+    for t in _loaded_at_coordinates(problem, arriving):
         element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
         loads.append(f"const float value_{t.name} = {element};")
         values[t.name] = f"value_{t.name}"
-    return _epilogue(problem, "v", values, loads, "")
+    return _epilogue(problem, "v", values, loads, "", arriving)
 
 
-def _epilogue(problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str) -> Epilogue:
+def _epilogue(
+    problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str, arriving: Collection[str]
+) -> Epilogue:
     channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if t.dims == ("k",))
     known = dict(values) | {c.name: c.value + index for c in channels}
     *locals_, last = used_body(problem)
@@ -107,9 +112,11 @@ def _epilogue(problem: ConvProblem, acc: str, values: Mapping[str, str], loads: 
     for a in locals_:
         body.append(f"const float local_{a.name} = {c_epilogue(a.value, acc, known)};")
         known[a.name] = f"local_{a.name}"
-    pointers = tuple((f"const {t.element.c_type}*", f"operand_{t.name}") for t in _loaded_at_coordinates(problem))
+    loaded = _loaded_at_coordinates(problem, arriving)
+    pointers = tuple((f"const {t.element.c_type}*", f"operand_{t.name}") for t in loaded)
     formula = tuple(str(a) for a in used_body(problem))
-    return Epilogue(channels, pointers, tuple(loads), tuple(body), c_epilogue(last.value, acc, known), formula)
+    value = c_epilogue(last.value, acc, known)
+    return Epilogue(channels, tuple(arriving), pointers, tuple(loads), tuple(body), value, formula)
 
 
 def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
@@ -128,8 +135,8 @@ def _loads_pairs(t: Tensor) -> bool:
     return t.dtype in PAIR_LOADS and t.extent("k") % 2 == 0
 
 
-def _loaded_at_coordinates(problem: ConvProblem) -> tuple[Tensor, ...]:
-    return tuple(t for t in used_operands(problem) if t.dims != ("k",))
+def _loaded_at_coordinates(problem: ConvProblem, arriving: Collection[str]) -> tuple[Tensor, ...]:
+    return tuple(t for t in used_operands(problem) if t.dims != ("k",) and t.name not in arriving)
 
 
 def last_pair(problem: ConvProblem) -> int:

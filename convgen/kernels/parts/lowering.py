@@ -14,6 +14,7 @@ from sympy import Expr, Integer, Symbol
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
+from convgen.ir.dtypes import DTYPES
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
 from convgen.ir.index_map import Access, decompose, derive
 from convgen.ir.integer import symbol
@@ -72,6 +73,14 @@ def store(dtype: str, value: str, accumulate: str) -> str:
     """C text of a value of the accumulator's type as a stored element."""
     row = CONVERSIONS[dtype]
     return (row.from_int if accumulate == "s32" else row.from_float).format(value)
+
+
+def decode(dtype: str, word: str, accumulate: str) -> str:
+    """C text of an element, the low bits of a word, as the accumulator's type."""
+    row = DTYPES[dtype]
+    if row.bytes < 4:
+        return load(dtype, f"{row.c_type}({word})", accumulate)
+    return f"__uint_as_float({word})" if row.is_float else f"{ACCUMULATORS[accumulate].c_type}(int({word}))"
 
 
 def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:

@@ -329,7 +329,7 @@ def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int
     for i in range(run):
         word, bits = words[i * size // WORD], 8 * (i * size % WORD)
         shifted = f"{word} >> {bits}" if bits else word
-        values.append(_decode(dtype, shifted, accumulator))
+        values.append(lowering.decode(dtype, shifted, accumulator))
     return _broken(f"const {lowering.ACCUMULATORS[accumulator].c_type} {name}[{run}] = {{", values, ", ", "};")
 
 
@@ -339,13 +339,3 @@ def _parts(name: str, width: int) -> Sequence[str]:
         8: [f"u32({name})", f"u32({name} >> 32)"],
         16: [f"{name}.{p}" for p in "xyzw"],
     }[width]
-
-
-def _decode(dtype: str, word: str, accumulator: str) -> str:
-    """A value of the accumulator's type from the low bits of a word."""
-    row = DTYPES[dtype]
-    if row.bytes == WORD:
-        return (
-            f"__uint_as_float({word})" if row.is_float else f"{lowering.ACCUMULATORS[accumulator].c_type}(int({word}))"
-        )
-    return lowering.load(dtype, f"{row.c_type}({word})", accumulator)

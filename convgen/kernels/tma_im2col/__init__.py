@@ -11,14 +11,14 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Plan, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle, Options
-from convgen.kernels.parts import prepare
-from convgen.kernels.parts.hopper import block_threads, wgmma_obstacles
+from convgen.kernels.parts import operand_tiles, prepare
+from convgen.kernels.parts.hopper import wgmma_obstacles
 from convgen.kernels.tma_im2col import source
 from convgen.kernels.tma_im2col.choice import choose, estimate, ranking
 from convgen.kernels.tma_im2col.config import OPTIONS
 from convgen.kernels.tma_im2col.legality import illegal, map_obstacles
 from convgen.kernels.tma_im2col.maps import w_map, x_map, y_map
-from convgen.kernels.tma_im2col.tiles import as_read, footprint, k_stages, stores_by_tma, tile_count
+from convgen.kernels.tma_im2col.tiles import as_read, footprint, k_stages, plane, stores_by_tma, threads, tile_count
 from convgen.targets import Target
 
 LARGEST_TILE = 256  # pixels
@@ -63,7 +63,7 @@ class TmaIm2col:
             params.append(Param("y_map", "tensor_map", "y", y_map(problem, size)))
         else:
             params.append(Param("y", "pointer", "y"))
-        params += [Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands]
+        params += operand_tiles.params(problem, size.arriving, plane(problem))
         blocks = tile_count(problem, config) * config.split
         workspaces = prepared.workspaces
         if config.stream:
@@ -74,7 +74,7 @@ class TmaIm2col:
         launch = Launch(
             entry=prefix,
             grid=(blocks, 1, 1),
-            block=block_threads(config.consumers, config.blocks),
+            block=threads(problem, config),
             params=prepared.params(params),
             shared_bytes=size.total,
             cluster=config.split * config.cluster,

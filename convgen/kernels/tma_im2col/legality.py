@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, block_threads, launch_registers
+from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, launch_registers
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_im2col.tiles import (
     accumulators_of,
@@ -17,6 +17,7 @@ from convgen.kernels.tma_im2col.tiles import (
     k_steps,
     plane,
     registers_of,
+    threads,
     tile_count,
     x_in_planes,
 )
@@ -90,9 +91,9 @@ def _consumers(problem: ConvProblem, target: Target, config: TmaIm2colConfig) ->
         no(f"tile {axis}={rows} does not split into 64 rows{each}", f"{axis}={share} or a multiple", f"tile.{axis}")
     if config.by_channels and plane(problem):
         no("rows channels is not served where channels lie outside of the pixels of y", "rows pixels", "rows")
-    accumulators, budget = accumulators_of(config), registers_of(config, target) - 40
+    accumulators, budget = accumulators_of(config), registers_of(problem, config, target) - 40
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = launch_registers(target, block_threads(config.consumers, config.blocks), config.blocks) - 28
+    at_launch = launch_registers(target, threads(problem, config), config.blocks) - 28
     if config.columns // 2 > at_launch:
         axis = config.columns_axis
         no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for "

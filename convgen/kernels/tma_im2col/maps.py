@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.ir.index_map import tma_axes
 from convgen.ir.plan import TensorMap
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts.hopper import SWIZZLE_FIELD
+from convgen.kernels.parts.operand_tiles import Chunk
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_im2col.tiles import Footprint, is_pointwise, plane, taps_outside, x_in_planes
 
@@ -55,14 +55,5 @@ def w_map(problem: ConvProblem, config: TmaIm2colConfig) -> TensorMap:
 
 def y_map(problem: ConvProblem, size: Footprint) -> TensorMap:
     """Boxes of one chunk: of the matrix [pixels, channels], or of planes [n, channels, pixels]."""
-    y, pixels = problem.y, plane(problem)
-    if pixels:
-        return TensorMap(
-            "y", "tiled", y.dtype, (pixels, problem.k, problem.n), (pixels * 2, problem.k * pixels * 2), (1, 1, 1),
-            box=(64, size.chunk_n, 1), swizzle=128,
-        )  # fmt: skip
-    span = size.chunk_n * 2
-    return TensorMap(
-        "y", "tiled", y.dtype, (problem.k, problem.output_pixels), (problem.k * 2,), (1, 1),
-        box=(size.chunk_n, size.chunk_m), swizzle=span if span in SWIZZLE_FIELD else 0,
-    )  # fmt: skip
+    shape = (size.chunk_n, size.chunk_m) if plane(problem) else (size.chunk_m, size.chunk_n)
+    return Chunk(problem.y, *shape).map(problem, plane(problem))

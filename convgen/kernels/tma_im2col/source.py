@@ -9,7 +9,7 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, tma_axes, variable
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, lowering, prepare
+from convgen.kernels.parts import fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_im2col.tiles import (
@@ -53,6 +53,7 @@ def source(plan: Plan) -> str:
     finds_pixels = is_pointwise(problem) or any(m0.name in text for _, text in first)
     axes = () if is_pointwise(problem) else tma_axes(problem)
     vector, store = store_vector(problem), fragments.store(problem)
+    epilogue_of = fragments.of_gemm_elements if config.by_channels else fragments.of_pairs
     taps = [
         {
             "dim": f,
@@ -104,7 +105,8 @@ def source(plan: Plan) -> str:
         store_vector=vector,
         store_pairs=stores_pairs(problem, config),
         y=problem.y,
-        epilogue=fragments.of_gemm_elements(problem) if config.by_channels else fragments.of_pairs(problem),
+        epilogue=epilogue_of(problem, [c.name for c in size.arriving]),
+        arriving=operand_tiles.text(size.arriving, config.by_channels, plane(problem) > 0),
         load_early=_loads_early(problem, config, plan.target),
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),
@@ -166,7 +168,7 @@ def _loads_early(problem: ConvProblem, config: TmaIm2colConfig, target: Target) 
     operands = sum(t.dims == ("k",) for t in problem.operands)
     sums = accumulators_of(config) // config.split if config.split > 1 else 0
     values = config.own_rows // 32 if config.by_channels else config.n // config.split // 4
-    return accumulators_of(config) + sums + operands * values + 48 <= registers_of(config, target)
+    return accumulators_of(config) + sums + operands * values + 48 <= registers_of(problem, config, target)
 
 
 def _affine(base: int, step: int, name: str) -> str:

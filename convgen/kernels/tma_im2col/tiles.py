@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.hopper import (
     ROW_ALIGNMENT,
     block_threads,
@@ -15,6 +15,7 @@ from convgen.kernels.parts.hopper import (
     products,
     register_split,
 )
+from convgen.kernels.parts.operand_tiles import Chunk
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.targets import Target
 
@@ -128,6 +129,9 @@ class Footprint:
     chunk_m: int
     chunk_n: int
     chunk: int
+    arriving: tuple[Chunk, ...]  # operands, in chunks like those of y
+    slots: int  # of each consumer, for a chunk of each of them
+    slot: int
     aligned: bool  # the chunks start at the next 1024 bytes
     partials: int
     total: int
@@ -148,25 +152,47 @@ def chunk_columns(problem: ConvProblem, columns: int) -> int:
     return max([spans[0], *(c for c in range(8, WIDEST_CHUNK + 1, 16) if columns % c == 0)])
 
 
+def chunk_shape(problem: ConvProblem, config: TmaIm2colConfig) -> tuple[int, int]:
+    """Pixels and channels of a chunk that y leaves in, two a consumer: 64 pixels by so many channels, or up to 64
+    pixels by 64 channels."""
+    columns = config.columns // config.split
+    if config.by_channels:
+        return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
+    return 64, chunk_columns(problem, columns)
+
+
+def arriving(problem: ConvProblem, config: TmaIm2colConfig) -> tuple[Chunk, ...]:
+    """The operands that arrive as tiles, in chunks like those of y."""
+    if problem.epilogue is None or config.stream or not stores_by_tma(problem):
+        return ()
+    m, n = chunk_shape(problem, config)
+    pixels = plane(problem)
+    return operand_tiles.arriving(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
+
+
+def threads(problem: ConvProblem, config: TmaIm2colConfig) -> int:
+    """Threads of a block.  Operands that arrive as tiles have a producer, and so a warp, for each consumer."""
+    warps = 5 * config.consumers + 1 if arriving(problem, config) else 0
+    return max(block_threads(config.consumers, config.blocks), 32 * warps)
+
+
 def footprint(problem: ConvProblem, config: TmaIm2colConfig) -> Footprint:
-    """Shared memory: stages of x and w, chunks of y on its way out, a split's partial sums, barriers."""
+    """Shared memory: stages of x and w, chunks of y on its way out and of operands on their way in, a split's partial
+    sums, barriers."""
     span = config.k * problem.x.element.bytes
     x_box, w_box = config.m * span, config.n * span
     stage = config.merge * (x_box + w_box)
-    # the output leaves in chunks, two a consumer: 64 pixels by so many channels, or up to 64 pixels by 64 channels
-    columns = config.columns // config.split
-    if config.by_channels:
-        chunk_m, chunk_n = max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
-    else:
-        chunk_m, chunk_n = 64, chunk_columns(problem, columns)
+    chunk_m, chunk_n = chunk_shape(problem, config)
     chunk = chunk_m * chunk_n * 2 if store_vector(problem) else 0
+    operands = arriving(problem, config)
+    slots, slot = operand_tiles.slots(operands, config.consumers * config.blocks), sum(c.bytes for c in operands)
     stages = config.stages * stage
-    aligned = plane(problem) > 0 or (chunk > 0 and config.by_channels and stages % 1024 > 0)
+    aligned = plane(problem) > 0 or (chunk > 0 and (config.by_channels or slots > 0) and stages % 1024 > 0)
     partials = config.m * config.n * 4 // config.split * (config.split - 1)
-    barriers = 16 * config.stages + 16 + 8 * config.consumers
+    barriers = 16 * config.stages + 16 + 8 * config.consumers + 16 * config.consumers * slots
     # 1024 to align the base
-    total = 1024 + stages + 1024 * aligned + 2 * config.consumers * chunk + partials + barriers
-    return Footprint(x_box, w_box, stage, chunk_m, chunk_n, chunk, aligned, partials, total)
+    total = 1024 + stages + 1024 * aligned + config.consumers * (2 * chunk + slots * slot) + partials + barriers
+    return Footprint(x_box, w_box, stage, chunk_m, chunk_n, chunk, operands, slots, slot, aligned, partials, total)
 
 
 def accumulators_of(config: TmaIm2colConfig) -> int:
@@ -174,8 +200,7 @@ def accumulators_of(config: TmaIm2colConfig) -> int:
     return config.own_rows // 64 * config.columns // 2
 
 
-def registers_of(config: TmaIm2colConfig, target: Target) -> int:
+def registers_of(problem: ConvProblem, config: TmaIm2colConfig, target: Target) -> int:
     """Registers that a consumer's thread may use."""
     split = register_split(config.consumers, config.blocks)
-    threads = block_threads(config.consumers, config.blocks)
-    return split.consumer if split else launch_registers(target, threads, config.blocks)
+    return split.consumer if split else launch_registers(target, threads(problem, config), config.blocks)

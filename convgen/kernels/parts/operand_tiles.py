@@ -1,0 +1,185 @@
+"""Operands shaped like the result (residuals, masks, gates), which arrive as tiles.
+
+TMA brings them to shared memory in the chunks that y leaves in, while the tensor cores work.  A thread reads
+there what goes with its accumulators: elements of 2 bytes by ldmatrix, from the places that stmatrix writes
+of y's chunk; others one by one, or by the pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgen.ir.plan import Param, TensorMap
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
+from convgen.kernels.parts.lowering import ACCESS, decode, used_operands
+
+#: Bytes of a multiprocessor's operands in flight: memory answers after a microsecond, and these arrive in one.
+IN_FLIGHT = 32 << 10
+MOST_SLOTS = 8
+#: Swizzle spans (PTX ISA, "Swizzling modes"), and what moves a row's 16-byte columns.
+SWIZZLES = {128: " ^ ({row} & 7)", 64: " ^ ({row} >> 1 & 3)", 32: " ^ ({row} >> 2 & 1)", 0: ""}
+#: Functions that load a pair of such elements from shared memory.
+PAIR_LOADS = {1: "ld_shared_u16", 4: "ld_shared_u64"}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of y, or of an operand that lies as y does, in shared memory: `rows` of `columns` neighbours each.
+
+    TMA moves boxes no wider than a swizzle's span; they lie one after the other.  `start`: byte of a slot, which has
+    a chunk of each operand."""
+
+    tensor: Tensor
+    rows: int
+    columns: int
+    start: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return self.tensor.element.bytes
+
+    @property
+    def span(self) -> int:
+        """Bytes of a box's row."""
+        row = self.columns * self.size
+        return min(row, 128) if self.columns in (16, 32, 64) else row
+
+    @property
+    def swizzle(self) -> int:
+        return self.span if self.columns in (16, 32, 64) and self.span in SWIZZLES else 0
+
+    @property
+    def box_columns(self) -> int:
+        return self.span // self.size
+
+    @property
+    def boxes(self) -> tuple[tuple[int, int], ...]:
+        """The first column of each box, and its byte of the slot."""
+        count = self.columns // self.box_columns
+        return tuple((i * self.box_columns, self.start + i * self.rows * self.span) for i in range(count))
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.columns * self.size
+
+    @property
+    def place(self) -> str:
+        """C text: the byte of the chunk at which element (row, column) is."""
+        vector = 16 // self.size
+        box = f"column / {self.box_columns} * {self.rows * self.span} + " if self.box_columns < self.columns else ""
+        column = f"column % {self.box_columns}" if box else "column"
+        swizzle = SWIZZLES[self.swizzle].format(row="row")
+        unit = f"({column} / {vector}{swizzle}) * 16 + column % {vector}" if swizzle else column
+        return f"{box}row * {self.span} + {unit}" + (f" * {self.size}" if self.size > 1 else "")
+
+    def map(self, problem: ConvProblem, plane: int) -> TensorMap:
+        """Boxes of the matrix [pixels, channels] or, where channels lie in planes of so many pixels, of [n, channels,
+        plane]."""
+        t, size, k = self.tensor, self.size, problem.k
+        buffer = t.name if t.role == "operand" else t.role
+        if plane:
+            return TensorMap(
+                buffer, "tiled", t.dtype, (plane, k, problem.n), (plane * size, k * plane * size), (1, 1, 1),
+                box=(self.box_columns, self.rows, 1), swizzle=self.swizzle,
+            )  # fmt: skip
+        return TensorMap(
+            buffer, "tiled", t.dtype, (k, problem.output_pixels), (k * size,), (1, 1),
+            box=(self.box_columns, self.rows), swizzle=self.swizzle,
+        )  # fmt: skip
+
+
+def arriving(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[Chunk, ...]:
+    """The operands that arrive in chunks of y, `pitch` elements being a row of it in memory.
+
+    They lie as y does, and rows are aligned as TMA asks."""
+    found: list[Chunk] = []
+    start = 0
+    for t in used_operands(problem):
+        aligned = (pitch * t.element.bytes) % ROW_ALIGNMENT == (columns * t.element.bytes) % ROW_ALIGNMENT == 0
+        if aligned and t.size == problem.y.size and lies_as(t, problem.y.dims):
+            found.append(Chunk(t, rows, columns, start))
+            start += found[-1].bytes
+    return tuple(found)
+
+
+def slots(chunks: Sequence[Chunk], consumers: int) -> int:
+    """Slots of each of a multiprocessor's consumers: two, or more where chunks are small."""
+    one = consumers * sum(c.bytes for c in chunks)
+    return max(2, min(IN_FLIGHT // one, MOST_SLOTS)) if chunks else 0
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Finished text of an operand that arrives in chunks: its boxes (first column, byte of the slot); the byte of its
+    chunk at which element (row, column) is, unless ldmatrix reads where stmatrix writes; lines that define the
+    epilogue's `value_<name>`."""
+
+    name: str
+    start: int
+    boxes: tuple[tuple[int, int], ...]
+    place: str
+    values: tuple[str, ...]
+
+
+def text(chunks: Sequence[Chunk], single: bool, planes: bool) -> list[Arriving]:
+    """For accumulators one by one (`single`), or by the pair.  Fragments lie across a chunk's rows where a pair's are
+    pixels, and in planes."""
+    return [
+        Arriving(c.name, c.start, c.boxes, "" if c.size == 2 else c.place, _single(c) if single else _pair(c, planes))
+        for c in chunks
+    ]
+
+
+def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
+    """Lines that define `value_<name>[2]`, for pair `e` of accumulators: row `fragment_row` and column
+    `fragment_column` of a fragment, and the next column."""
+    name, bits, lines = chunk.name, f"bits_{chunk.name}", []
+    if chunk.size == 2:
+        halves = [f"{bits}[e]", f"{bits}[e] >> 16"]
+    elif transposed:
+        halves = [_element(chunk, "fragment_column"), _element(chunk, "fragment_column + 1")]
+    else:
+        load = f"{PAIR_LOADS[chunk.size]}(tile_{name} + place_{name}(fragment_row, fragment_column))"
+        lines.append(f"const {ACCESS[2 * chunk.size]} {bits} = {load};")
+        halves = [f"u32({bits})", f"u32({bits} >> {8 * chunk.size})"]
+    first, second = (_value(chunk, half) for half in halves)
+    start = f"const float value_{name}[2] = {{"
+    return (*lines, f"{start}{first},", f"{' ' * len(start)}{second}}};")
+
+
+def _single(chunk: Chunk) -> tuple[str, ...]:
+    """Lines that define `value_<name>`, for accumulator `e`."""
+    bits = f"bits_{chunk.name}[e / 2] >> e % 2 * 16" if chunk.size == 2 else _element(chunk, "fragment_column")
+    return (f"const float value_{chunk.name} = {_value(chunk, bits)};",)
+
+
+def _value(chunk: Chunk, bits: str) -> str:
+    return decode(chunk.tensor.dtype, bits, "f32")
+
+
+def _element(chunk: Chunk, row: str) -> str:
+    """C text: the bits of an element, across the chunk's rows."""
+    if chunk.size == 4:
+        return f"ld_shared_u32(tile_{chunk.name} + place_{chunk.name}({row}, fragment_row))"
+    # two neighbours at once, one of which is meant
+    pair = f"ld_shared_u16(tile_{chunk.name} + place_{chunk.name}({row}, fragment_row & ~1))"
+    return f"{pair} >> fragment_row % 2 * 8"
+
+
+def params(problem: ConvProblem, chunks: Sequence[Chunk], plane: int) -> list[Param]:
+    """Kernel parameters of all operands: a tensor map of those that arrive in chunks, pointers of the others."""
+    maps = {c.name: c.map(problem, plane) for c in chunks}
+    return [
+        Param(f"operand_{t.name}_map", "tensor_map", t.name, maps[t.name])
+        if t.name in maps
+        else Param(f"operand_{t.name}", "pointer", t.name)
+        for t in problem.operands
+    ]
