@@ -204,8 +204,13 @@ def on_stream(device: int, stream: int) -> ExitStack:
     cupy = _cupy()
     stack = ExitStack()
     stack.enter_context(cupy.cuda.Device(device))
-    stack.enter_context(cupy.cuda.Stream.from_external(_Stream(stream)))
+    stack.enter_context(external_stream(stream))
     return stack
+
+
+def external_stream(stream: int) -> Any:
+    """CuPy's object for a stream's handle."""
+    return _cupy().cuda.Stream.from_external(_Stream(stream))
 
 
 @dataclass(frozen=True)

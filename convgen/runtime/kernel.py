@@ -20,6 +20,7 @@ from convgen.runtime import cuda, describe, scratch, warm
 from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
 from convgen.runtime.launch import Enqueue, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
+from convgen.targets import TARGETS
 
 if TYPE_CHECKING:
     from convgen.runtime.arguments import Slot
@@ -79,7 +80,7 @@ class Kernel:
         self._readers: dict[tuple[type, ...], Readers] = {}
         #: by library, GPU and types: a call, and what it launches by stream and addresses
         self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[int, ...], Any]]] = {}
-        self._programs: dict[int, Program] = {}
+        self._programs = _OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
         self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
         self._lock = threading.Lock()
@@ -141,10 +142,29 @@ class Kernel:
         """
         return self._call(arrays, named, out, stream, workspace)
 
-    def _call(
-        self, arrays: tuple[Array, ...], named: Mapping[str, Array], out: Array, stream: object, workspace: Array
+    def raw_module(self) -> Any:
+        """The kernel as a `cupy.RawModule`, its source compiled by CuPy's NVRTC.  Needs no GPU.  Raises CompileError.
+
+        `manifest.steps` says what to launch with which arguments; `launch_raw` does it.
+        """
+        return self._raw_module
+
+    def launch_raw(
+        self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
     ) -> Array:
-        given = self._bind(arrays, named)
+        """Does what a call does by launching `raw_module` with CuPy: the same result bit by bit, in more time."""
+        return self._call(arrays, named, out, stream, workspace, raw=True)
+
+    def _call(
+        self,
+        arrays: tuple[Array, ...],
+        named: Mapping[str, Array],
+        out: Array,
+        stream: object,
+        workspace: Array,
+        raw: bool = False,
+    ) -> Array:
+        given = self._bind(arrays, named, ".launch_raw" if raw else "")
         if out is not None:
             given = (*given, out)
         types = tuple(map(type, given))
@@ -160,14 +180,14 @@ class Kernel:
         if self._scratch_bytes:
             memory, lasts = self._scratch(workspace, device, handle)
             addresses.append(memory.ptr)  # `memory` lives until the launch is enqueued
-        program = self._programs.get(device) or self._load(device)
+        program = (self._raw_programs if raw else self._programs)[device]
         key = (handle, *addresses)
         enqueue = program.prepared.get(key)
         if enqueue is None:
             self._check_addresses(addresses)
             enqueue = program.prepare(key)
         enqueue()
-        if out is not None and lasts and own is not None:
+        if out is not None and lasts and own is not None and not raw:
             self._warm_up(own, given, device, (handle, *addresses[: len(given)]), enqueue)
         return result
 
@@ -203,6 +223,18 @@ class Kernel:
         m = self.manifest
         emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
         return out
+
+    @cached_property
+    def _raw_module(self) -> Any:
+        from convgen.runtime import raw
+
+        return raw.module(self.source, TARGETS[self.manifest.target])
+
+    @cached_property
+    def _raw_programs(self) -> _OnEachGpu:
+        from convgen.runtime.raw import RawProgram
+
+        return _OnEachGpu(lambda device: RawProgram(self.manifest, self._raw_module, device))
 
     @cached_property
     def _libraries(self) -> Any:
@@ -247,7 +279,7 @@ class Kernel:
             problems.append(f"{len(arrays)} tensors are given, it takes {len(names)}")
         reads = [t.name for t in self.manifest.reads]
         operands = [f"{t.name}=..." for t in self.manifest.operands]
-        call = ", ".join([*reads, *operands, "out=None", "seed=0" if method else "stream=None"])
+        call = ", ".join([*reads, *operands, "out=None", "seed=0" if method == ".emulate" else "stream=None"])
         raise WrongArguments(f"{self.name}: {'; '.join(problems)}\nhint: call it as {self.name}{method}({call})")
 
     def _find_readers(self, types: tuple[type, ...], given: tuple[Array, ...]) -> Readers:
@@ -285,12 +317,6 @@ class Kernel:
             if call and type(self).__call__ is not call:
                 type(self).__call__ = call  # type: ignore[method-assign]
 
-    def _load(self, device: int) -> Program:
-        with self._lock:
-            if device not in self._programs:
-                self._programs[device] = Program(self.manifest, self.cubin, device)
-            return self._programs[device]
-
     def _scratch(self, given: Array, device: int, stream: int) -> tuple[Any, bool]:
         """Memory for the workspaces, with its address as `ptr`, and whether later calls on the stream use it again."""
         if given is not None:
@@ -318,6 +344,19 @@ class Kernel:
         for slot, address in inputs:
             if address < start + out.tensor.bytes and start < address + slot.tensor.bytes:
                 raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
+
+
+class _OnEachGpu(dict[int, Program]):
+    """A kernel's programs by GPU, each loaded when it is first asked for."""
+
+    def __init__(self, load: Callable[[int], Program]) -> None:
+        self._load, self._lock = load, threading.Lock()
+
+    def __missing__(self, device: int) -> Program:
+        with self._lock:
+            if device not in self:
+                self[device] = self._load(device)
+            return self[device]
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

@@ -35,12 +35,12 @@ WORKSPACE_ALIGNMENT = 256
 
 
 class Program:
-    """A compiled kernel loaded on one GPU.  Raises NoGpu, WrongGpu, DriverError.
+    """A compiled kernel, given as a cubin, on one GPU.  Raises NoGpu, WrongGpu, DriverError.
 
     A call's key is (stream, *addresses of reads, operands and result[, address of the workspaces]).
     """
 
-    def __init__(self, manifest: Manifest, cubin: bytes, device: int) -> None:
+    def __init__(self, manifest: Manifest, code: Any, device: int) -> None:
         self.device = device
         self.prepared: dict[tuple[int, ...], Enqueue] = {}
         self._manifest = manifest
@@ -51,7 +51,7 @@ class Program:
         _check_capability(manifest, driver.capability(device), device)
         launches = [step for step in manifest.steps if isinstance(step, Launch)]
         with driver.relaxed_capture(), driver.context(device):
-            self._functions = self._load(cubin, launches)
+            self._functions = self._load(code, launches)
             self._grids = {s: self._grid(s) for s in launches}
             if _calls_cublas(manifest):
                 cublas.load(device)
@@ -72,9 +72,9 @@ class Program:
         return enqueue
 
     def _enqueue(self, calls: Sequence[Call], stream: int) -> Enqueue:
-        if len(calls) > 1 or self._driver.device_count > 1:
+        (function, arguments), *others = calls
+        if others or function is not self._driver.launch or self._driver.device_count > 1:
             return partial(self._in_turn, calls, scratch.turn(self.device, stream))
-        ((function, arguments),) = calls
 
         def enqueue() -> None:
             if status := function(*arguments):
@@ -110,9 +110,9 @@ class Program:
         if device not in (None, self.device):
             raise WrongDevice(f"the stream is one of cuda:{device}, the arguments are on cuda:{self.device}")
 
-    def _load(self, cubin: bytes, launches: Sequence[Launch]) -> dict[str, Any]:
-        """The entry points by name."""
-        module = self._driver.load(cubin)
+    def _load(self, code: Any, launches: Sequence[Launch]) -> dict[str, Any]:
+        """The entry points by name, as the driver knows them."""
+        module = self._driver.load(code)
         return {s.entry: self._driver.function(module, s.entry, s.shared_bytes) for s in launches}
 
     def _call(self, step: Step, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
