@@ -106,7 +106,7 @@ def known_strategy(name: str) -> str:
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """What is said of a name that is none of the known ones."""
     known = list(known)
-    hint = did_you_mean(str(name), known) or f"known are {', '.join(known)}"
+    hint = did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
     return f"unknown {kind} {name!r}\nhint: {hint}"
 
 

@@ -26,12 +26,12 @@ from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
 #: Name -> what it does.  The module has the same name.
 COMMANDS: dict[str, str] = {
     "compile": "write a spec's kernels: source, cubin and manifest (needs no GPU)",
-    "check": "say what is wrong with specs, and nothing else",
-    "explain": "show index formulas, the plan, and why each strategy serves or not",
+    "check": "report what is wrong with specs, and do nothing else",
+    "explain": "show index formulas, the plan, and which strategies can serve, or why not",
     "run": "run kernels on random data and verify them against a float64 reference",
-    "tune": "find the fastest configurations on this GPU, for `auto` to take",
+    "tune": "find the fastest configurations on this GPU, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",
-    "cache": "show where compiled kernels are kept and how much there is, or clear it",
+    "cache": "show where compiled kernels are kept and how much space they take, or clear them",
 }
 OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
 
@@ -42,7 +42,7 @@ examples:
   convgen explain specs/resnet50.conv --only res4_3x3
   convgen run specs/resnet50.conv --device emulate --only res5_3x3
 
-`convgen COMMAND --help` says more of each."""
+`convgen COMMAND --help` explains a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

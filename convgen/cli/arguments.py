@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        hint = f"`{self.prog} --help` shows what there is"
+        hint = f"`{self.prog} --help` lists the options"
         if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
             hint = did_you_mean(unknown[1], self._option_string_actions) or hint
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
@@ -51,7 +51,7 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
         names = tuple(name.strip() for name in text.split(","))
         for name in names:
             if name not in known:
-                hint = did_you_mean(name, known) or f"known are {', '.join(known)}"
+                hint = did_you_mean(name, known) or f"choose from {', '.join(known)}"
                 raise argparse.ArgumentTypeError(f"unknown {short(name)}\nhint: {hint}")
         return tuple(dict.fromkeys(names))
 
@@ -67,15 +67,15 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )  # fmt: skip
     parser.add_argument(
         "--target", type=_usage(lambda name: known_target(name).name), metavar="ARCH",
-        help="GPU architecture, such as sm_90a (default: the spec's, else the GPU at hand, else sm_90a)",
+        help="GPU architecture, such as sm_90a (default: the spec's, else this machine's GPU, else sm_90a)",
     )  # fmt: skip
     parser.add_argument(
         "--strategy", type=_usage(known_strategy), metavar="NAME",
-        help="how to compute, such as tma_im2col; auto lets convgen choose (default: the spec's, else auto)",
+        help="how to compute, such as tma_im2col; with auto, convgen chooses (default: the spec's, else auto)",
     )  # fmt: skip
     parser.add_argument(
         "--only", action="append", default=[], metavar="CONV",
-        help="this convolution, or conv block, of the spec alone; may be repeated",
+        help="only this convolution, or conv block, of the spec; may be repeated",
     )  # fmt: skip
 
 

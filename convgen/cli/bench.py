@@ -1,15 +1,14 @@
-"""Measures kernels beside cuDNN and a cuBLAS GEMM of the same size (both through PyTorch, where it is installed):
-a table, a JSON file, a picture.  Needs a GPU.
+"""Measure kernels beside cuDNN and a cuBLAS GEMM of the same size, both through PyTorch if it is installed.
+Prints a table, and writes a JSON file and a plot if you ask for them.  Needs a GPU.
 
 Everything runs in one process, as CUDA graphs over inputs that rotate through more memory than the L2
-holds; what is compared on a convolution is timed in turn, so that the GPU's clocks favour none.  Every
-kernel's result is verified against a float64 reference.  The exit code is 1 where a kernel is missing or
-wrong.
+holds.  What is compared is timed in turn, so that the GPU's clocks favor none.  Every kernel's result is
+verified against a float64 reference.  The exit code is 1 if a kernel is missing or wrong.
 
 examples:
   convgen bench layer.conv
   convgen bench --suite resnet50,vgg16 -D n=64 --out r.json --plot r.png
-  convgen bench layer.conv --strategies im2col,direct   other strategies beside
+  convgen bench layer.conv --strategies im2col,direct   also measure other strategies
   convgen bench --suite resnet50 --chain --fused        also back to back, and as relu(conv + bias)
 """
 
@@ -37,23 +36,23 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write every figure as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a picture, .png or .svg (needs matplotlib)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
     parser.add_argument(
         "--strategies", type=one_of("auto", *strategies.MODULES), default=(), metavar="NAMES",
         help="also measure these strategies, separated by commas",
     )  # fmt: skip
     parser.add_argument(
         "--chain", action="store_true",
-        help="also launch the kernel so that each starts behind the one before it (dependent launch)",
+        help="also launch kernels back to back, each starting while the one before it ends (dependent launch)",
     )  # fmt: skip
     parser.add_argument(
         "--fused", action="store_true",
-        help="also give every fprop the epilogue relu(acc + bias), beside cuDNN's fused call",
+        help="also measure every fprop with the epilogue relu(acc + bias), beside cuDNN's fused call",
     )  # fmt: skip
     parser.add_argument("--no-baselines", action="store_true", help="leave out cuDNN and cuBLAS")
-    parser.add_argument("--no-verify", action="store_true", help="do not compare results with the reference")
-    parser.add_argument("--jobs", type=jobs, metavar="N", help="processes that compile (default: one a core, less two)")
+    parser.add_argument("--no-verify", action="store_true", help="do not verify results")
+    parser.add_argument("--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""Shows where compiled kernels are kept and how much there is, or removes all of it.  CONVGEN_CACHE_DIR names
-another folder, CONVGEN_CACHE=0 keeps nothing.
+"""Show where compiled kernels are kept and how much space they take, or remove all of them.
+CONVGEN_CACHE_DIR names another folder; CONVGEN_CACHE=0 turns the cache off.
 
 examples:
   convgen cache
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.write("the cache is off: CONVGEN_CACHE is 0")
         return 0
     if cache.root.exists() and not cache.root.is_dir():
-        raise ConvgenError(f"{cache.root}: is not a folder\nhint: CONVGEN_CACHE_DIR names the folder")
+        raise ConvgenError(f"{cache.root}: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder")
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"

@@ -1,6 +1,6 @@
-"""Says what is wrong with specs: everything at once, with place and remedy.  Compiles and writes nothing.
+"""Report what is wrong with specs: everything at once, with its place and a remedy.  Compiles and writes nothing.
 
-The exit code is 0 where nothing is wrong, 1 where a spec is, 2 where something cannot be read.
+The exit code is 0 if nothing is wrong, 1 if a spec is, and 2 if something cannot be read.
 
 examples:
   convgen check layer.conv

@@ -1,11 +1,11 @@
-"""Writes the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin, NAME.ptx and NAME.json
+"""Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin, NAME.ptx and NAME.json
 (the manifest: launch, shared memory, tensor maps, operands, registers, spills, digest).  Needs no GPU.
 
 examples:
   convgen compile layer.conv                            into this folder
   convgen compile layer.conv -o out -D n=64             another batch, into out/
-  convgen compile layer.conv --target sm_80 --emit cu   the source alone, for another GPU
-  convgen compile layer.conv --dump-after plan          what a pass made, instead of files
+  convgen compile layer.conv --target sm_80 --emit cu   only the source, for another GPU
+  convgen compile layer.conv --dump-after plan          print the result of a pass; write no files
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ FILES: dict[str, Callable[[Kernel], bytes]] = {
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     parser.add_argument(
-        "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR", help="where to (default: here)"
-    )
+        "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR",
+        help="folder to write to (default: this one)",
+    )  # fmt: skip
     parser.add_argument(
         "--emit", type=one_of(*FILES), default=("cu", "cubin", "json"), metavar="KINDS",
-        help=f"which files, of {','.join(FILES)} (default: cu,cubin,json)",
+        help=f"which files to write, of {','.join(FILES)} (default: cu,cubin,json)",
     )  # fmt: skip
     parser.add_argument(
         "--dump-after", choices=tuple(driver.PASSES), metavar="PASS",
-        help=f"print what a pass made, of {', '.join(driver.PASSES)}, and write nothing",
+        help=f"print the result of a pass ({', '.join(driver.PASSES)}), and write nothing",
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Shows what convgen knows of each convolution of a spec: the index formulas before and after
-simplification with their operation counts, the roofline, why each strategy serves it or not, the plan.
+"""Show what convgen knows about each convolution of a spec: the index formulas before and after simplification
+with their operation counts, the roofline, which strategies can serve it or why not, and the plan.
 
 examples:
   convgen explain layer.conv

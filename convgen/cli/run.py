@@ -1,16 +1,16 @@
-"""Runs each kernel of a spec on random data and compares every element of its result with a float64
-reference.  On the GPU where one is at hand that the kernel was compiled for; elsewhere the generated
-source runs in the emulator, which is slow.
+"""Run each kernel of a spec on random data, and compare every element of its result with a float64 reference.
+Runs on the GPU if there is one that the kernel was compiled for; otherwise the generated source runs in the
+emulator, which is slow.
 
-The configuration is the one that `convgen compile` takes with the same arguments.  The emulator runs it on as many
-images as it can do in about ten seconds; where these few cannot have that configuration, the command says so.
+The configuration is the one that `convgen compile` takes with the same arguments.  The emulator runs as many
+images as it can in about ten seconds; if that configuration is not possible for so few, the command says so.
 
-The exit code is 0 where every result is right, 1 where one is wrong.
+The exit code is 0 if every result is right, and 1 if one is wrong.
 
 examples:
   convgen run layer.conv
   convgen run layer.conv --device emulate --batch 2   two of the images
-  convgen run layer.conv --seed 7   the same data again
+  convgen run layer.conv --seed 7                     the same data again
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--batch", type=_batch, metavar="N",
-        help="images to run, of the batch that is planned for (default: all on a GPU, a few in the emulator)",
+        help="how many images of the batch to run (default: all on a GPU, a few in the emulator)",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=_seed, help="of the data and the emulator's order of events (default: a fresh one)"
+        "--seed", type=_seed, help="seed of the data and of the emulator's order of events (default: random)"
     )
 
 
@@ -104,7 +104,7 @@ def _warn_of_defines(asked: driver.Compilation) -> None:
         with suppress(SpecError):
             for own in driver.load(replace(asked.spec, defines={})):
                 if own.name == asked.name and own.request.problem.n > asked.request.problem.n:
-                    _warn_if_other(asked, own, "leave -D out, and `convgen run` takes a few images of that one")
+                    _warn_if_other(asked, own, "without -D, `convgen run` runs a few images of that batch")
 
 
 def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: str) -> None:
@@ -114,8 +114,8 @@ def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: 
     )
     if mine != theirs:
         console.warn(
-            f"{run.name}: what runs is planned for n={images}: {mine}; "
-            f"`convgen compile` writes what is planned for n={all_}: {theirs}\nhint: {hint}"
+            f"{run.name}: this run's plan, for n={images}, is {mine}; "
+            f"`convgen compile` writes the plan for n={all_}: {theirs}\nhint: {hint}"
         )
 
 
@@ -135,7 +135,7 @@ def _device(text: str) -> str:
     if text in _DEVICES:
         return text
     meant = next((name for name, others in _DEVICES.items() if text.lower() in others), None)
-    hint = f"write `--device {meant}`" if meant else did_you_mean(text, _DEVICES) or "it is gpu or emulate"
+    hint = f"write `--device {meant}`" if meant else did_you_mean(text, _DEVICES) or "choose gpu or emulate"
     raise argparse.ArgumentTypeError(f"unknown device {short(text)}\nhint: {hint}")
 
 

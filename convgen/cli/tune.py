@@ -1,14 +1,14 @@
-"""Finds the fastest configuration of each convolution on this GPU, and keeps it where `auto` finds it.
+"""Find the fastest configuration of each convolution on this GPU, and store it for `auto` to use.
 
 Every candidate of every strategy is compiled and measured, and whatever beats the best so far is verified
-against a float64 reference.  Each measurement goes to the tuning database at once: after an interrupt, a
-spent budget or a crash, the same command goes on where it stopped.
+against a float64 reference.  Each measurement is stored in the tuning database at once: after an interrupt, a
+spent budget or a crash, the same command continues where it stopped.
 
 examples:
   convgen tune layer.conv
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_patch --again
-  convgen tune --export tuning.sqlite   what is known, as one small file
+  convgen tune --export tuning.sqlite   the best of each convolution, as one small file
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
-    parser.add_argument("--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after that time")
+    parser.add_argument(
+        "--budget", type=_seconds, default=math.inf, metavar="SECONDS", help="stop after so many seconds"
+    )
     parser.add_argument(
         "--strategies", type=one_of(*strategies.MODULES), metavar="NAMES",
-        help="try these alone, separated by commas (default: the spec's, or all where it says auto)",
+        help="try only these, separated by commas (default: the spec's, or all if it says auto)",
     )  # fmt: skip
-    parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
-    parser.add_argument("--retry", action="store_true", help="try again what failed or was wrong before")
+    parser.add_argument("--again", action="store_true", help="also measure again what was measured before")
+    parser.add_argument("--retry", action="store_true", help="also try again what failed or was wrong before")
     parser.add_argument(
         "--db", type=Path, metavar="FILE",
         help="the database (default: CONVGEN_TUNING_DB, else one in the user's data folder)",
@@ -54,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
     )
-    parser.add_argument("--jobs", type=jobs, metavar="N", help="processes that compile (default: one a core, less two)")
+    parser.add_argument("--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,8 +97,8 @@ def _tune(
             code = 130
     _show(tasks)
     if left := sum(len(task.untried) for task in tasks.values()):
-        why = "interrupted" if code == 130 else "the budget is spent"
-        console.warn(f"{why} with {console.count(left, 'candidate')} left: the same command goes on from here")
+        why = "interrupted" if code == 130 else "the budget is used up"
+        console.warn(f"{why} with {console.count(left, 'candidate')} left: run the same command again to continue")
     return code
 
 
@@ -214,7 +216,7 @@ class _Observer:
         if console.is_terminal(sys.stderr):
             return
         best = task.best
-        found = f"{best.us:.2f} us by {best.strategy} ({best.detail})" if best else "nothing that is right"
+        found = f"{best.us:.2f} us by {best.strategy} ({best.detail})" if best else "no correct result"
         left = f"about {self._seconds_left / 60:.1f} min left"
         print(f"{self._names[id(task)]}: {found}; {task.tried} tried, {left}", file=sys.stderr, flush=True)
 

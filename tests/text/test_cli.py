@@ -93,7 +93,7 @@ def test_a_cache_that_is_no_folder_is_said(monkeypatch, capsys):
     for command in (["cache"], ["cache", "clear"]):
         assert main(command) == 1
         assert capsys.readouterr().err == (
-            "convgen: error: layer.conv: is not a folder\nhint: CONVGEN_CACHE_DIR names the folder\n"
+            "convgen: error: layer.conv: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder\n"
         )
 
 

@@ -538,7 +538,7 @@ def test_tune_measures_the_choice_in_use_before_all(spec: Path, db: Database, ti
 
 def test_tune_goes_on_where_a_budget_ended(spec: Path, db: Database, capsys):
     assert cli.main(["tune", str(spec), "--budget", "1e-9"]) == 0
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "run the same command again to continue" in capsys.readouterr().err
     assert cli.main(["tune", str(spec)]) == 0
     assert "budget" not in capsys.readouterr().err
 
