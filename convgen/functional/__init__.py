@@ -219,7 +219,7 @@ def kernel(function: Callable[..., Array], *args: Any, **kwargs: Any) -> Kernel:
     Needs no GPU: arrays of NumPy give the kernel for the same shapes, layouts and types.
     """
     if function not in _CALLS:
-        raise WrongArguments(f"{function!r} is no function of convgen.functional")
+        raise WrongArguments(f"{function!r} is not a function of convgen.functional")
     return _CALLS[function](*args, **kwargs).kernel()
 
 
@@ -236,7 +236,7 @@ def _arguments(
     operands, steps = {}, list[Step]()
     if bias is not None:
         if getattr(bias, "ndim", 1) != 1:
-            raise WrongArguments(f"bias has shape {tuple(bias.shape)}: one value a channel is wanted")
+            raise WrongArguments(f"bias has shape {tuple(bias.shape)}: expected one value per channel")
         operands["bias"] = bias[(slice(None), *(None,) * rank)]
         steps.append(Step("add"))
     if residual is not None:
@@ -252,7 +252,7 @@ def _check_rank(rank: int, **arrays: Array) -> None:
     for name, array in arrays.items():
         if len(array.shape) != rank + 2:
             raise WrongArguments(
-                f"{name} has shape {tuple(array.shape)}: two axes and {rank} spatial one{'s' * (rank > 1)} are wanted"
+                f"{name} has shape {tuple(array.shape)}: expected two axes and {rank} spatial one{'s' * (rank > 1)}"
             )
 
 

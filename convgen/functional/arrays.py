@@ -129,7 +129,7 @@ def _library(name: str, array: Array) -> NumpyLibrary:
     kind: Any = type(array)
     library = _library_of_type(kind)
     if library is None:
-        raise WrongType(f"{name} is {_kind(array)}: an array of NumPy, CuPy or torch is wanted")
+        raise WrongType(f"{name} is {_kind(array)}: expected a NumPy, CuPy or torch array")
     if library is TORCH:
         if array.requires_grad and _gradients():
             raise WrongType(

@@ -22,11 +22,11 @@ def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]
             values = tuple(map(operator.index, given))
             values = values * rank if len(values) == 1 else values
     except TypeError:
-        raise WrongArguments(f"{name} is {given!r}: a whole number is wanted, or one for each axis") from None
+        raise WrongArguments(f"{name} is {given!r}: expected a whole number, or one per axis") from None
     if len(values) != rank:
-        raise WrongArguments(f"{name} is {given!r}: one number is wanted, or {rank}")
+        raise WrongArguments(f"{name} is {given!r}: expected one number, or {rank}")
     if min(values) < least:
-        raise WrongArguments(f"{name} is {given!r}: at least {least} is wanted")
+        raise WrongArguments(f"{name} is {given!r}: expected at least {least}")
     return values
 
 
@@ -37,9 +37,9 @@ def paddings(given: Numbers | str, filter: Sequence[int], stride: Sequence[int],
     if given == "valid":
         return ((0, 0),) * len(filter)
     if given != "same":
-        raise WrongArguments(f'padding is {given!r}: numbers, "same" or "valid" are wanted')
+        raise WrongArguments(f'padding is {given!r}: expected numbers, "same" or "valid"')
     if any(s != 1 for s in stride):
-        raise WrongArguments(f'padding "same" wants a stride of 1, and stride is {tuple(stride)}')
+        raise WrongArguments(f'padding "same" needs a stride of 1, but stride is {tuple(stride)}')
     totals = [d * (r - 1) for r, d in zip(filter, dilation, strict=True)]
     return tuple((t // 2, t - t // 2) for t in totals)
 
@@ -79,7 +79,7 @@ def transposed(
     ):
         if extra >= max(s, d):
             raise WrongArguments(
-                f"output_padding is {extra} on axis {i}: less than stride {s} or dilation {d} is wanted"
+                f"output_padding is {extra} on axis {i}: expected less than stride {s} or dilation {d}"
             )
         high = pad if extra < s else max(pad - extra, 0)
         extent = (p - 1) * s - 2 * pad + d * (r - 1) + extra + 1

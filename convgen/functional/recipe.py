@@ -173,7 +173,7 @@ def lower(
     """x[n, c, ...] unfolded to [n, c * taps, pixels].  Raises WrongArguments, WrongShape."""
     rank = len(x.shape) - 2
     if rank not in (1, 2, 3):
-        raise WrongShape(f"input has shape {x.shape}: batch, channels and 1 to 3 spatial axes are wanted")
+        raise WrongShape(f"input has shape {x.shape}: expected batch, channels and 1 to 3 spatial axes")
     view = _views(x)[0]
     made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy)
     return Recipe(made, (view,), _lowered(made))
@@ -188,7 +188,7 @@ def scatter(
     rank = len(output_size)
     taps = math.prod(by_axis("kernel_size", kernel_size, rank, 1))
     if len(m.shape) != 3 or m.shape[1] % taps:
-        raise WrongShape(f"input has shape {m.shape}: (batch, channels * {taps}, pixels) is wanted")
+        raise WrongShape(f"input has shape {m.shape}: expected (batch, channels * {taps}, pixels)")
     x = TensorSpec(m.dtype, (m.shape[0], m.shape[1] // taps, *output_size), channels_first(rank))
     made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy)
     if m.shape != (expected := _lowered(made).shape):
@@ -277,15 +277,13 @@ def _rank(name: str, a: Given, other: str, b: Given) -> int:
     """The number of spatial axes.  Raises WrongShape."""
     rank = len(b.shape) - 2
     if rank not in (1, 2, 3) or len(a.shape) != len(b.shape):
-        raise WrongShape(
-            f"{name} has shape {a.shape} and {other} {b.shape}: two axes and 1 to 3 spatial ones are wanted"
-        )
+        raise WrongShape(f"{name} has shape {a.shape} and {other} {b.shape}: expected two axes and 1 to 3 spatial ones")
     return rank
 
 
 def _same_type(name: str, a: Given, other: str, b: Given) -> None:
     if a.dtype != b.dtype:
-        raise WrongType(f"{name} has elements of {a.dtype}, {other} of {b.dtype}: one type is wanted")
+        raise WrongType(f"{name} has elements of {a.dtype}, {other} of {b.dtype}: expected one type")
 
 
 def _check_groups(groups: int, channels: int) -> None:
@@ -299,13 +297,13 @@ def _check_channels(c: int, weight: Sequence[int], groups: int) -> None:
     if weight[1] * groups != c:
         raise WrongShape(
             f"input has {c} channels in {groups} group{'s' if groups > 1 else ''}, and weight {tuple(weight)} takes "
-            f"{weight[1]} a group: {c // groups} are wanted"
+            f"{weight[1]} per group: expected {c // groups}"
         )
 
 
 def _check_size(name: str, size: Sequence[int], rank: int) -> None:
     if len(size) != rank + 2:
-        raise WrongShape(f"{name} is {tuple(size)}: {rank + 2} extents are wanted")
+        raise WrongShape(f"{name} is {tuple(size)}: expected {rank + 2} extents")
 
 
 def _check_output(given: tuple[int, ...], expected: tuple[int, ...]) -> None:

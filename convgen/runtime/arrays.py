@@ -182,8 +182,8 @@ def library_of(array: object, slot: Slot) -> Library:
     if hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack_device__"):
         return FOREIGN
     raise WrongType(
-        f"{slot.name} is a {type(array).__name__}: a CuPy array, a torch tensor, or an object with "
-        "__cuda_array_interface__ or DLPack is wanted"
+        f"{slot.name} is a {type(array).__name__}: expected a CuPy array, a torch tensor, or an object with "
+        "__cuda_array_interface__ or DLPack"
     )
 
 
@@ -196,7 +196,7 @@ def handle(stream: object) -> int:
             return found
     if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
         return protocol()[1]
-    raise WrongType(f"stream is a {type(stream).__name__}: a CuPy or torch stream, or a stream's handle, is wanted")
+    raise WrongType(f"stream is a {type(stream).__name__}: expected a CuPy or torch stream, or a stream's handle")
 
 
 def on_stream(device: int, stream: int) -> ExitStack:

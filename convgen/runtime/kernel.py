@@ -361,6 +361,6 @@ class _OnEachGpu(dict[int, Program]):
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, SupportsIndex):
-        raise WrongType(f"{name} is a {type(value).__name__}: a whole number is wanted")
+        raise WrongType(f"{name} is a {type(value).__name__}: expected a whole number")
     if not least <= operator.index(value) <= most:
         raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")

@@ -238,16 +238,16 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 a group"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of float64"),
         (dict(input=[[1.0]]), "input is a list"),
-        (dict(input=array(3, 5)), "two axes and 2 spatial ones are wanted"),
+        (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is a torch.Tensor on cpu"),
         (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
         (dict(bias=array(5)), "does not broadcast"),
-        (dict(bias=array(4, 1)), "one value a channel is wanted"),
-        (dict(stride=0), "stride is 0: at least 1 is wanted"),
-        (dict(stride=(1, 2, 3)), "one number is wanted, or 2"),
-        (dict(dilation="two"), "dilation is 'two': a whole number is wanted"),
+        (dict(bias=array(4, 1)), "expected one value per channel"),
+        (dict(stride=0), "stride is 0: expected at least 1"),
+        (dict(stride=(1, 2, 3)), "expected one number, or 2"),
+        (dict(dilation="two"), "dilation is 'two': expected a whole number"),
         (dict(padding="full"), 'numbers, "same" or "valid"'),
-        (dict(padding="same", stride=2), "wants a stride of 1"),
+        (dict(padding="same", stride=2), "needs a stride of 1"),
         (dict(groups=2), "does not divide 3 channels"),
         (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
         (dict(activation="swish"), "did you mean `silu`?"),
@@ -264,5 +264,5 @@ def test_mistakes_are_named(arguments, message):
 
 
 def test_only_functions_of_the_module_have_kernels():
-    with pytest.raises(ConvgenError, match="is no function"):
+    with pytest.raises(ConvgenError, match="is not a function"):
         F.kernel(len, 1)

@@ -806,7 +806,7 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
     with pytest.raises(errors.WrongType, match="takes NumPy arrays"):
         k.emulate(array(IMAGE, X), weights, b=b)
     for wrong in ({"seed": "a"}, {"seed": 1.5}, {"sms": None}):
-        with pytest.raises(errors.WrongType, match="a whole number is wanted"):
+        with pytest.raises(errors.WrongType, match="expected a whole number"):
             k.emulate(image, weights, b=b, **wrong)
     for beyond in ({"seed": -1}, {"seed": 2**64}, {"sms": 0}):
         with pytest.raises(errors.WrongArguments, match="are possible"):
