@@ -1,9 +1,17 @@
-"""The goldens' geometries made small, for test_golden_plans.py to emulate: a row for each file of specs/golden."""
+"""The goldens made small, to be emulated: their specs with the extents of a row here, one for each of specs/golden."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from convgen import driver
+from convgen.ir.plan import Plan
+from convgen.kernels import im2col
+from convgen.kernels.base import Options
+from convgen.spec import read
 
 
 @dataclass(frozen=True)
@@ -58,3 +66,44 @@ GEOMETRIES = {
     "tma_patch_streamed": Small({"n": 8, "h": 7, "w": 7, "c": 72, "k": 136}, sms=2),
     "tma_patch_stride": Small({"n": 2, "h": 19, "w": 33, "c": 40, "k": 72}, sms=2),
 }
+
+ROOT = Path(__file__).parents[2]
+SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
+
+
+def spec(name: str) -> driver.Spec:
+    return driver.Spec(*read(SPECS[name]))
+
+
+def plan_of(text: driver.Spec) -> Plan:
+    (only,) = driver.choose_all(text)
+    return only.plan
+
+
+def options_of(plan: Plan) -> Options:
+    """What a strategy block would say to get exactly the plan's configuration."""
+    config = plan.config
+    match config:
+        case im2col.Im2colConfig():
+            return {"method": config.method, "workspace_mb": config.workspace_mb}
+    return config.options  # type: ignore[attr-defined]
+
+
+def shrunk(name: str, options: Options) -> str:
+    """The golden's spec with the small extents and every option said."""
+    text, small = spec(name).text, GEOMETRIES[name]
+    for letter, extent in small.extents.items():
+        text, count = re.subn(rf"\b{letter}=\d+(?=[\],])", f"{letter}={extent}", text)
+        assert count, f"specs/golden/{name}.conv has no extent of {letter}"
+    if small.groups > 1:
+        # a filter's channels are a group's
+        text = re.sub(r"(filter.*\bc=)\d+", lambda m: f"{m[1]}{small.extents['c'] // small.groups}", text)
+        text = re.sub(r"groups \d+", f"groups {small.groups}", text)
+    said = "  ".join(
+        f"tile {name[5:]}={v}" if name[:5] == "tile." else f"warps {name[6:]}={v}" if name[:6] == "warps." else
+        f"{name} {v}" for name, v in options.items()
+    )  # fmt: skip
+    strategy = plan_of(spec(name)).strategy
+    text, count = re.subn(r"strategy \w+( \{.*\})?", f"strategy {strategy} {{ {said} }}", text)
+    assert count == 1
+    return text

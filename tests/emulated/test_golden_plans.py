@@ -8,20 +8,17 @@ fails in tests/text/test_golden_source.py.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from small_goldens import GEOMETRIES
+from small_goldens import GEOMETRIES, SPECS, options_of, plan_of, shrunk, spec
 from tma_specs import check_emulated
 
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import im2col
-from convgen.kernels.base import Options
 from convgen.kernels.depthwise import patches, stream
 from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
@@ -29,49 +26,6 @@ from convgen.kernels.implicit_gemm import gather, grouped, rows, rows_wgmma
 from convgen.kernels.tma_im2col.config import TmaIm2colConfig
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import geometry
-from convgen.spec import read
-
-ROOT = Path(__file__).parents[2]
-SPECS = {path.stem: path for path in sorted((ROOT / "specs" / "golden").glob("*.conv"))}
-
-
-def spec(name: str) -> driver.Spec:
-    return driver.Spec(*read(SPECS[name]))
-
-
-def plan_of(text: driver.Spec) -> Plan:
-    (only,) = driver.choose_all(text)
-    return only.plan
-
-
-def options_of(plan: Plan) -> Options:
-    """What a strategy block would say to get exactly the plan's configuration."""
-    config = plan.config
-    match config:
-        case im2col.Im2colConfig():
-            return {"method": config.method, "workspace_mb": config.workspace_mb}
-    return config.options  # type: ignore[attr-defined]
-
-
-def shrunk(name: str, options: Options) -> str:
-    """The golden's spec with the small extents and every option said."""
-    text, small = spec(name).text, GEOMETRIES[name]
-    for letter, extent in small.extents.items():
-        text, count = re.subn(rf"\b{letter}=\d+(?=[\],])", f"{letter}={extent}", text)
-        assert count, f"specs/golden/{name}.conv has no extent of {letter}"
-    if small.groups > 1:
-        # a filter's channels are a group's
-        text = re.sub(r"(filter.*\bc=)\d+", lambda m: f"{m[1]}{small.extents['c'] // small.groups}", text)
-        text = re.sub(r"groups \d+", f"groups {small.groups}", text)
-    said = "  ".join(
-        f"tile {name[5:]}={v}" if name[:5] == "tile." else f"warps {name[6:]}={v}" if name[:6] == "warps." else
-        f"{name} {v}" for name, v in options.items()
-    )  # fmt: skip
-    strategy = plan_of(spec(name)).strategy
-    text, count = re.subn(r"strategy \w+( \{.*\})?", f"strategy {strategy} {{ {said} }}", text)
-    assert count == 1
-    return text
-
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
