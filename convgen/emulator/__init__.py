@@ -1,9 +1,9 @@
-"""The emulator: generated CUDA source, unchanged, on the host's CPU, under adversarial time.
+"""The emulator: runs generated CUDA source, unchanged, on the host's CPU, with adversarial timing.
 
-The host's C++17 compiler compiles the source with a header that gives CUDA's built-ins and every PTX function
-a meaning (include/convgen_emulator.h, runtime/).  Threads are fibers; asynchronous copies and MMAs take effect
-as late, and in as odd an order, as the memory model allows; what a kernel must not rely on is an error with
-the line of the source.  docs/emulator.md says what is caught and what is not.
+The host's C++17 compiler compiles the source with a header that defines CUDA's built-ins and every PTX function
+(include/convgen_emulator.h, runtime/).  Threads are fibers; asynchronous copies and MMAs complete as late, and in
+as odd an order, as the memory model allows; whatever a kernel must not rely on is an error, with the line of the
+source.  docs/emulator.md says what is found and what is not.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def emulate(
     progress: Callable[[int, int], None] | None = None,
     checks: bool = True,
 ) -> None:
-    """Runs a plan's steps over C-contiguous NumPy arrays by buffer name; results are written in place.
+    """Run a plan's steps on C-contiguous NumPy arrays, given by buffer name; results are written in place.
 
-    `seed` decides whatever the memory model leaves open; 0 lets everything asynchronous happen as late as
-    possible.  `sms` is the number of multiprocessors (of blocks, for a persistent kernel), `threads` of the
-    host's cores.  `progress(done, total)` counts a launch's blocks; what it raises ends the emulation.
-    `checks=False` computes alone.  Raises EmulationError, NoHostCompiler.
+    `seed` decides whatever the memory model leaves open; with 0, everything asynchronous happens as late as
+    possible.  `sms` is the number of emulated SMs (of blocks, for a persistent kernel), `threads` that of host
+    cores to use.  `progress(done, total)` counts a launch's blocks; an exception that it raises ends the
+    emulation.  `checks=False` computes without checking.  Raises EmulationError, NoHostCompiler.
     """
     from convgen.emulator import steps as run
     from convgen.emulator.compiler import kernel_library

@@ -20,7 +20,7 @@ def docstring(m: Manifest) -> str:
     tensors = "\n".join(f"    {tensor}" for tensor in (*m.reads, *m.operands))
     spec = "\n".join(f"    {line}" for line in m.spec.splitlines())
     return (
-        f"{title(m)}\n\nTakes, packed in this order of dims:\n\n{tensors}\n\nGives, in `out` where it is passed:\n\n"
+        f"{title(m)}\n\nTensors, packed in this order of dims:\n\n{tensors}\n\nReturns, in `out` if it is given:\n\n"
         f"    {m.result}\n\nThe spec:\n\n{spec}\n"
     )
 

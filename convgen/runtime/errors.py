@@ -21,7 +21,7 @@ class CompileError(ConvgenError):
 
 
 class SavedKernelError(ConvgenError, ValueError):
-    """A file is not what `Kernel.save` wrote, or is of another version of convgen."""
+    """A file was not written by `Kernel.save`, or by another version of convgen."""
 
 
 class NoGpu(ConvgenError, RuntimeError):
@@ -29,7 +29,7 @@ class NoGpu(ConvgenError, RuntimeError):
 
 
 class WrongGpu(ConvgenError, RuntimeError):
-    """The kernel was compiled for another architecture than this GPU's."""
+    """The kernel was compiled for an architecture that this GPU does not have."""
 
 
 class LaunchError(ConvgenError):
@@ -45,11 +45,11 @@ class WrongArguments(LaunchError, TypeError):
 
 
 class WrongType(LaunchError, TypeError):
-    """Not an array, or of another element type than the spec's."""
+    """Not an array, or its element type differs from the spec's."""
 
 
 class WrongShape(LaunchError, ValueError):
-    """Another shape than the spec's."""
+    """The shape differs from the spec's."""
 
 
 class WrongLayout(LaunchError, ValueError):

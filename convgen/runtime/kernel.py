@@ -45,15 +45,16 @@ class Kernel:
         y = kernel(x, w, b=bias)                # a new y, of the library that x came from
         kernel(x, w, b=bias, out=y, stream=s)   # no allocation
 
-    Tensors are passed in the order of `manifest.reads` then `manifest.operands`, or by their names in the
-    spec.  Each is packed, its shape the spec's in the spec's order of dims, and on one GPU: CuPy arrays,
-    torch tensors, or anything with `__cuda_array_interface__` or DLPack; none is copied.  The work goes to
-    `stream`, by default torch's current stream where a torch tensor was given, else CuPy's.
+    Pass tensors in the order of `manifest.reads`, then `manifest.operands`, or by their names in the spec.  They
+    must have the spec's shapes, with dims in the spec's order, packed, and on one GPU: CuPy arrays, torch tensors,
+    or anything with `__cuda_array_interface__` or DLPack.  Nothing is copied.  The work is enqueued on `stream`; the
+    default is torch's current stream if a torch tensor was passed, else CuPy's.
 
-    Any thread may call it, on any stream of the arguments' GPU; what a call enqueues stays together.  A captured call
-    is replayed with its graph: `runtime.scratch` says what may run at the same time.
+    Any thread may call a kernel, on any stream of the arguments' GPU; the launches of a call are never interleaved
+    with others on the stream.  A captured call is replayed with its graph: `runtime.scratch` says what may run at
+    the same time.
 
-    Raises a subclass of LaunchError before anything is launched, NoGpu or WrongGpu.
+    Raises, before anything is launched, a subclass of LaunchError, or NoGpu or WrongGpu.
     """
 
     def __new__(cls, *_: object, **__: object) -> Kernel:
@@ -104,7 +105,7 @@ class Kernel:
         return self.__copy__()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the kernel to a file, for `convgen.load`, which needs neither the spec nor NVRTC.
+        """Write the kernel to a file, for `convgen.load`, which needs neither the spec nor NVRTC.
 
         Raises ConvgenError where it cannot be written; then nothing is.
         """
@@ -114,16 +115,16 @@ class Kernel:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan, made anew from the spec; None where the kernel came without its spec."""
+        """The plan, made again from the spec; None for a kernel without its spec (loaded or unpickled)."""
         return self._replan() if self._replan else None
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of scratch memory that a call takes, and that `workspace=` must have."""
+        """Bytes of scratch memory that a call needs; the size of `workspace=`."""
         return scratch_bytes(self.manifest)
 
     def explain(self) -> str:
-        """Formulas, plan and reasons where the kernel came with its spec, else what the manifest says."""
+        """Formulas, plan and reasons; for a kernel without its spec, what the manifest says."""
         if self._explain:
             return self._explain()
         m = self.manifest
@@ -135,7 +136,7 @@ class Kernel:
     def __call__(
         self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
     ) -> Array:
-        """Computes the result, into `out` where it is given, and returns it.
+        """Compute the result, into `out` if given, and return it.
 
         `workspace` is scratch memory of `workspace_bytes` on the same GPU, which nothing else may use before the
         call has run; without it the kernel brings its own, one for each stream and each capture.
@@ -143,7 +144,7 @@ class Kernel:
         return self._call(arrays, named, out, stream, workspace)
 
     def raw_module(self) -> Any:
-        """The kernel as a `cupy.RawModule`, its source compiled by CuPy's NVRTC.  Needs no GPU.  Raises CompileError.
+        """The kernel as a `cupy.RawModule`, compiled by CuPy's NVRTC.  Needs no GPU.  Raises CompileError.
 
         `manifest.steps` says what to launch with which arguments; `launch_raw` does it.
         """
@@ -152,7 +153,7 @@ class Kernel:
     def launch_raw(
         self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
     ) -> Array:
-        """Does what a call does by launching `raw_module` with CuPy: the same result bit by bit, in more time."""
+        """Like a call, but launches `raw_module` with CuPy: the same result, bit for bit, in more time."""
         return self._call(arrays, named, out, stream, workspace, raw=True)
 
     def _call(
@@ -200,7 +201,7 @@ class Kernel:
         sms: int = 2,
         **named: Array,
     ) -> Array:
-        """Runs the generated source on the CPU, on NumPy arrays of the same shapes and types.
+        """Run the generated source on the CPU, on NumPy arrays of the same shapes and types.
 
         `seed` decides the order in which the emulated GPU does things, `sms` how many multiprocessors it
         has.  A result that is not given starts as NaN (-1 for integers) in every element.
