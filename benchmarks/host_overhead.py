@@ -30,7 +30,7 @@ import convgen
 from convgen.bench.results import commit
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
-from convgen.runtime import cuda
+from convgen.runtime import cuda, scratch
 from convgen.runtime.kernel import Kernel
 from convgen.runtime.launch import gpu_at_hand
 
@@ -51,11 +51,12 @@ FUSED = """epilogue {
     y = relu(acc + b + z)
   }
   strategy tma_im2col"""
-#: By name.  The first three have tensor maps and are dependent launches.
+#: By name.  All but the last have tensor maps and are dependent launches.
 KERNELS = {
     "tma_im2col": CONV.format(name="im2col", size=14, c=256, rest="strategy tma_im2col"),
     "tma_patch": CONV.format(name="patch", size=28, c=64, rest="strategy tma_patch"),
     "tma_im2col, two operands": CONV.format(name="fused", size=14, c=256, rest=FUSED),
+    "tma_im2col, two launches": CONV.format(name="shared", size=7, c=512, rest="strategy tma_im2col { stream 1 }"),
     "direct": CONV.format(name="simple", size=14, c=8, rest="strategy direct"),
 }
 CACHED = CONV.format(name="cached", size=14, c=64, rest="")
@@ -168,11 +169,14 @@ def main() -> None:
 
 
 def put_driver_in_place(folder: str) -> None:
-    """A stand-in for the driver, which takes launches and does nothing."""
+    """A stand-in for the driver, which takes launches and does nothing, and an address for workspaces."""
     library = str(Path(folder) / "libcuda.so")
     compiler = shutil.which("cc") or "gcc"
     subprocess.run([compiler, "-shared", "-fPIC", "-O2", str(FAKE), "-o", library], check=True)
     cuda.LIBRARY = library
+    scratch.allocate = lambda size, device, stream: cupy.cuda.MemoryPointer(
+        cupy.cuda.UnownedMemory(1 << 28, size, None, device), 0
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -72,35 +73,47 @@ class Program:
         return enqueue
 
     def _enqueue(self, calls: Sequence[Call], stream: int) -> Enqueue:
-        (function, arguments), *others = calls
-        if others or function is not self._driver.launch or self._driver.device_count > 1:
-            return partial(self._in_turn, calls, scratch.turn(self.device, stream))
+        run = self._at_once(calls)
+        if len(calls) == 1:
+            return run
+        turn = scratch.turn(self.device, stream)
 
-        def enqueue() -> None:
+        def in_turn() -> None:
+            with turn:
+                run()
+
+        return in_turn
+
+    def _at_once(self, calls: Sequence[Call]) -> Enqueue:
+        """Makes calls with the GPU's context current.
+
+        Asking which one is current costs a fifth of a launch.  With one GPU a launch fails in any other, so none asks.
+        """
+        (function, arguments), *others = calls
+        if self._driver.device_count > 1 or function is not self._driver.launch:
+            return partial(self._in_context, calls)
+
+        def run() -> None:
             if status := function(*arguments):
                 self._again(status, calls)
+                return
+            for other, values in others:
+                if status := other(*values):
+                    self._check(status)
 
-        return enqueue
-
-    def _in_turn(self, calls: Sequence[Call], turn: threading.Lock) -> None:
-        with turn:
-            if self._driver.is_current(self.device):
-                self._run(calls)
-            else:
-                with self._driver.context(self.device):
-                    self._run(calls)
+        return run
 
     def _again(self, status: int, calls: Sequence[Call]) -> None:
-        """Once more where the GPU's context was not current; to ask beforehand would take as long as the launch."""
+        """All calls, after the first one has failed."""
         if status not in cuda.WRONG_CONTEXT or self._driver.is_current(self.device):
             self._check(status)
-        with self._driver.context(self.device):
-            self._run(calls)
+        self._in_context(calls)
 
-    def _run(self, calls: Sequence[Call]) -> None:
-        for function, arguments in calls:
-            if status := function(*arguments):
-                self._check(status)
+    def _in_context(self, calls: Sequence[Call]) -> None:
+        with nullcontext() if self._driver.is_current(self.device) else self._driver.context(self.device):
+            for function, arguments in calls:
+                if status := function(*arguments):
+                    self._check(status)
 
     def _check(self, status: int) -> None:
         self._driver.check(status, f"launching {self._manifest.name}")

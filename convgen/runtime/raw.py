@@ -1,4 +1,4 @@
-"""A kernel through CuPy alone: CuPy's NVRTC compiles the source, a `RawModule` loads it, `RawKernel`s launch it.
+"""A kernel through CuPy alone: CuPy's NVRTC compiles the source, a `RawModule` loads it, its functions are launched.
 
 For programs that keep their kernels as CuPy does, and as a second opinion on the launches of `launch`: results are the
 same bit by bit.  It is slower, since CuPy packs the arguments at every call and has no dependent launch.
@@ -44,17 +44,19 @@ class RawProgram(Program):
     """A `RawModule` on one GPU, launched by CuPy.  Fills and cuBLAS's products are as in `Program`."""
 
     def _load(self, code: Any, launches: Sequence[Launch]) -> dict[str, Any]:
-        self._kernels = {s.entry: code.get_function(s.entry) for s in launches}
+        self._launchers = {}
         for step in launches:
+            kernel = code.get_function(step.entry)
             if step.shared_bytes:
-                self._kernels[step.entry].max_dynamic_shared_size_bytes = step.shared_bytes
-        return {entry: c_void_p(kernel.kernel.ptr) for entry, kernel in self._kernels.items()}
+                kernel.max_dynamic_shared_size_bytes = step.shared_bytes
+            self._launchers[step.entry] = kernel.kernel  # the RawKernel's function on this GPU
+        return {entry: c_void_p(launcher.ptr) for entry, launcher in self._launchers.items()}
 
     def _launch(self, step: Launch, buffers: dict[str, tuple[int, int]], stream: int) -> Call:
         arguments = tuple(self._argument(param, buffers) for param in step.params)
         grid, block = self._grids[step], (step.block, 1, 1)
         options = {"shared_mem": step.shared_bytes, "stream": external_stream(stream)}
-        return partial(self._kernels[step.entry], grid, block, arguments, **options), ()
+        return partial(self._launchers[step.entry], grid, block, arguments, **options), ()
 
     def _argument(self, param: Param, buffers: dict[str, tuple[int, int]]) -> Any:
         import numpy

@@ -88,6 +88,7 @@ def allocate(size: int, device: int, stream: int) -> Any:
 
     driver = cuda.driver()
     with driver.relaxed_capture(), driver.context(device), on_stream(device, stream):
+        _capture_pool().free_all_blocks()
         return cupy.cuda.alloc(size)
 
 
@@ -102,7 +103,7 @@ def allocate_for_capture(size: int, device: int) -> Any:
 
 @cache
 def _capture_pool() -> Any:
-    """Memory that captures alone use: what one gives back, later ones take."""
+    """Memory that captures alone use: what one gives back, later ones take, until a stream needs a new workspace."""
     import cupy
 
     return cupy.cuda.MemoryPool()

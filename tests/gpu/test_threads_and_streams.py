@@ -153,26 +153,28 @@ def test_a_thread_that_has_not_used_cuda_may_call(target, rng, name, library):
     assert all((out == expected).all() for out in results)
 
 
+@pytest.mark.parametrize("default", [False, True])
 @pytest.mark.parametrize("steps", [1, 2])
-def test_another_context_is_restored(target, data, steps):
+def test_another_context_is_restored(target, data, steps, default):
     """A thread in a context of its own, as PyCUDA makes them."""
     x, b, expected = (cupy.asarray(a) for a in data)
     made = kernel(target, scale_step(), operands=(B,)) if steps == 1 else through_workspace(target)
     outs = [cupy.full(Y.shape, np.nan, "f4") for _ in range(3)]
     cupy.cuda.Device().synchronize()
-    library, stream = cuda.driver()._library, cupy.cuda.Stream(non_blocking=True)
+    library, made_stream = cuda.driver()._library, cupy.cuda.Stream(non_blocking=True)
+    stream = DEFAULT_STREAM if default else made_stream.ptr
 
     def work(_: int) -> None:
         own, after = ctypes.c_void_p(), ctypes.c_void_p()
         assert library.cuCtxCreate_v2(ctypes.byref(own), ctypes.c_uint(0), ctypes.c_int(0)) == 0
         for out in outs:
-            made(x, b=b, out=out, stream=stream.ptr)
+            made(x, b=b, out=out, stream=stream)
             library.cuCtxGetCurrent(ctypes.byref(after))
             assert after.value == own.value
         library.cuCtxDestroy_v2(own)
 
     in_threads(work)
-    stream.synchronize()
+    cupy.cuda.Device().synchronize()
     assert all((out == expected).all() for out in outs)
 
 

@@ -287,7 +287,9 @@ def current() -> int | None:
 
 
 @pytest.mark.parametrize("before", [None, 0x100, 0x101])
-@pytest.mark.parametrize("steps", [(LAUNCH,), (FIRST, SECOND)], ids=["one launch", "two launches"])
+@pytest.mark.parametrize(
+    "steps", [(LAUNCH,), (FIRST, SECOND), (Fill("partial"), FIRST)], ids=["one launch", "two launches", "fill"]
+)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_any_thread_may_call(driver, before, steps, devices):
     """Whatever context a thread has, none or another GPU's, a call runs in the arguments' GPU's and leaves it."""
@@ -303,7 +305,7 @@ def test_any_thread_may_call(driver, before, steps, devices):
             assert current() == before
 
     in_thread(work)
-    assert len(driver.launches) == 6 * len(steps)
+    assert len(driver.launches) + len(driver.fills) == 6 * len(steps)
     assert {launch.context for launch in driver.launches} == {0x100}
     assert driver.context_depth == 0
 
