@@ -19,6 +19,7 @@ step() {
     sanitize) python3 benchmarks/sanitize.py --out "$folder/sanitize_h200.json" ;;
     retune) benchmarks/retune.sh 500 "$folder/retune.sqlite" && cp convgen/planner/tuning.sqlite "$folder" ;;
     bench) both bench ;;
+    epilogues) python3 benchmarks/epilogues.py --out "$folder/epilogues_h200.json" ;;
     unseen) python3 benchmarks/unseen.py --seed 2026 --out "$folder/unseen_h200.json" ;;
     strides) python3 benchmarks/strides.py --batch 8 64 --json "$folder/strides_h200.json" ;;
     nchw) python3 benchmarks/nchw.py --batch 8 64 --json "$folder/nchw_h200.json" ;;
@@ -29,7 +30,7 @@ step() {
 }
 
 failed=()
-[ $# -gt 0 ] || set -- tests sanitize retune bench unseen strides nchw floor ampere
+[ $# -gt 0 ] || set -- tests sanitize retune bench epilogues unseen strides nchw floor ampere
 for name in "$@"; do
   SECONDS=0
   step "$name" >"$folder/$name.log" 2>&1 && said=done || { said="failed ($?)"; failed+=("$name"); }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from convgen.driver import Spec, load
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import epilogues
 import implicit_gemm
 import strides
 
@@ -24,3 +27,24 @@ def test_a_layer_is_a_convolution_whatever_its_name_says(layer: implicit_gemm.La
     assert only.request.problem == problem
     (launch, *_) = only.plan.launches
     assert f"void {launch.entry}(" in only.source and launch.entry.isidentifier()
+
+
+@pytest.mark.parametrize("variant", epilogues.VARIANTS)
+def test_an_epilogue_is_that_of_a_layer_of_resnet(variant: str):
+    wanted = argparse.Namespace(batch=[2], suite="resnet50", only=list(epilogues.LAYERS), layout="nhwc")
+    found = list(epilogues.layers(wanted))
+    assert sum(count for _, count in found) == 16
+    for problem, _ in found:
+        closed = epilogues.with_epilogue(problem, epilogues.VARIANTS[variant].text)
+        shaped = [t for t in closed.operands if t.dims == problem.y.dims]
+        assert replace(closed, epilogue=None) == problem and bool(closed.operands) == (variant != "plain")
+        assert epilogues.shaped_like_y(closed) == sum(t.bytes for t in shaped)
+
+
+def test_layers_count_as_often_as_the_network_has_them():
+    shares = {"a": (1, 0.5), "b": (3, 1.0)}
+    rows = [
+        {"n": 8, "count": count, "columns": {"plain": {"alone": {"share": share}}}} for count, share in shares.values()
+    ]
+    found = epilogues.summarise(rows)["n=8 plain alone"]
+    assert found == {"mean": round(0.5**0.25, 4), "least": 0.5, "layers": 4}
