@@ -24,10 +24,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "walkthroughs").glob("*.md"))
-TREE = ("convgen", "grammar", "specs", "templates", "tests", "pyproject.toml")
+TREE = ("convgen", "docs", "grammar", "specs", "templates", "tests", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 
 BLOCK = re.compile(
-    r"(?:^(?:New file `(?P<new>[^`]+)`|In `(?P<old>[^`]+)`, (?P<how>below|in place of) `(?P<line>[^`]+)`):\n\n)?"
+    r"(?:^(?:New file `(?P<new>[^`]+)`|In `(?P<old>[^`]+)`, (?P<how>below|in place of) `(?P<line>[^\n]+)`):\n\n)?"
     r"^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
