@@ -110,9 +110,18 @@ class Compilation:
 
     def kernel(self) -> Kernel:
         """The callable.  Raises CompileError."""
+        return self._callable(self.build())
+
+    def uncompiled(self) -> Kernel:
+        """The callable for `emulate` alone: it has no code for a GPU, and takes no NVRTC."""
+        from convgen.runtime import artifacts
+
+        return self._callable(artifacts.uncompiled(self.source, self.plan))
+
+    def _callable(self, artifact: Artifact) -> Kernel:
         from convgen.runtime.kernel import Kernel
 
-        return Kernel(self.build(), replan=lambda: self.plan, explain=lambda: str(self.explain()))
+        return Kernel(artifact, replan=lambda: self.plan, explain=lambda: str(self.explain()))
 
     def on_images(self, n: int) -> Compilation:
         """The same configuration for n images.  Raises SpecError where these cannot have it."""

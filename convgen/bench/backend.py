@@ -20,6 +20,7 @@ import numpy
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
 from convgen.ir.verify import poison
+from convgen.runtime import cupy_library
 from convgen.runtime.cuda import driver
 from convgen.runtime.nvrtc import nvrtc_version
 
@@ -93,8 +94,7 @@ class CupyBackend:
     name = "cupy"
 
     def __init__(self) -> None:
-        import cupy
-
+        cupy = cupy_library.load()
         self.cupy = self.xp = cupy
         self.out_of_memory: tuple[type[Exception], ...] = (cupy.cuda.memory.OutOfMemoryError,)
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -171,9 +171,9 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self) -> None:
-        import cupy
         import torch
 
+        cupy = cupy_library.load()
         self.torch, self.cupy, self.xp = torch, cupy, cupy
         self.out_of_memory: tuple[type[Exception], ...] = (
             torch.cuda.OutOfMemoryError,

@@ -78,7 +78,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     problem = compilation.request.problem
     _require_memory(problem)
     with console.spinner(f"compiling {compilation.name}"):
-        kernel = compilation.kernel()
+        kernel = compilation.kernel() if device == "gpu" else compilation.uncompiled()
     report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem, seed)
     where = "on the GPU" if device == "gpu" else "emulated"
     if problem.n < images:
@@ -142,13 +142,14 @@ def _device(text: str) -> str:
 def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     from convgen.bench.backend import CupyBackend
     from convgen.bench.measure import Checker
-    from convgen.runtime import cuda
-    from convgen.runtime.errors import NoGpu
+    from convgen.runtime import cuda, cupy_library
+    from convgen.runtime.errors import NoCupy, NoGpu
 
     try:
         cuda.driver()
-    except NoGpu as e:
-        raise NoGpu(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
+        cupy_library.load()
+    except (NoGpu, NoCupy) as e:
+        raise type(e)(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
     return Checker(problem, CupyBackend(), seed)(kernel, kernel.manifest.arithmetic)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
 
-from convgen.runtime import cuda
+from convgen.runtime import cuda, cupy_library
 from convgen.runtime.arguments import Seen, Slot, packed_strides
 from convgen.runtime.errors import Misaligned, WrongDevice, WrongShape, WrongType
 from convgen.runtime.warm import Reading
@@ -74,10 +74,10 @@ class CupyLibrary:
 
     @cached_property
     def _current_stream(self) -> Callable[[int], Any]:
-        return _cupy().cuda.get_current_stream
+        return cupy_library.load().cuda.get_current_stream
 
     def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
-        if stream is None and _cupy().cuda.runtime.getDevice() == device:
+        if stream is None and cupy_library.load().cuda.runtime.getDevice() == device:
             return _empty(slot)
         with on_stream(device, self.stream(device) if stream is None else stream):
             return _empty(slot)
@@ -86,8 +86,8 @@ class CupyLibrary:
 def _empty(slot: Slot) -> Array:
     dtype = slot.numpy_dtypes[0]
     if dtype.name.startswith("float8"):  # CuPy makes no array of these, but views one as such
-        return _cupy().empty(slot.shape, "u1").view(dtype)
-    return _cupy().empty(slot.shape, dtype)
+        return cupy_library.load().empty(slot.shape, "u1").view(dtype)
+    return cupy_library.load().empty(slot.shape, dtype)
 
 
 class TorchLibrary:
@@ -159,7 +159,7 @@ class ForeignLibrary(CupyLibrary):
             raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: {hint}")
         with nullcontext() if stream is None else on_stream(device, stream):
             try:
-                return _cupy().from_dlpack(array)
+                return cupy_library.load().from_dlpack(array)
             except (TypeError, ValueError, NotImplementedError, BufferError) as error:
                 raise WrongType(f"{name}, a {type(array).__name__}: CuPy cannot read it by DLPack: {error}") from None
 
@@ -201,7 +201,7 @@ def handle(stream: object) -> int:
 
 def on_stream(device: int, stream: int) -> ExitStack:
     """A context in which a GPU and one of its streams are CuPy's current ones."""
-    cupy = _cupy()
+    cupy = cupy_library.load()
     stack = ExitStack()
     stack.enter_context(cupy.cuda.Device(device))
     stack.enter_context(external_stream(stream))
@@ -210,7 +210,7 @@ def on_stream(device: int, stream: int) -> ExitStack:
 
 def external_stream(stream: int) -> Any:
     """CuPy's object for a stream's handle."""
-    return _cupy().cuda.Stream.from_external(_Stream(stream))
+    return cupy_library.load().cuda.Stream.from_external(_Stream(stream))
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,11 @@ def check_numpy(array: object, slot: Slot) -> None:
 
 def scratch(array: Array, size: int, device: int, stream: int) -> Any:
     """The memory of an array that a user gives as workspace.  Raises a LaunchError's subclass."""
-    view = array if isinstance(array, _cupy().ndarray) else FOREIGN.view(array, "workspace", stream, written=True)
+    view = (
+        array
+        if isinstance(array, cupy_library.load().ndarray)
+        else FOREIGN.view(array, "workspace", stream, written=True)
+    )
     if view.data.device_id != device:
         raise WrongDevice(f"workspace is on cuda:{view.data.device_id}, the other arguments are on cuda:{device}")
     if view.nbytes < size or not view.flags.c_contiguous:
@@ -252,7 +256,7 @@ def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: 
     """A CuPy array over memory described by the CUDA Array Interface, version 2 or 3."""
     import numpy
 
-    cupy = _cupy()
+    cupy = cupy_library.load()
     address, read_only = interface["data"]
     if written and read_only:
         raise WrongType(f"{name}, a {type(owner).__name__}, is read-only")
@@ -272,13 +276,6 @@ def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: 
         with driver.context(device):
             driver.wait(stream, written_on)
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
-
-
-@cache
-def _cupy() -> Any:
-    import cupy
-
-    return cupy
 
 
 @cache

@@ -73,6 +73,11 @@ def build(source: str, plan: Plan, cache: Cache | None = None) -> Artifact:
     return made
 
 
+def uncompiled(source: str, plan: Plan) -> Artifact:
+    """A plan's source without code for a GPU: what emulating takes."""
+    return Artifact("", Manifest.of(plan, {}, "", nvrtc.flags(plan.target)), source, b"", "", "")
+
+
 def load(key: str, cache: Cache | None = None) -> Artifact | None:
     """An artifact that was built before; None where the cache does not have it."""
     files = (cache or Cache()).get(key)

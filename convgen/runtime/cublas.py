@@ -16,7 +16,7 @@ from typing import Any
 
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import Gemm, Workspace
-from convgen.runtime import cuda
+from convgen.runtime import cuda, cupy_library
 from convgen.runtime.errors import DriverError
 
 #: cudaDataType of an element type (library_types.h).
@@ -43,11 +43,15 @@ _idle: dict[int, list[int]] = {}
 @cache
 def _library() -> ctypes.CDLL:
     """The cuBLAS that CuPy found and loaded.  Raises DriverError where there is none."""
+    cupy_library.load()
     try:
         from cupy_backends.cuda.api import runtime
         from cupy_backends.cuda.libs import cublas  # noqa: F401  # loads it
     except ImportError:
-        raise DriverError("this kernel's plan has a cuBLAS step\nhint: pip install 'convgen[cublas]'") from None
+        raise DriverError(
+            "this kernel's plan has a cuBLAS step\n"
+            "hint: pip install 'convgen[cublas13]', or 'convgen[cublas12]' beside CuPy for CUDA 12"
+        ) from None
     library = ctypes.CDLL(f"libcublas.so.{runtime.runtimeGetVersion() // 1000}")
     # handles, scalars and matrices are addresses: without these ctypes would cut them to 32 bits
     matrix, strided = (c_void_p, c_int, c_int), (c_void_p, c_int, c_int, c_longlong)

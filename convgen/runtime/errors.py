@@ -28,6 +28,10 @@ class NoGpu(ConvgenError, RuntimeError):
     """No NVIDIA driver or no GPU: kernels can be compiled and emulated, not launched."""
 
 
+class NoCupy(ConvgenError, ImportError):
+    """A call on a GPU needs CuPy, which is not installed or cannot be imported."""
+
+
 class WrongGpu(ConvgenError, RuntimeError):
     """The kernel was compiled for an architecture that this GPU does not have."""
 

@@ -18,6 +18,8 @@ from convgen.runtime.errors import CompileError
 
 #: The library as the loader knows it, in the order of preference.
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
+#: The first version that compiles every kernel well: the ptxas of 12.8 makes products of wgmma wait for one another.
+OLDEST = (12, 9)
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Library:
         major, minor = c_int(), c_int()
         self._call("nvrtcVersion", byref(major), byref(minor))
         self.version = f"{major.value}.{minor.value}"
+        self.is_old = (major.value, minor.value) < OLDEST
 
     def compile(self, source: str, file: str, options: Sequence[str]) -> Result:
         """Compiles a source that the log shall call `file`."""
@@ -70,22 +73,32 @@ class Library:
 
 @cache
 def load() -> Library:
-    """NVRTC: its wheel's, else the system's, else the CUDA toolkit's.  Raises CompileError."""
+    """NVRTC: its wheel's, else the system's, else the CUDA toolkit's; an old one where there is no other.
+
+    Raises CompileError.
+    """
     toolkit = os.environ.get("CUDA_PATH", "/usr/local/cuda")
     wheels = [str(path) for name in _NAMES for path in wheel_files() if path.name == name]
-    refusals = []
+    refusals, old = [], []
     for place in (*wheels, *_NAMES, f"{toolkit}/lib64/libnvrtc.so"):
         try:
-            return Library(ctypes.CDLL(place))
+            library = Library(ctypes.CDLL(place))
         except OSError as error:
             refusals.append(str(error))
+            continue
+        if not library.is_old:
+            return library
+        old.append(library)
+    if old:
+        return old[0]
     raise CompileError(
-        f"NVRTC could not be loaded: {'; '.join(refusals)}\nhint: pip install 'nvidia-cuda-nvrtc>=13,<14'"
+        f"NVRTC, which compiles kernels, could not be loaded: {'; '.join(refusals)}\n"
+        "hint: pip install 'convgen[nvrtc]'; to run kernels as well, 'convgen[cuda13]' or 'convgen[cuda12]'"
     )
 
 
 def wheel_files() -> Iterator[Path]:
-    """The files of NVRTC as its wheel installs it."""
+    """The files of NVRTC as its wheels install it: nvidia/cu13/lib, and nvidia/cuda_nvrtc/lib of CUDA 12."""
     spec = find_spec("nvidia")
     for base in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(base).glob("*/*/*nvrtc*"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from convgen.ir.plan import Launch, Param
-from convgen.runtime import tensor_map
+from convgen.runtime import cupy_library, tensor_map
 from convgen.runtime.arrays import external_stream
 from convgen.runtime.errors import CompileError
 from convgen.runtime.launch import Call, Program
@@ -32,8 +32,7 @@ def module(source: str, target: Target) -> Any:
     `RawModule(code=...)` compiles for what it takes the GPU to be, which is never sm_90a.  So it gets the cubin, in a
     file that it loads on each GPU when it is first used there.
     """
-    import cupy
-
+    cupy = cupy_library.load()
     cubin = _compile(source, target)
     path = Path(_folder().name, f"{hashlib.sha256(cubin).hexdigest()}.cubin")
     path.write_bytes(cubin)

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
 
-from convgen.runtime import cuda
+from convgen.runtime import cuda, cupy_library
 
 #: Room for a POSIX semaphore on any machine.
 _SEMAPHORE_BYTES = 64
@@ -82,31 +82,25 @@ def of_capture(capture: cuda.Capture, device: int, stream: int, size: int) -> Sc
 
 def allocate(size: int, device: int, stream: int) -> Any:
     """Memory of CuPy's pool, in order with a stream."""
-    import cupy
-
     from convgen.runtime.arrays import on_stream
 
     driver = cuda.driver()
     with driver.relaxed_capture(), driver.context(device), on_stream(device, stream):
         _capture_pool().free_all_blocks()
-        return cupy.cuda.alloc(size)
+        return cupy_library.load().cuda.alloc(size)
 
 
 def allocate_for_capture(size: int, device: int) -> Any:
     """Memory that no work under way is using, on any stream: the graph may be launched on another one at once."""
-    import cupy
-
     driver = cuda.driver()
-    with driver.relaxed_capture(), driver.context(device), cupy.cuda.Device(device):
+    with driver.relaxed_capture(), driver.context(device), cupy_library.load().cuda.Device(device):
         return _capture_pool().malloc(size)
 
 
 @cache
 def _capture_pool() -> Any:
     """Memory that captures alone use: what one gives back, later ones take, until a stream needs a new workspace."""
-    import cupy
-
-    return cupy.cuda.MemoryPool()
+    return cupy_library.load().cuda.MemoryPool()
 
 
 def _drop_captured() -> None:

@@ -71,8 +71,8 @@ def planned(n: int) -> driver.Compilation:
 def test_the_configuration_is_what_compile_takes_for_all_images(monkeypatch, capsys):
     assert str(planned(8).plan.config) != str(planned(1).plan.config)
     ran = []
-    kernel = driver.Compilation.kernel
-    monkeypatch.setattr(driver.Compilation, "kernel", lambda self: ran.append(self.plan) or kernel(self))
+    uncompiled = driver.Compilation.uncompiled
+    monkeypatch.setattr(driver.Compilation, "uncompiled", lambda self: ran.append(self.plan) or uncompiled(self))
     Path("layer.conv").write_text(BATCHED)
     assert main(["run", "layer.conv", "--device", "emulate", "--batch", "1"]) == 0
     out, err = capsys.readouterr()

@@ -670,3 +670,29 @@ def test_a_saved_kernel_runs_in_another_process(target, rng, tmp_path):
     assert done.returncode == 0, done.stderr
     expected = made(**{name: cupy.asarray(array) for name, array in given.items()}).get()
     assert np.array_equal(np.load(tmp_path / "result.npy").view("u2"), expected.view("u2"))
+
+
+def test_every_nvrtc_that_is_installed_gives_the_same_bits(target, rng, monkeypatch):
+    import ctypes
+
+    import convgen
+    from convgen.runtime import nvrtc_library
+
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    wheels = [path for path in nvrtc_library.wheel_files() if path.name in nvrtc_library._NAMES]
+    if len(wheels) < 2:
+        pytest.skip("the wheels of NVRTC 12 and 13 are not both installed")
+    results = {}
+    for path in wheels:
+        library = nvrtc_library.Library(ctypes.CDLL(str(path)))
+        monkeypatch.setattr(nvrtc_library, "load", lambda library=library: library)
+        made = convgen.compile(SPEC, target=target.name)
+        assert made.manifest.nvrtc == library.version
+        if not results:
+            given = {
+                t.name: cupy.asarray(rng.integers(-3, 4, t.shape).astype(numpy_dtype(t.dtype)))
+                for t in (*made.manifest.reads, *made.manifest.operands)
+            }
+        results[library.version] = made(**given).view("u2").get()
+    first, *others = results.values()
+    assert others and all(np.array_equal(first, other) for other in others)

@@ -49,9 +49,10 @@ extern "C" __global__ void slow(float* p, unsigned long long a, unsigned long lo
 
 
 def architecture(cubin: bytes) -> int:
-    """The SM number that an ELF of CUDA 13 is for: bits 8 to 15 of e_flags."""
+    """The SM number that an ELF is for, in e_flags: bits 8 to 15 in CUDA 13's ABI, 0 to 7 in CUDA 12's."""
     assert cubin[:4] == b"\x7fELF"
-    return struct.unpack_from("<I", cubin, 0x30)[0] >> 8 & 0xFF
+    abi, flags = cubin[8], struct.unpack_from("<I", cubin, 0x30)[0]
+    return (flags >> 8 if abi >= 8 else flags) & 0xFF
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
@@ -177,5 +178,5 @@ def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(nvrtc_library, "find_spec", lambda _: None)
     monkeypatch.setattr(nvrtc_library, "_NAMES", ("libnvrtc-that-is-not-there.so",))
     monkeypatch.setenv("CUDA_PATH", "/nowhere")
-    with pytest.raises(CompileError, match=r"is-not-there.so: cannot open .*\n.*pip install 'nvidia-cuda-nvrtc"):
+    with pytest.raises(CompileError, match=r"is-not-there.so: cannot open .*\n.*pip install 'convgen\[nvrtc\]'"):
         nvrtc.nvrtc_version()

@@ -74,10 +74,32 @@ def test_extras_that_messages_name_exist(monkeypatch):
     named = {e for p in (ROOT / "convgen").rglob("*.py") for e in re.findall(r"convgen\[(\w+)\]", p.read_text())}
     assert named and named <= extras.keys()
 
+    pytest.importorskip("cupy")
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)  # as where it is not installed
     cublas._library.cache_clear()
-    with pytest.raises(errors.DriverError, match=re.escape("pip install 'convgen[cublas]'")):
+    with pytest.raises(errors.DriverError, match=re.escape("pip install 'convgen[cublas13]'")):
         cublas._library()
+
+
+def test_extras_of_one_cuda_version_go_together():
+    from convgen.runtime import nvrtc_library
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {extra: {re.split(r"[<>=\[]", row)[0] for row in rows} for extra, rows in extras.items()}
+    assert names["cuda12"] == {"cupy-cuda12x", "nvidia-cuda-nvrtc-cu12"}
+    assert names["cuda13"] == {"cupy-cuda13x"} | names["nvrtc"]
+    oldest = ".".join(map(str, nvrtc_library.OLDEST))
+    assert f"nvidia-cuda-nvrtc-cu12>={oldest},<13" in extras["cuda12"]
+    assert "convgen[cuda13]" in extras["dev"]
+
+
+def test_readme_installs_what_its_commands_need_and_no_developer_s_tools():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    installed = re.findall(r"pip install (?:-e )?'(?:\.|convgen)\[([\w,]+)\]'", readme)
+    assert installed[0] == "nvrtc" and set(installed) <= extras.keys()
+    table = readme.split("| extra |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras.keys() - {"dev"}
 
 
 @pytest.mark.parametrize("folder", ["templates", "grammar", "specs"])

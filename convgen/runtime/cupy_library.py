@@ -1,0 +1,22 @@
+"""CuPy, which calls on a GPU take streams and memory from.  Nothing else needs it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from convgen.runtime.errors import NoCupy
+
+
+@cache
+def load() -> Any:
+    """The module.  Raises NoCupy."""
+    try:
+        import cupy
+    except ImportError as e:
+        absent = isinstance(e, ModuleNotFoundError) and e.name == "cupy"
+        raise NoCupy(
+            f"a call on a GPU needs CuPy, which {'is not installed' if absent else f'cannot be imported: {e}'}\n"
+            "hint: pip install 'convgen[cuda13]', or 'convgen[cuda12]' where nvidia-smi shows CUDA 12"
+        ) from None
+    return cupy
