@@ -103,6 +103,11 @@ def test_ci_runs_the_test_command_of_the_page(page):
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+def test_ci_runs_the_first_command_of_the_readme():
+    first = blocks(README, "console")[0].splitlines()[0]
+    assert first.replace("-o out", '-o "$fresh/out"') in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
 def test_readme_lists_every_command():
     rows = re.findall(r"^\| `convgen (\w+)` \| (.*) \|$", README.read_text(), re.MULTILINE)
     assert dict(rows) == COMMANDS
