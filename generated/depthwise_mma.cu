@@ -124,6 +124,20 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+// The smaller; NaN where either is a NaN.
+__device__ __forceinline__ float min_nan_f32(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -356,7 +370,7 @@ void convgen_depthwise_mma(
         const int pixel = from_band * 14 + from_strip;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
+          v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
         }
         if (from_strip < 14) st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 128 + (octet ^ pixel % 8) * 16,
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});

@@ -43,6 +43,20 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+// The smaller; NaN where either is a NaN.
+__device__ __forceinline__ float min_nan_f32(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ float cvt_f32_f16(f16 v) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
@@ -167,7 +181,7 @@ void convgen_depthwise_nhwc(
         for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
+          v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
         }
         *reinterpret_cast<u32*>(y + (n * 200704 + p * 3584 + q * 64 + k)) = cvt_f16x2_f32(v[0], v[1]);
       }

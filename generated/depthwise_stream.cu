@@ -100,6 +100,20 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+// The smaller; NaN where either is a NaN.
+__device__ __forceinline__ float min_nan_f32(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ float cvt_f32_f16(f16 v) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
@@ -310,7 +324,7 @@ void convgen_depthwise_stream(
           for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            v[i] = fminf(fmaxf(v[i] + value_b[i], 0.0f), 6.0f);
+            v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
           }
           *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) =
               u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);

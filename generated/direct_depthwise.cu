@@ -25,6 +25,25 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
+// ---- PTX: one instruction, one function ------------------------------------------------------
+// (an emulator brings its own meaning for each, and compiles everything else as it stands)
+#ifndef CONVGEN_EMULATE
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+// The smaller; NaN where either is a NaN.
+__device__ __forceinline__ float min_nan_f32(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+#endif
+
 // ---- kernel ----------------------------------------------------------------------------------
 // fprop: y[n, k, p, q] = sum over r, s, c of x[n, c, in_h, in_w] * w[k, c_in_group, r, s], where
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
@@ -64,5 +83,5 @@ void convgen_direct_depthwise(
   }
 
   const float value_b = operand_b[k];
-  y[index] = fminf(fmaxf(acc + value_b, 0.0f), 6.0f);
+  y[index] = min_nan_f32(max_nan_f32(acc + value_b, 0.0f), 6.0f);
 }

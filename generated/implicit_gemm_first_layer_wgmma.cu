@@ -95,6 +95,13 @@ __device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16_rs(float (&d)[32], c
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(b_major));
 }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -317,7 +324,7 @@ void convgen_implicit_gemm_first_layer_wgmma(
           const float (&value_b)[RUN] = channel_b[j];
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            v[i] = fmaxf(v[i] + value_b[i], 0.0f);
+            v[i] = max_nan_f32(v[i] + value_b[i], 0.0f);
           }
           *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
               cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),

@@ -63,6 +63,13 @@ __device__ __forceinline__ void mma_m16n8k32_s32_s8_s8(int (&d)[4], const u32 (&
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Rounds to nearest even; what is out of range saturates.
 __device__ __forceinline__ s8 cvt_s8_f32(float v) {
   int r;
@@ -315,7 +322,7 @@ void convgen_implicit_gemm_s8(
           __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        v[i] = fmaxf(v[i] * value_scale[i] + value_b[i], 0.0f);
+        v[i] = max_nan_f32(v[i] * value_scale[i] + value_b[i], 0.0f);
       }
       *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
           u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |

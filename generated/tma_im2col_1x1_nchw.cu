@@ -156,6 +156,13 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ float cvt_f32_f16(f16 v) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
@@ -238,7 +245,7 @@ __device__ __forceinline__ void epilogue(
 ) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = fmaxf(v[i] + value_b[i] + value_z[i], 0.0f);
+    v[i] = max_nan_f32(v[i] + value_b[i] + value_z[i], 0.0f);
   }
 }
 

@@ -161,6 +161,13 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ f16 cvt_f16_f32(float v) {
   f16 r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
@@ -241,7 +248,7 @@ __device__ __forceinline__ void epilogue(
 ) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    v[i] = fmaxf(v[i] + value_b[i], 0.0f);
+    v[i] = max_nan_f32(v[i] + value_b[i], 0.0f);
   }
 }
 

@@ -153,6 +153,13 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -223,7 +230,7 @@ __device__ __forceinline__ float epilogue(
     float v,
     float value_b
 ) {
-  return fmaxf(v + value_b, 0.0f);
+  return max_nan_f32(v + value_b, 0.0f);
 }
 
 // A barrier for the 128 threads of one consumer.

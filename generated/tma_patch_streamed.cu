@@ -160,6 +160,13 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// The larger; NaN where either is a NaN.
+__device__ __forceinline__ float max_nan_f32(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 __device__ __forceinline__ float cvt_f32_f16(f16 v) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
@@ -241,7 +248,7 @@ __device__ __forceinline__ float epilogue(
     const f16* __restrict__ operand_z
 ) {
   const float value_z = cvt_f32_f16(operand_z[n * 25088 + p * 3584 + q * 512 + k]);
-  return fmaxf(v + value_z, 0.0f);
+  return max_nan_f32(v + value_z, 0.0f);
 }
 
 // A barrier for the 128 threads of one consumer.

@@ -1,7 +1,8 @@
 """Epilogue expressions as C text: one float expression of `acc` and loaded operands.
 
 `C_FUNCTIONS` is the table of what each function becomes; its small device functions live in
-templates/helpers.cuh.j2.  Numbers are printed so that they round to the same float.
+templates/helpers.cuh.j2 and templates/ptx.  A NaN passes through all of them.  Numbers are printed so
+that they round to the same float.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from convgen.ir import epilogue as ep
 
 #: Text of a call, over already-printed arguments.
 C_FUNCTIONS: dict[str, str] = {
-    "relu": "fmaxf({0}, 0.0f)",
+    "relu": "max_nan_f32({0}, 0.0f)",
     "leaky_relu": "leaky_relu({0}, {1})",
     "gelu": "gelu({0})",
     "gelu_tanh": "gelu_tanh({0})",
@@ -23,9 +24,9 @@ C_FUNCTIONS: dict[str, str] = {
     "log": "logf({0})",
     "sqrt": "sqrtf({0})",
     "abs": "fabsf({0})",
-    "min": "fminf({0}, {1})",
-    "max": "fmaxf({0}, {1})",
-    "clamp": "fminf(fmaxf({0}, {1}), {2})",
+    "min": "min_nan_f32({0}, {1})",
+    "max": "max_nan_f32({0}, {1})",
+    "clamp": "min_nan_f32(max_nan_f32({0}, {1}), {2})",
 }
 #: A condition with two results binds less than any operator.
 _CHOICE = 0

@@ -75,6 +75,8 @@ CATALOGUE: tuple[str | Family, ...] = (
     "griddepcontrol_wait",
     "griddepcontrol_launch_dependents",
     "red_global_add_f32",
+    "max_nan_f32",
+    "min_nan_f32",
     "cvt_f32_f16",
     "cvt_f16_f32",
     "cvt_f16x2_f32",

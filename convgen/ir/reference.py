@@ -212,9 +212,9 @@ def _gelu_tanh(xp: Any, x: Array) -> Array:
     return 0.5 * x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-#: What each function of the language computes.  fmin and fmax, as in C, prefer a number to a NaN.
+#: What each function of the language computes.  A NaN passes through all of them.
 FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "relu": lambda xp, x: xp.fmax(x, 0.0),
+    "relu": lambda xp, x: xp.maximum(x, 0.0),
     "leaky_relu": lambda xp, x, slope: xp.where(x > 0, x, slope * x),
     "gelu": lambda xp, x: x * (1 + _erf(x / math.sqrt(2), xp)) / 2,
     "gelu_tanh": _gelu_tanh,
@@ -225,9 +225,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "log": lambda xp, x: xp.log(x),
     "sqrt": lambda xp, x: xp.sqrt(x),
     "abs": lambda xp, x: xp.abs(x),
-    "min": lambda xp, x, y: xp.fmin(x, y),
-    "max": lambda xp, x, y: xp.fmax(x, y),
-    "clamp": lambda xp, x, low, high: xp.fmin(xp.fmax(x, low), high),
+    "min": lambda xp, x, y: xp.minimum(x, y),
+    "max": lambda xp, x, y: xp.maximum(x, y),
+    "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, low), high),
     "select": lambda xp, condition, x, y: xp.where(condition != 0, x, y),
 }
 

@@ -19,7 +19,7 @@ import numpy
 from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
 from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.reference import Array, accumulate, apply_epilogue, decode
+from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values
 
 # ---- inputs and poison -------------------------------------------------------------------------
 
@@ -136,11 +136,16 @@ def tolerance(problem: ConvProblem, arithmetic: str = "") -> Tolerance:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The result in float64 and the ends of what rounding allows, before the last rounding."""
+    """The result in float64 and the ends of what rounding allows, before the last rounding.
+
+    `special` is true where the sum or an operand is infinite or NaN: there the result is as infinite, or as
+    much a NaN, as the value is.
+    """
 
     value: Array
     low: Array
     high: Array
+    special: Array
 
 
 def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = "") -> Expectation:
@@ -152,11 +157,15 @@ def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, a
             around = Interval(acc, acc)
         else:
             slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
+            slack = xp.where(xp.isfinite(acc), slack, 0.0)
             around = Interval(acc - slack, acc + slack)
         ends = epilogue_interval(problem, around, arrays, xp)
         value = apply_epilogue(problem, acc, arrays, xp)
+    special = ~xp.isfinite(acc)
+    for operand in operand_values(problem, arrays, xp).values():
+        special = special | ~xp.isfinite(operand)
     shape = problem.result.shape
-    return Expectation(*(xp.broadcast_to(a, acc.shape).reshape(shape) for a in (value, ends.low, ends.high)))
+    return Expectation(*(xp.broadcast_to(a, acc.shape).reshape(shape) for a in (value, ends.low, ends.high, special)))
 
 
 def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:
@@ -223,8 +232,12 @@ def compare(problem: ConvProblem, actual: Array, expected: Expectation | Array, 
     with numpy.errstate(all="ignore"):
         value = round_to(expected.value, result.element, xp)
         low, high = round_to(expected.low, result.element, xp), round_to(expected.high, result.element, xp)
-        unknown = xp.isnan(low) | xp.isnan(high)  # beyond a function's domain
-        right = unknown | ((got >= low) & (got <= high))
+        if not result.element.is_float:
+            value = xp.where(xp.isnan(value), 0.0, value)  # as conversions to integers do
+        unbounded = xp.isnan(low) | xp.isnan(high)
+        unknown = unbounded & ~expected.special  # beyond a function's domain
+        alike = (got == value) | (xp.isnan(got) & xp.isnan(value)) | (xp.isfinite(got) & xp.isfinite(expected.value))
+        right = unknown | xp.where(unbounded, alike, (got >= low) & (got <= high))
         both = xp.isfinite(got) & xp.isfinite(value)
         error = xp.where(both, abs(got - value), 0.0)
         outside = xp.where(right, 0.0, xp.maximum(low - got, got - high))
@@ -265,4 +278,4 @@ def _around(problem: ConvProblem, expected: Array, xp: Any) -> Expectation:
     slack = bound.slack(rms, xp)
     if problem.epilogue and not problem.epilogue.is_identity:
         slack = slack + 8 * EPS * abs(expected) + TINY
-    return Expectation(expected, expected - slack, expected + slack)
+    return Expectation(expected, expected - slack, expected + slack, ~xp.isfinite(expected))

@@ -10,7 +10,7 @@ from convgen import emulator
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.base import Strategy
+from convgen.kernels.strategies import Strategy
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]

@@ -200,7 +200,7 @@ def test_c_has_the_parentheses_that_it_needs():
 @pytest.mark.parametrize(
     ("written", "c"),
     [
-        ("relu(acc + 1)", "fmaxf(acc + 1.0f, 0.0f)"),
+        ("relu(acc + 1)", "max_nan_f32(acc + 1.0f, 0.0f)"),
         ("acc < 1", "acc < 1.0f ? 1.0f : 0.0f"),
         ("(acc < 1) * acc", "(acc < 1.0f ? 1.0f : 0.0f) * acc"),
         ("acc + 1 < 2 * acc", "acc + 1.0f < 2.0f * acc ? 1.0f : 0.0f"),

@@ -121,6 +121,35 @@ def test_functions_of_the_epilogue(name):
     np.testing.assert_allclose(reference(problem, arrays).reshape(-1), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "value"),
+    [
+        ("relu", (math.nan,), math.nan),
+        ("relu", (-math.inf,), 0.0),
+        ("min", (math.nan, 1.0), math.nan),
+        ("min", (1.0, math.nan), math.nan),
+        ("max", (math.nan, 1.0), math.nan),
+        ("max", (1.0, math.nan), math.nan),
+        ("clamp", (math.nan, 0.0, 6.0), math.nan),
+        ("clamp", (1.0, math.nan, 6.0), math.nan),
+        ("clamp", (1.0, 0.0, math.nan), math.nan),
+        ("clamp", (math.inf, 0.0, 6.0), 6.0),
+        ("leaky_relu", (math.nan, 0.5), math.nan),
+        ("leaky_relu", (-math.inf, 0.5), -math.inf),
+        ("sigmoid", (-math.inf,), 0.0),
+        ("silu", (math.inf,), math.inf),
+        ("silu", (-math.inf,), math.nan),  # as the formula says, and as torch has it
+        ("gelu", (-math.inf,), math.nan),
+        ("gelu_tanh", (-math.inf,), math.nan),
+        ("select", (math.nan, 1.0, 2.0), 1.0),  # a NaN is not 0
+        ("select", (0.0, math.nan, 2.0), 2.0),
+    ],
+)
+def test_special_values(name, arguments, value):
+    with np.errstate(all="ignore"):
+        np.testing.assert_equal(float(FUNCTIONS[name](np, *map(np.float64, arguments))), value)
+
+
 def test_operators_locals_and_broadcast():
     base = make(n=2, c=2, k=3, dtype="f32", groups=1)
     b = Tensor("b", "operand", "f32", ("k",), (3,))
@@ -459,10 +488,43 @@ def test_what_lies_beyond_a_domain_is_not_checked():
     beyond = np.isnan(right)
     report = verify.check(problem, arrays, right)
     assert report
-    assert f"{beyond.sum()} elements pass beyond" in report.message
+    assert f"{beyond.sum()} elements left a" in report.message
     assert verify.check(problem, arrays, np.where(beyond, right.dtype.type(1), right))
     assert not verify.check(problem, arrays, np.where(beyond, right, right * 2))
     assert not verify.check(problem, arrays, np.full_like(right, np.nan))
+
+
+@pytest.mark.parametrize("wrong", [1.0, np.inf, -np.inf, np.nan])
+def test_infinities_and_nans_of_inputs_are_checked(wrong):
+    """What an infinity or NaN of x or of an operand leads to is as certain as any other value."""
+    base = make(c=2, k=3, dtype="f32")
+    z = Tensor("z", "operand", "f32", base.y.dims, base.y.extents)
+    problem = with_epilogue(base, (ep.Assignment("y", ep.Binary("+", ep.Acc(), ep.OperandRef("z"))),), z)
+    arrays = verify.random_inputs(problem, 14)
+    arrays["x"][0, 0, 0, 0] = np.inf
+    arrays["x"][0, 3, 3, 1] = np.nan
+    arrays["z"][0, 0, 0, 0] = -np.inf
+    arrays["z"][0, 0, 1, 1] = np.nan
+    right = rounded(problem, reference(problem, arrays))
+    special = ~np.isfinite(right)
+    assert special.any() and not special.all()
+    report = verify.check(problem, arrays, right)
+    assert report and "unchecked" not in report.message
+    for at in zip(*np.nonzero(special), strict=True):
+        if not np.array_equal(right[at], wrong, equal_nan=True):
+            changed = right.copy()
+            changed[at] = wrong
+            assert not verify.check(problem, arrays, changed)
+
+
+def test_integers_have_zero_for_a_nan():
+    """As PTX's cvt from f32 has it."""
+    base = make(c=2, k=3, dtype="f32")
+    problem = dataclasses.replace(base, y=dataclasses.replace(base.y, dtype="s8"))
+    arrays = verify.random_inputs(problem, 15)
+    arrays["x"][:] = np.nan
+    assert verify.check(problem, arrays, np.zeros(problem.y.shape, np.int8))
+    assert not verify.check(problem, arrays, np.ones(problem.y.shape, np.int8))
 
 
 def test_what_is_clipped_to_a_domain_is_checked():

@@ -158,8 +158,11 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float v) { return 1.0f / v; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __saturatef(float v) { return v > 0.0f ? (v < 1.0f ? v : 1.0f) : 0.0f; }
-inline int __float2int_rn(float v) { return int(rintf(v)); }
-inline int __float2int_rz(float v) { return int(v); }
+// What is out of range saturates, a NaN becomes 0.
+inline int __float2int_rz(float v) {
+  return v != v ? 0 : v < -2147483648.0f ? -2147483647 - 1 : v < 2147483648.0f ? int(v) : 2147483647;
+}
+inline int __float2int_rn(float v) { return __float2int_rz(rintf(v)); }
 inline float __int2float_rn(int v) { return float(v); }
 inline int __popc(u32 v) { return __builtin_popcount(v); }
 inline int __clz(int v) { return v ? __builtin_clz(u32(v)) : 32; }
@@ -183,6 +186,11 @@ CONVGEN_BITS(__float_as_int, int, float)
 CONVGEN_BITS(__float_as_uint, u32, float)
 CONVGEN_BITS(__int_as_float, float, int)
 CONVGEN_BITS(__uint_as_float, float, u32)
+
+// ---- PTX: arithmetic --------------------------------------------------------------------------------------
+
+inline float max_nan_f32(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
+inline float min_nan_f32(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
 
 // ---- PTX: conversions ------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "e4m3": Conversion("cvt_f32_e4m3({0})", "cvt_e4m3_f32({0})", "", "cvt_e4m3_f32(float({0}))"),
     "e5m2": Conversion("cvt_f32_e5m2({0})", "cvt_e5m2_f32({0})", "", "cvt_e5m2_f32(float({0}))"),
     "s8": Conversion("float({0})", "cvt_s8_f32({0})", "int({0})", "cvt_s8_f32(float({0}))"),
-    "s32": Conversion("float({0})", "int(rintf({0}))", "{0}", "{0}"),
+    "s32": Conversion("float({0})", "__float2int_rn({0})", "{0}", "{0}"),
 }
 #: Functions that round two floats and pack them in a word.
 PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}

@@ -32,7 +32,7 @@ LINE = 100  # characters of generated text before it is indented
 WHOLE_WORDS = {
     ("f32", "f32"): "__float_as_uint({0})",
     ("f32", "s32"): "__float_as_uint(float({0}))",
-    ("s32", "f32"): "u32(int(rintf({0})))",
+    ("s32", "f32"): "u32(__float2int_rn({0}))",
     ("s32", "s32"): "u32({0})",
 }
 M, N, GROUP = symbol("gemm_m"), symbol("gemm_n"), symbol("group")
