@@ -11,12 +11,23 @@
 
 namespace convgen_emulator {
 
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#define CONVGEN_VECTORISED __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
+#else
+#define CONVGEN_VECTORISED
+#endif
+
 using Agent = u32;
 
 struct Epoch {
   Agent agent = 0;
   u32 count = 0;
 };
+
+CONVGEN_VECTORISED
+static void take_larger(u32* to, const u32* from, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = to[i] < from[i] ? from[i] : to[i];
+}
 
 class Counts {
  public:
@@ -28,9 +39,7 @@ class Counts {
   }
   void join(const Counts& other) {
     if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size());
-    u32* to = counts_.data();
-    const u32* from = other.counts_.data();
-    for (size_t i = 0, n = other.counts_.size(); i < n; ++i) to[i] = to[i] < from[i] ? from[i] : to[i];
+    take_larger(counts_.data(), other.counts_.data(), other.counts_.size());
   }
   void clear() { counts_.clear(); }
 

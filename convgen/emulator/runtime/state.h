@@ -182,6 +182,7 @@ struct Warpgroup {
   std::deque<Multiply*> issued;  // instructions that not every warp has reached
   u32 first_issued = 0;
   std::vector<u32> outstanding;  // MMAs of each group that have not happened
+  u32 over = 0;                  // groups before this one have none
   std::vector<std::unique_ptr<Accumulators>> accumulators;
 };
 

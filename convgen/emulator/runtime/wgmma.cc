@@ -100,12 +100,6 @@ struct Multiply : Operation {
   u32 a_bytes() const { return u32(element_bytes(shape.a_type)); }
 };
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#define CONVGEN_VECTORISED __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
-#else
-#define CONVGEN_VECTORISED
-#endif
-
 // d (rows x n) += a (rows x k) b (k x n).
 CONVGEN_VECTORISED
 static void multiply_add(const float* a, const float* b, float* d, int rows, int n, int k) {
@@ -385,11 +379,10 @@ void wgmma_wait(int pending, int line) {
   Warpgroup* group = warp->group;
   if (warp->committed <= u32(pending)) return;
   const u32 target = warp->committed - u32(pending);
+  // a warp that has committed a group has issued its MMAs, so that none is outstanding again
   const auto done = [&] {
-    for (u32 g = 0; g < target && g < group->outstanding.size(); ++g) {
-      if (group->outstanding[g]) return false;
-    }
-    return true;
+    while (group->over < target && !group->outstanding[group->over]) ++group->over;
+    return group->over >= target;
   };
   while (!done()) sleep({WaitFor::wgmma, line, group, target});
   t->wait.line = line;
