@@ -358,11 +358,11 @@ void convgen_tma_patch_few_channels(
         sync_consumer(consumer);  // the chunk's last pixels are stored
 #pragma unroll
         for (int j = 0; j < chunk_pixels / 16; ++j) {
-          const float* v = &acc[first / 2 + j * 8];
           const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16,
-                            cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+          const u32 place = chunk + pixel * (channels * 2) + column * 16;
+          const float* v = &acc[first / 2 + j * 8];
+          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);

@@ -20,7 +20,7 @@
 // digest   992dc391f9a6bbb4
 // strategy tma_patch 112 pixels x 64 channels over 16, strips of 28, 2 pingpong consumers, 2 patches a ring, all weights resident, m runs over channels, 4 groups as one, 4 output rows as channels
 // target   sm_90a
-// launch   convgen_tma_patch_fold: blocks of 384 threads, 1 a multiprocessor and at most 512, in multiples of 8, 132168 bytes of shared memory
+// launch   convgen_tma_patch_fold: blocks of 384 threads, 1 a multiprocessor and at most 512, in multiples of 8, 140360 bytes of shared memory
 // zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 
 using u8 = unsigned char;
@@ -54,9 +54,29 @@ __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
 }
 
 // 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
 __device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+
+// Asynchronous copy of 16 bytes to shared memory; bytes past `source_bytes` are filled with zero.
+__device__ __forceinline__ void cp_async_16(u32 destination, const void* source, u32 source_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(destination), "l"(source), "r"(source_bytes) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `pending` of this thread's copy groups are under way.
+template <int pending>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
@@ -234,18 +254,24 @@ constexpr u32 weights = rings * stages * patch_bytes;
 constexpr int chunk_pixels = 16;  // y leaves in chunks of so many pixels, with all channels of a consumer
 constexpr u32 chunk_bytes = 2048;
 constexpr u32 chunks = weights + 36864;  // bytes of weights
-constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
+constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr u32 slot_bytes = 2048;
+constexpr u32 operand_slots = chunks + consumers * chunk_bytes;
+constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 
 // One output channel of one pixel.
 __device__ __forceinline__ float epilogue(
     float v,
     float value_b,
-    int n, int p, int q, int k,
-    const f16* __restrict__ operand_z
+    float value_z
 ) {
-  const float value_z = cvt_f32_f16(operand_z[n * 401408 + p * 7168 + q * 128 + k]);
   return max_nan_f32(v + value_b + value_z, 0.0f);
+}
+
+// The byte of element (row, column) in a chunk of z.
+__device__ __forceinline__ u32 place_z(int row, int column) {
+  return row * 128 + (column / 8 ^ (row & 7)) * 16 + column % 8 * 2;
 }
 
 // A barrier for the 128 threads of one consumer.
@@ -379,6 +405,28 @@ void convgen_tma_patch_fold(
       const int line0 = tile % line_tiles * tile_pixels;
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
+      // the operands of a tile's next chunk, asked for while the tensor cores work
+      const auto request = [&](int first) {
+        if (first < pixels) {
+          const u32 slot = base + operand_slots + (consumer * slots + first / chunk_pixels % slots) * slot_bytes;
+#pragma unroll
+          for (int v = thread; v < chunk_pixels * channels / 8; v += 128) {
+            const int pixel = v / (channels / 8);
+            const int column = v % (channels / 8) * 8;
+            const int line = line0 + first + pixel;
+            const int channel = column;
+            const int p = line / width * fold + channel / own_channels;
+            const int q = q0 + line % width;
+            const int k = k0 + channel % own_channels;
+            const bool kept = line % width < strip && p < P;
+            cp_async_16(slot + place_z(pixel, column),
+                        operand_z + (kept ? ((n * P + p) * Q + q) * K + k : 0), kept ? 16 : 0);
+          }
+        }
+        cp_async_commit_group();
+      };
+#pragma unroll
+      for (int i = 0; i < slots; ++i) request(i * chunk_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a patch
       constexpr u32 phases[4][1] = {{0}, {6144}, {12288}, {17408}};
@@ -406,32 +454,30 @@ void convgen_tma_patch_fold(
         if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
 
-      // a thread holds channels warp * 16 + lane / 4 (+ 8) of pixels 8 * j + lane % 4 * 2 (+ 1)
-#pragma unroll
-      for (int i = 0; i < pixels / 2; ++i) {
-        const int line = line0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        const int channel = warp * 16 + lane / 4 + i / 2 % 2 * 8;
-        const int p = line / width * fold + channel / own_channels;
-        const int q = q0 + line % width;
-        const int k = k0 + channel % own_channels;
-        if (line % width < strip && p < P) {
-          acc[i] = epilogue(acc[i], channel_b[i / 2 % 2],
-                            n, p, q, k, operand_z);
-        }
-      }
 #pragma unroll
       for (int first = 0; first < pixels; first += chunk_pixels) {
-        sync_consumer(consumer);  // the chunk's last pixels are stored
+        cp_async_wait_group<slots - 1>();
+        sync_consumer(consumer);  // the chunk's last pixels are stored, and its operands are there
+        const u32 tile_z = base + operand_slots + (consumer * slots + first / chunk_pixels % slots) * slot_bytes;
 #pragma unroll
         for (int j = 0; j < chunk_pixels / 16; ++j) {
-          const float* v = &acc[first / 2 + j * 8];
           const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          stmatrix_x4_trans(chunk + pixel * (channels * 2) + column * 16,
-                            cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+          const u32 place = chunk + pixel * (channels * 2) + column * 16;
+          const float* sums = &acc[first / 2 + j * 8];
+          float v[8];
+          u32 bits_z[4];
+          ldmatrix_x4_trans(bits_z, place - chunk + tile_z);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) {
+            const float value_z = cvt_f32_f16(f16(bits_z[e / 2] >> e % 2 * 16));
+            v[e] = epilogue(sums[e], channel_b[e / 2 % 2], value_z);
+          }
+          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
+        request(first + slots * chunk_pixels);
 #pragma unroll
         for (int v = thread; v < chunk_pixels * channels / 8; v += 128) {
           const int pixel = v / (channels / 8);

@@ -320,10 +320,10 @@ void convgen_tma_patch_pixels(
         const int pixel = warp * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const float* v = &acc[first / 64][j * 8];
           const int column = (2 * j + lane / 16) ^ (pixel >> 1 & 3);  // of 16 bytes
-          stmatrix_x4(chunk + pixel * (channels * 2) + column * 16,
-                      cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
+          const u32 place = chunk + pixel * (channels * 2) + column * 16;
+          const float* v = &acc[first / 64][j * 8];
+          stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);

@@ -80,13 +80,13 @@ def serving(problem: ConvProblem, target: Target) -> list[str]:
 
 
 #: What yields where the epilogue's operands want shared memory, too, or threads: in this order.
-_YIELDING = ((), ("stages",), ("stages", "blocks"))
+_YIELDING = ((), ("stages",), ("stages", "blocks", "pixels"))
 
 
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
     """What the database knows, as long as it is still legal: strategies change, measurements stay.
 
-    What was measured without the epilogue may have to do with fewer stages, or fewer blocks a multiprocessor."""
+    What was measured without the epilogue may have to do with fewer stages, then with smaller or fewer tiles."""
     tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)
     if tuned is None or tuned.strategy not in strategies.MODULES:
         return None

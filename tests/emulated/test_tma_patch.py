@@ -182,6 +182,25 @@ def test_epilogue(name: str, options: Options, seed: int) -> None:
     check_emulated(spec(FEW, "tma_patch", options, EPILOGUES[name]), seed)
 
 
+#: Operands that lie as y does, of every width, beside operands that do not.
+TILES = {
+    "two": "operand z: bf16[n, p, q, k]  operand u: f16[n, p, q, k]  operand b: f32[k]  y = relu(acc * u + b + z)",
+    "f32": "operand z: f32[n, p, q, k]  y = acc + z",
+    "s8": "operand z: s8[n, p, q, k]  operand e: f32[n, k]  y = acc * e + z",
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [BY_CHANNELS, BY_PIXELS, {**PIXELS, "channels": 48, "consumers": 1}, {**BY_CHANNELS, "fold": 2}],
+    ids=["by channels", "by pixels", "48 channels", "rows folded"],
+)
+@pytest.mark.parametrize("name", TILES)
+def test_operands_that_arrive_as_tiles(name: str, options: Options, seed: int) -> None:
+    made = check_emulated(spec(FEW, "tma_patch", options, TILES[name]), seed)
+    assert "place_z" in made.source and made.source.count("operand_z[") == 0
+
+
 @settings(max_examples=8, deadline=None)
 @given(problem=patch_problems(), options=some_options("tma_patch"), seed=SEEDS, sms=st.sampled_from((1, 2, 5)))
 def test_any_problem(problem: ConvProblem, options: Options, seed: int, sms: int) -> None:

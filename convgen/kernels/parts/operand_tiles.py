@@ -7,7 +7,7 @@ of y's chunk; others one by one, or by the pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from convgen.ir.plan import Param, TensorMap
@@ -96,18 +96,28 @@ class Chunk:
         )  # fmt: skip
 
 
-def arriving(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[Chunk, ...]:
-    """The operands that arrive in chunks of y, `pitch` elements being a row of it in memory.
+def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
+    """The operands that lie as y does."""
+    if problem.epilogue is None:
+        return ()
+    return tuple(t for t in used_operands(problem) if t.size == problem.y.size and lies_as(t, problem.y.dims))
 
-    They lie as y does, and rows are aligned as TMA asks."""
+
+def chunks(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[Chunk, ...]:
+    """A slot's chunks of operands, one after the other."""
     found: list[Chunk] = []
-    start = 0
-    for t in used_operands(problem):
-        aligned = (pitch * t.element.bytes) % ROW_ALIGNMENT == (columns * t.element.bytes) % ROW_ALIGNMENT == 0
-        if aligned and t.size == problem.y.size and lies_as(t, problem.y.dims):
-            found.append(Chunk(t, rows, columns, start))
-            start += found[-1].bytes
+    for t in tensors:
+        found.append(Chunk(t, rows, columns, start=sum(c.bytes for c in found)))
     return tuple(found)
+
+
+def boxes(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[Chunk, ...]:
+    """Chunks of the operands that TMA can bring, `pitch` elements being a row of them in memory."""
+
+    def aligned(t: Tensor) -> bool:
+        return pitch * t.element.bytes % ROW_ALIGNMENT == columns * t.element.bytes % ROW_ALIGNMENT == 0
+
+    return chunks(filter(aligned, shaped(problem)), rows, columns)
 
 
 def slots(chunks: Sequence[Chunk], consumers: int) -> int:
@@ -118,24 +128,26 @@ def slots(chunks: Sequence[Chunk], consumers: int) -> int:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Finished text of an operand that arrives in chunks: its boxes (first column, byte of the slot); the byte of its
-    chunk at which element (row, column) is, unless ldmatrix reads where stmatrix writes; lines that define the
-    epilogue's `value_<name>`."""
+    """Finished text of an operand that arrives in chunks: the byte of the slot at which they start; boxes (first
+    column, byte of the slot); the byte of its chunk at which element (row, column) is; whether ldmatrix reads it where
+    stmatrix writes; lines that define the epilogue's `value_<name>`."""
 
     name: str
+    size: int
     start: int
     boxes: tuple[tuple[int, int], ...]
     place: str
     values: tuple[str, ...]
 
+    @property
+    def as_y(self) -> bool:
+        return self.size == 2
 
-def text(chunks: Sequence[Chunk], single: bool, planes: bool) -> list[Arriving]:
-    """For accumulators one by one (`single`), or by the pair.  Fragments lie across a chunk's rows where a pair's are
-    pixels, and in planes."""
-    return [
-        Arriving(c.name, c.start, c.boxes, "" if c.size == 2 else c.place, _single(c) if single else _pair(c, planes))
-        for c in chunks
-    ]
+
+def text(chunks: Sequence[Chunk], single: bool, transposed: bool) -> list[Arriving]:
+    """For accumulators one by one (`single`), or by the pair.  `transposed`: fragments lie across a chunk's rows."""
+    values = _single if single else _pair
+    return [Arriving(c.name, c.size, c.start, c.boxes, c.place, values(c, transposed)) for c in chunks]
 
 
 def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
@@ -145,33 +157,30 @@ def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
     if chunk.size == 2:
         halves = [f"{bits}[e]", f"{bits}[e] >> 16"]
     elif transposed:
-        halves = [_element(chunk, "fragment_column"), _element(chunk, "fragment_column + 1")]
+        halves = [_element(chunk, column, "fragment_row") for column in ("fragment_column", "fragment_column + 1")]
     else:
         load = f"{PAIR_LOADS[chunk.size]}(tile_{name} + place_{name}(fragment_row, fragment_column))"
         lines.append(f"const {ACCESS[2 * chunk.size]} {bits} = {load};")
         halves = [f"u32({bits})", f"u32({bits} >> {8 * chunk.size})"]
-    first, second = (_value(chunk, half) for half in halves)
+    first, second = (decode(chunk.tensor.dtype, half, "f32") for half in halves)
     start = f"const float value_{name}[2] = {{"
     return (*lines, f"{start}{first},", f"{' ' * len(start)}{second}}};")
 
 
-def _single(chunk: Chunk) -> tuple[str, ...]:
+def _single(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
     """Lines that define `value_<name>`, for accumulator `e`."""
-    bits = f"bits_{chunk.name}[e / 2] >> e % 2 * 16" if chunk.size == 2 else _element(chunk, "fragment_column")
-    return (f"const float value_{chunk.name} = {_value(chunk, bits)};",)
+    at = ("fragment_column", "fragment_row") if transposed else ("fragment_row", "fragment_column")
+    bits = f"bits_{chunk.name}[e / 2] >> e % 2 * 16" if chunk.size == 2 else _element(chunk, *at)
+    return (f"const float value_{chunk.name} = {decode(chunk.tensor.dtype, bits, 'f32')};",)
 
 
-def _value(chunk: Chunk, bits: str) -> str:
-    return decode(chunk.tensor.dtype, bits, "f32")
-
-
-def _element(chunk: Chunk, row: str) -> str:
-    """C text: the bits of an element, across the chunk's rows."""
+def _element(chunk: Chunk, row: str, column: str) -> str:
+    """C text: the bits of an element."""
+    tile = f"tile_{chunk.name} + place_{chunk.name}"
     if chunk.size == 4:
-        return f"ld_shared_u32(tile_{chunk.name} + place_{chunk.name}({row}, fragment_row))"
+        return f"ld_shared_u32({tile}({row}, {column}))"
     # two neighbours at once, one of which is meant
-    pair = f"ld_shared_u16(tile_{chunk.name} + place_{chunk.name}({row}, fragment_row & ~1))"
-    return f"{pair} >> fragment_row % 2 * 8"
+    return f"ld_shared_u16({tile}({row}, {column} & ~1)) >> {column} % 2 * 8"
 
 
 def params(problem: ConvProblem, chunks: Sequence[Chunk], plane: int) -> list[Param]:

@@ -167,7 +167,7 @@ def arriving(problem: ConvProblem, config: TmaIm2colConfig) -> tuple[Chunk, ...]
         return ()
     m, n = chunk_shape(problem, config)
     pixels = plane(problem)
-    return operand_tiles.arriving(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
+    return operand_tiles.boxes(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
 
 
 def threads(problem: ConvProblem, config: TmaIm2colConfig) -> int:

@@ -134,6 +134,7 @@ def _configurations(
             if illegal(problem, target, least):
                 continue
             size = geometry(problem, least)
+            chunk = size.chunk + size.slots * size.slot
             for weight_stages in ahead:
                 for stages in depths:
                     config = TmaPatchConfig(
@@ -141,7 +142,7 @@ def _configurations(
                         fold,
                     )  # fmt: skip
                     weights = weight_bytes(config, size.weight_box, boxes * size.weight_box)
-                    if shared_bytes(config, size.patch.bytes, weights, size.chunk) <= target.shared_bytes_per_block:
+                    if shared_bytes(config, size.patch.bytes, weights, chunk) <= target.shared_bytes_per_block:
                         yield _time(problem, target, config, size), config
                         break  # fewer patches ahead are no faster
 

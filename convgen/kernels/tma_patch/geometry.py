@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.hopper import block_threads, memory_order, products
+from convgen.kernels.parts.operand_tiles import Chunk
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.patch import ALIGNMENT, Patch, aligned, patch, windows
 
@@ -27,6 +28,10 @@ def threads(config: TmaPatchConfig) -> int:
     return max(block_threads(config.consumers), least)
 
 
+#: Chunks of the operands that a consumer has in flight: patches want the room.
+SLOTS = 2
+
+
 @dataclass(frozen=True)
 class Geometry:
     """What follows from a problem and a configuration.  Sizes in bytes."""
@@ -43,6 +48,9 @@ class Geometry:
     channel_tiles: int
     chunk_pixels: int
     chunk: int
+    arriving: tuple[Chunk, ...]  # operands, in chunks like those of y
+    slots: int  # of each consumer, for a chunk of each of them
+    slot: int
     total: int
 
 
@@ -58,10 +66,13 @@ def geometry(problem: ConvProblem, config: TmaPatchConfig) -> Geometry:
     tiles = -(-problem.n // config.images) * strips * line_tiles
     chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
+    operands = operand_tiles.shaped(problem) if pixels_outside(problem) else ()
+    arriving = operand_tiles.chunks(operands, chunk_pixels, config.consumer_channels)
+    slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(
         span, blocks, products(problem.c_per_group - (blocks - 1) * config.k),
         halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
-        chunk_pixels, chunk, shared_bytes(config, halo.bytes, weights, chunk),
+        chunk_pixels, chunk, arriving, slots, slot, shared_bytes(config, halo.bytes, weights, chunk + slots * slot),
     )  # fmt: skip
 
 
@@ -71,6 +82,7 @@ def weight_bytes(config: TmaPatchConfig, weight_box: int, resident: int) -> int:
 
 
 def shared_bytes(config: TmaPatchConfig, halo: int, weights: int, chunk: int) -> int:
-    """Of a block: patches of `halo` bytes, weights, a chunk for each consumer, barriers, the alignment of the base."""
+    """Of a block: patches of `halo` bytes, weights, a `chunk` for each consumer (and what it takes of operands),
+    barriers, the alignment of the base."""
     barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
     return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * chunk + barriers

@@ -14,7 +14,7 @@ from convgen.ir.index_map import Access, decompose, derive, variable
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, lowering, prepare
+from convgen.kernels.parts import fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import Geometry, as_read, geometry, pixels_outside
@@ -51,7 +51,8 @@ def source(plan: Plan) -> str:
         registers=REGISTERS[config.consumers],
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
-        epilogue=fragments.of_elements(problem),
+        epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
+        arriving=operand_tiles.text(size.arriving, single=True, transposed=config.rows == "channels"),
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
