@@ -80,7 +80,7 @@ def test_layout(name: str) -> None:
     found = transpose(copy)
     assert (found.vector if found else 0) == vector
     made = check_emulated(spec(problem, "tma_im2col", SMALL), 1)
-    assert [w.bytes for w in made.manifest.workspaces] == [c.target.bytes for c in channels_last(problem).copies]
+    assert [w.bytes for w in made.plan.workspaces] == [c.target.bytes for c in channels_last(problem).copies]
     if serves(problem, "tma_patch", {}):
         check_emulated(spec(problem, "tma_patch", {}), 1)
 

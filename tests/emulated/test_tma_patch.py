@@ -156,7 +156,6 @@ EPILOGUES = {
 def test_configuration(name: str, seed: int) -> None:
     problem, options = CONFIGURATIONS[name]
     made = check_emulated(spec(problem, "tma_patch", options, "residual"), seed, sms=(1, 4))
-    assert made.plan
     (launch,) = made.plan.launches
     takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
     if options["images"] == 1 and int(options["pixels"]) < 240:

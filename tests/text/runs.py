@@ -9,6 +9,7 @@ import numpy as np
 from convgen import emulator
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.strategies import Strategy
 from convgen.targets import TARGETS
@@ -24,11 +25,16 @@ def emulated(
     assert not obstacles, obstacles
     plan = strategy.plan(problem, TARGET, options)
     source = strategy.render(plan)
-    result = problem.result
+    return emulated_plan(plan, source, arrays), source
+
+
+def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], seed: int = 0, sms: int = 2) -> np.ndarray:
+    """The result of a plan's source on poisoned memory; `seed` and `sms` as for `emulator.emulate`."""
+    result = plan.problem.result
     out = verify.poison(np.empty(result.size, numpy_dtype(result.dtype))).reshape(result.shape)
     buffers = {name: np.asarray(a) for name, a in arrays.items()} | {result.role: out}
-    emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces)
-    return out, source
+    emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces, seed=seed, sms=sms)
+    return out
 
 
 def check_plan(strategy: Strategy, problem: ConvProblem, options: Mapping[str, int | str], seed: int) -> str:

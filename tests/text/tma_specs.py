@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import assume
 from hypothesis import strategies as st
 from problems import make
+from runs import emulated_plan
 from strategy_problems import epilogues
 
 import convgen
@@ -292,19 +293,19 @@ def first_choices(strategy: str, count: int = 25) -> dict[str, tuple[ConvProblem
 # ---- the emulator ----------------------------------------------------------------------------------
 
 
-def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> Kernel:
+def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> driver.Compilation:
     """Fails unless every element of a spec's kernel, emulated on each number of multiprocessors, is within rounding
     of the reference, and the same to the bit whatever comes when."""
-    made = kernel(text)
-    problem = made.plan.problem  # type: ignore[union-attr]
-    arrays = verify.random_inputs(problem, seed)
-    expected = verify.expect(problem, arrays, arithmetic=made.manifest.arithmetic)
+    made = compilation(text)
+    plan, source = made.plan, made.source
+    arrays = verify.random_inputs(plan.problem, seed)
+    expected = verify.expect(plan.problem, arrays, arithmetic=plan.arithmetic)
     results = []
     for count in sms:
         for time in (0, seed):
-            out = made.emulate(*arrays.values(), seed=time, sms=count)
-            report = verify.compare(problem, out, expected)
-            assert report, f"{report}\nseed {seed}, {count} multiprocessors\n{text}\n{made.source}"
+            out = emulated_plan(plan, source, arrays, time, count)
+            report = verify.compare(plan.problem, out, expected)
+            assert report, f"{report}\nseed {seed}, {count} multiprocessors\n{text}\n{source}"
             results.append(out.tobytes())
     assert len(set(results)) == 1, f"the result depends on time\nseed {seed}\n{text}"
     return made
