@@ -63,7 +63,8 @@ class TmaIm2col:
             params.append(Param("y_map", "tensor_map", "y", y_map(problem, size)))
         else:
             params.append(Param("y", "pointer", "y"))
-        params += operand_tiles.params(problem, size.arriving, plane(problem))
+        by_tma = size.arriving if stores_by_tma(problem) else ()
+        params += operand_tiles.params(problem, by_tma, plane(problem))
         blocks = tile_count(problem, config) * config.split
         workspaces = prepared.workspaces
         if config.stream:

@@ -106,7 +106,10 @@ def source(plan: Plan) -> str:
         store_pairs=stores_pairs(problem, config),
         y=problem.y,
         epilogue=epilogue_of(problem, [c.name for c in size.arriving]),
-        arriving=operand_tiles.text(size.arriving, config.by_channels, config.by_channels or plane(problem) > 0),
+        at_coordinates=epilogue_of(problem),
+        arriving=operand_tiles.text(
+            size.arriving, vector, single=config.by_channels, transposed=config.by_channels or plane(problem) > 0
+        ),
         load_early=_loads_early(problem, config, plan.target),
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),

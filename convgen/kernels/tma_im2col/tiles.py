@@ -162,17 +162,21 @@ def chunk_shape(problem: ConvProblem, config: TmaIm2colConfig) -> tuple[int, int
 
 
 def arriving(problem: ConvProblem, config: TmaIm2colConfig) -> tuple[Chunk, ...]:
-    """The operands that arrive as tiles, in chunks like those of y."""
-    if problem.epilogue is None or config.stream or not stores_by_tma(problem):
+    """The operands that arrive as tiles, in chunks like those of y: by TMA where y leaves by it, else copied by
+    threads, which takes vectors of 4 bytes or more."""
+    if problem.epilogue is None or not (vector := store_vector(problem)):
         return ()
     m, n = chunk_shape(problem, config)
     pixels = plane(problem)
-    return operand_tiles.boxes(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
+    shape = (n, m) if pixels else (m, n)
+    if stores_by_tma(problem):
+        return operand_tiles.boxes(problem, pixels or problem.k, *shape)
+    return operand_tiles.chunks((t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4), *shape)
 
 
 def threads(problem: ConvProblem, config: TmaIm2colConfig) -> int:
-    """Threads of a block.  Operands that arrive as tiles have a producer, and so a warp, for each consumer."""
-    warps = 5 * config.consumers + 1 if arriving(problem, config) else 0
+    """Threads of a block.  Operands that TMA brings have a producer, and so a warp, for each consumer."""
+    warps = 5 * config.consumers + 1 if stores_by_tma(problem) and arriving(problem, config) else 0
     return max(block_threads(config.consumers, config.blocks), 32 * warps)
 
 
