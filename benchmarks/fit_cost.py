@@ -1,4 +1,4 @@
-"""Fits the cost models of `convgen/kernels/parts/cost.py` to measurements, and says how well they choose.
+"""Fits the cost models of `convgen/kernels/tma_*/cost.py` to measurements, and says how well they choose.
 
     python benchmarks/fit_cost.py sweep1.sqlite sweep2.sqlite --out benchmarks/results/cost_fit_h200.json
 
@@ -30,16 +30,18 @@ from scipy.optimize import least_squares, minimize
 from convgen.bench.results import commit, geomean
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.kernels import strategies, tma_im2col, tma_patch
-from convgen.kernels.parts import cost, prepare
-from convgen.kernels.tma_im2col.choice import demands
-from convgen.kernels.tma_im2col.config import TmaIm2colConfig
-from convgen.kernels.tma_im2col.tiles import as_read
+from convgen.kernels import registry, strategies, tma_patch
+from convgen.kernels.config import Options
+from convgen.kernels.parts import prepare
+from convgen.kernels.search import search
+from convgen.kernels.tma_im2col import cost as im2col_cost
+from convgen.kernels.tma_im2col.kernel import demands
+from convgen.kernels.tma_patch import cost as patch_cost
 from convgen.kernels.tma_patch.choice import demands as patch_demands
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import geometry
 from convgen.planner import database
-from convgen.targets import TARGETS
+from convgen.targets import TARGETS, Target
 
 FOLDS = 5
 #: A configuration this many times slower than its convolution's best counts for nothing.
@@ -65,8 +67,14 @@ class Model:
     choose: Callable[..., Any]
 
 
-def _im2col_demands(problem: ConvProblem, config: TmaIm2colConfig) -> dict[str, Any]:
-    return demands(as_read(problem, config.bundle).problem, TARGET, config)
+def _im2col_layout(problem: ConvProblem, target: Target, options: Options) -> Any:
+    found = search(registry.kernel("tma_im2col"), problem, target, options).best
+    assert found, "measured configurations are legal"
+    return found.layout
+
+
+def _im2col_demands(problem: ConvProblem, layout: Any) -> dict[str, Any]:
+    return demands(layout)
 
 
 def _patch_demands(problem: ConvProblem, config: TmaPatchConfig) -> dict[str, Any]:
@@ -75,8 +83,8 @@ def _patch_demands(problem: ConvProblem, config: TmaPatchConfig) -> dict[str, An
 
 
 MODELS = {
-    "tma_im2col": Model(cost.H200, cost.im2col_time, _im2col_demands, tma_im2col.choose),
-    "tma_patch": Model(cost.H200_PATCH, cost.patch_time, _patch_demands, tma_patch.choose),
+    "tma_im2col": Model(im2col_cost.H200, im2col_cost.time, _im2col_demands, _im2col_layout),
+    "tma_patch": Model(patch_cost.H200, patch_cost.patch_time, _patch_demands, tma_patch.choose),
 }
 
 

@@ -3,7 +3,7 @@
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
         depthwise_{stream_sweep,tune}_h200.json bench_n{8,64}_h200.json unseen_h200.json
 
-The rates of `convgen/kernels/{implicit_gemm,depthwise}/cost.py` are fitted by least squares on the logarithm of the
+The rates of `convgen/kernels/*/cost.py` and `parts/line_cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
 chooses among the measured ones over the best of them.  *Unseen*: each layer, at all its batches, is judged by rates
 that were fitted to the others.  `--no-fit` judges the rates as they stand.
@@ -16,9 +16,9 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,16 +32,18 @@ from convgen.bench import suites
 from convgen.bench.results import geomean
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import depthwise, implicit_gemm
-from convgen.kernels.depthwise import cost as depthwise_cost
-from convgen.kernels.depthwise.stream import StreamConfig
-from convgen.kernels.implicit_gemm import cost as implicit_gemm_cost
+from convgen.kernels import registry, renamed
+from convgen.kernels.base import Layout
+from convgen.kernels.depthwise_direct import cost as depthwise_direct
+from convgen.kernels.depthwise_stream import cost as depthwise_stream
+from convgen.kernels.mma_gemm import cost as mma_gemm
+from convgen.kernels.parts import line_cost
+from convgen.kernels.search import search
+from convgen.kernels.small_groups import cost as small_groups
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 LAYERS = {layer.name: layer for suite in SUITES.values() for layer in suite if layer.layout == "nhwc"}
-#: stream has rates for each of its ways to multiply.
-KERNELS = {**implicit_gemm.KERNELS, **depthwise.KERNELS, "stream mma": depthwise.KERNELS["stream"]}
 #: Spilled bytes a thread from which on a measurement says little about the configuration.
 MOST_SPILLS = 40
 #: Launches of stream so long tell the rates of device memory, and little else.
@@ -67,9 +69,8 @@ class Model:
     """Where a kernel's rates are, and which of them the measurements can tell (empty: all)."""
 
     module: ModuleType
-    name: str
+    name: str = "H200"
     told: tuple[str, ...] = ()
-    time: Callable[..., float] | None = None  #: of the kernel's `demands` and these rates, where it has them
 
     @property
     def rates(self) -> Any:
@@ -79,17 +80,25 @@ class Model:
         setattr(self.module, self.name, rates)
 
 
+#: By kernel; depthwise_stream has rates for each of its ways to multiply.
 MODELS = {
-    "rows": Model(implicit_gemm_cost, "MMA_LINES"),
-    "rows_wgmma": Model(implicit_gemm_cost, "WGMMA_LINES"),
-    "gather": Model(implicit_gemm_cost, "GATHER", ("products", "shared", "step", "latency", "result")),
-    "grouped": Model(implicit_gemm_cost, "GROUPED"),
-    "patches": Model(depthwise_cost, "PATCHES", time=depthwise_cost.patches_time),
-    "stream": Model(depthwise_cost, "STREAM_FMA", STREAM, depthwise_cost.stream_time),
-    "stream mma": Model(
-        depthwise_cost, "STREAM_MMA", tuple(name for name in STREAM if name != "shared"), depthwise_cost.stream_time
-    ),
+    "stem_mma": Model(line_cost, "MMA_LINES"),
+    "stem_wgmma": Model(line_cost, "WGMMA_LINES"),
+    "mma_gemm": Model(mma_gemm, told=("products", "shared", "step", "latency", "result")),
+    "small_groups": Model(small_groups),
+    "depthwise_direct": Model(depthwise_direct),
+    "depthwise_stream": Model(depthwise_stream, "H200_FMA", STREAM),
+    "depthwise_stream mma": Model(depthwise_stream, "H200_MMA", tuple(name for name in STREAM if name != "shared")),
 }
+
+
+def layout_of(kernel: str, problem: ConvProblem, options: Mapping[str, int | str]) -> Layout | None:
+    """The layout that options ask for, which may have names of the time that they were measured at."""
+    name = kernel.partition(" ")[0]
+    row = next(row for row in registry.KERNELS if row.name == name)
+    said = {k: v for k, v in renamed.options(row.strategy, options).items() if k != "kernel"}
+    found = search(row.kernel, problem, TARGET, said).best
+    return found.layout if found else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ class Row:
     layer: str
     n: int
     problem: ConvProblem
-    config: Any
+    layout: Layout
     us: float
 
     @property
@@ -107,16 +116,13 @@ class Row:
         p = self.problem
         return p.c, p.k, p.input, p.filter, p.stride, p.groups
 
-    @cached_property
-    def demands(self) -> dict[str, Any]:
-        return KERNELS[self.kernel].demands(self.problem, TARGET, self.config)  # type: ignore[attr-defined]
+    @property
+    def config(self) -> Any:
+        return self.layout.config
 
     @property
     def estimate(self) -> float:
-        model = MODELS[self.kernel]
-        if model.time:
-            return model.time(**self.demands, rates=model.rates)
-        return float(KERNELS[self.kernel].time(self.problem, TARGET, self.config))
+        return registry.kernel(self.kernel.partition(" ")[0]).time(self.layout)
 
 
 def read(paths: Iterable[Path]) -> list[Row]:
@@ -125,7 +131,7 @@ def read(paths: Iterable[Path]) -> list[Row]:
     files = [json.loads(path.read_text()) for path in paths]
     rows = [(file["date"], row) for file in files for row in _rows(file)]
     found = [(date, r) for date, row in rows for r in (_candidate(row) if "options" in row else _benched(row))]
-    return [row for date, row in found if row.kernel != "gather" or date >= GATHER_SINCE]
+    return [row for date, row in found if row.kernel != "mma_gemm" or date >= GATHER_SINCE]
 
 
 def _rows(file: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -152,28 +158,31 @@ def layer_problem(name: str, n: int) -> ConvProblem | None:
 
 
 def _candidate(row: dict[str, Any]) -> Iterator[Row]:
-    kernel = row["options"].get("kernel", "patches" if row["strategy"] == "depthwise" else "")
-    if row["options"].get("math"):
-        kernel = "stream mma" if row["options"]["math"] == "mma" else "stream"
+    options = renamed.options(row["strategy"], row["options"])
+    kernel = str(options.get("kernel", "depthwise_direct" if row["strategy"] == "depthwise" else ""))
+    if row["strategy"] == "depthwise" and options.get("math"):
+        kernel = "depthwise_stream mma" if options["math"] == "mma" else "depthwise_stream"
     p = layer_problem(row["layer"], row["n"]) if kernel in MODELS and sum(row["spills"]) < MOST_SPILLS else None
-    if p:
-        yield Row(kernel, row["layer"], row["n"], p, KERNELS[kernel].choose(p, TARGET, row["options"]), row["us"])
+    if p and (layout := layout_of(kernel, p, options)):
+        yield Row(kernel, row["layer"], row["n"], p, layout, row["us"])
 
 
 def _benched(row: dict[str, Any]) -> Iterator[Row]:
-    """Where `auto` took stream's fma or gather, whose configurations are read back from their text."""
+    """Where `auto` took depthwise_stream's fma or mma_gemm, whose configurations are read back from their text."""
     results, p = row["results"], load(row["spec"])[0].problem
     auto = results["auto"]
     numbers = list(map(int, re.findall(r"\d+", auto["config"])))
     # stream's model stands for launches behind one another; the other kernels are always launched alone
     if auto["config"].startswith("fma:") and "chain" in results and results["chain"]["us"] > LONG_US:
-        rows, columns, vector, band, strip, slice_, stages, threads, blocks = numbers
-        config = StreamConfig("fma", rows, columns, vector, slice_, strip, band, stages, threads, blocks)
-        yield Row("stream", row["name"], row["n"], p, config, results["chain"]["us"])
+        names = ("tile.p", "tile.q", "vector", "band", "strip", "slice", "stages", "threads", "blocks")
+        kernel, us, given = "depthwise_stream", results["chain"]["us"], {"math": "fma"}
     elif auto["config"].startswith("gather"):
-        names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n", "stages", "split")
-        options = {"order": "channel_first", "split": 1, **dict(zip(names, numbers, strict=False))}
-        yield Row("gather", row["name"], row["n"], p, KERNELS["gather"].choose(p, TARGET, options), auto["us"])
+        names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n", "stages", "split_k")
+        kernel, us, given = "mma_gemm", auto["us"], {"order": "channel_first", "split_k": 1}
+    else:
+        return
+    if layout := layout_of(kernel, p, given | dict(zip(names, numbers, strict=False))):
+        yield Row(kernel, row["name"], row["n"], p, layout, us)
 
 
 def fit(model: Model, rows: Sequence[Row]) -> None:

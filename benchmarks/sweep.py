@@ -28,17 +28,18 @@ from geometries import random_problems, suites
 
 from convgen.bench.build import Builder, Failure, Job
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import strategies, tma_im2col, tma_patch
+from convgen.kernels import registry, strategies, tma_patch
 from convgen.kernels.base import Options
+from convgen.kernels.search import search
 from convgen.planner import database
 from convgen.planner.database import Database, Measurement, Status
 from convgen.targets import TARGETS, Target
 from convgen.tune.worker import CandidateFailed, Worker
 
 #: What two configurations of a kind have in common; the model is surer within a kind than between kinds.
-KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "tma_im2col": (tma_im2col, ("rows", "consumers", "schedule", "blocks", "merge", "split", "shared")),
-    "tma_patch": (tma_patch, ("rows", "schedule", "consumers", "images", "weight_stages")),
+KINDS: dict[str, tuple[str, ...]] = {
+    "tma_im2col": ("swap_ab", "consumers", "schedule", "blocks", "k_blocks", "split_k", "shared"),
+    "tma_patch": ("rows", "schedule", "consumers", "images", "weight_stages"),
 }
 #: Configurations of each strategy: the best, the best of other kinds, legal ones at random.
 BEST, OTHER_KINDS, RANDOM = 7, 8, 3
@@ -52,32 +53,39 @@ AGAIN, TIMES = 3, 2
 
 def configurations(problem: ConvProblem, target: Target, rng: random.Random) -> Iterator[tuple[str, Options]]:
     """Strategies and options to measure, those of promise first."""
-    for name, (module, fields) in KINDS.items():
+    for name, fields in KINDS.items():
         if strategies.load(name).obstacles(problem, target, {}):
             continue
-        ranked = module.ranking(problem, target, ())
-        least = module.estimate(problem, target, ranked[0])
+        times = _times(name, problem, target)
+        ranked = list(times)
         chosen = dict.fromkeys(ranked[:BEST])
         kinds: dict[tuple[object, ...], object] = {}
         for config in ranked:
             kinds.setdefault(tuple(getattr(config, f) for f in fields), config)
         chosen |= dict.fromkeys(list(kinds.values())[: OTHER_KINDS + BEST])
         chosen = dict.fromkeys(list(chosen)[: BEST + OTHER_KINDS])
-        legal = [c for c in ranked if c not in chosen and module.estimate(problem, target, c) < SLOWEST * least]
+        legal = [c for c in ranked if c not in chosen and times[c] < SLOWEST * times[ranked[0]]]
         chosen |= dict.fromkeys(rng.sample(legal, min(RANDOM, len(legal))))
         if name == "tma_im2col":
             chosen |= dict.fromkeys(_rare(problem, target, ranked[0]))
         yield from ((name, c.options) for c in chosen)
     gemm = strategies.load("implicit_gemm")
     if not gemm.obstacles(problem, target, {}):
-        default = gemm.plan(problem, target, {}).config.options  # type: ignore[attr-defined]
-        others = [o for o in gemm.candidates(problem, target) if o != default]  # type: ignore[attr-defined]
+        default = gemm.plan(problem, target, {}).options
+        others = [o for o in gemm.candidates(problem, target) if o != default]
         yield from (("implicit_gemm", o) for o in (default, *others[:1]))
+
+
+def _times(name: str, problem: ConvProblem, target: Target) -> dict[Any, float]:
+    """Microseconds of every legal configuration, the fastest first."""
+    if name == "tma_patch":
+        return {c: tma_patch.estimate(problem, target, c) for c in tma_patch.ranking(problem, target, ())}
+    return {t.layout.config: t.us for t in search(registry.kernel(name), problem, target, {}).ranked()}
 
 
 def _rare(problem: ConvProblem, target: Target, best: Any) -> Iterator[Any]:
     """Of the best: bands of tiles and clusters of four, which are not among the ranked."""
-    for changes in ({"raster": 8}, {"cluster": 4, "shares": "w"}):
+    for changes in ({"raster": 8}, {"cluster": 4, "multicast": "b"}):
         config = replace(best, **changes)
         if not strategies.load("tma_im2col").obstacles(problem, target, config.options):
             yield config

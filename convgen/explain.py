@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from convgen.gpus import reference
 from convgen.ir import integer
 from convgen.ir.index_map import (
     FORWARD,
@@ -37,28 +38,6 @@ if TYPE_CHECKING:
     from convgen.kernels.strategies import Strategy
 
 # --- facts ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What one H200 sustains, in units (FLOP, bytes) a second."""
-
-    per_second: float
-    source: str
-
-
-_H200_16_BIT = Peak(790e12, "H200, dense 16-bit tensor cores, sustained")
-_H200_8_BIT = Peak(2 * 790e12, "H200, twice the 16-bit rate (data sheet's ratio)")
-COPY = Peak(4.3e12, "H200, device copy, measured")
-#: By the element type of what is multiplied.
-MULTIPLY: dict[str, Peak] = {
-    "f16": _H200_16_BIT,
-    "bf16": _H200_16_BIT,
-    "e4m3": _H200_8_BIT,
-    "e5m2": _H200_8_BIT,
-    "s8": _H200_8_BIT,
-    "f32": Peak(67e12, "H200, float32 without tensor cores (data sheet)"),
-}
 
 #: A tensor map's strides are multiples of this many bytes (CUDA driver API, cuTensorMapEncodeIm2col).
 _STRIDE_BYTES = 16
@@ -162,7 +141,13 @@ def explain(
         problem, options = subject.problem, {subject.strategy: subject.options}
         target = target or TARGETS[subject.target or DEFAULT_TARGET]
     where = plan.target if plan else target or TARGETS[DEFAULT_TARGET]
-    tables = [_summary(problem), _roofline(problem), _view(problem), _formulas(problem), _tensor_map(problem)]
+    tables = [
+        _summary(problem),
+        _roofline(problem, where, plan),
+        _view(problem),
+        _formulas(problem),
+        _tensor_map(problem),
+    ]
     if strategies is not None:
         tables.append(_strategies(problem, where, strategies, options))
     if plan:
@@ -187,17 +172,25 @@ def _summary(problem: ConvProblem) -> Table:
     return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))
 
 
-def _roofline(problem: ConvProblem) -> Table:
+def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
+    """The least time that the target's reference part can take, and how near the cost model says the plan comes."""
+    gpu = reference(target.name)
     flops, traffic = 2 * problem.macs, problem.min_bytes
-    moving = traffic / COPY.per_second
-    rows = [("move each tensor once", _si(traffic, "B"), _si(COPY.per_second, "B/s"), _us(moving), COPY.source)]
-    if not flops:
-        return _roofline_table(rows, f"At least {_us(moving)}: no arithmetic, all memory.")
-    peak = MULTIPLY[problem.reads[0].dtype]
-    computing = flops / peak.per_second
-    rows.append(("multiply and add", _si(flops, "FLOP"), _si(peak.per_second, "FLOP/s"), _us(computing), peak.source))
-    bound = "arithmetic" if computing >= moving else "memory"
-    note = f"At least {_us(max(computing, moving))}, bound by {bound}: {flops / traffic:.0f} FLOP a byte."
+    least = moving = traffic / gpu.memory.per_second
+    rate = gpu.memory
+    rows = [("move each tensor once", _si(traffic, "B"), _si(rate.per_second, "B/s"), _us(moving), rate.source)]
+    note = f"At least {_us(moving)} on {gpu.name}: no arithmetic, all memory."
+    if flops:
+        rate = gpu.multiply(problem.reads[0].dtype)
+        computing = flops / rate.per_second
+        least = max(moving, computing)
+        rows.append(
+            ("multiply and add", _si(flops, "FLOP"), _si(rate.per_second, "FLOP/s"), _us(computing), rate.source)
+        )
+        bound = "arithmetic" if computing >= moving else "memory"
+        note = f"At least {_us(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP a byte."
+    if plan and plan.us:
+        note += f" The plan's estimate, {_us(plan.us * 1e-6)}, reaches {least * 1e6 / plan.us:.0%} of that."
     return _roofline_table(rows, note)
 
 
@@ -336,7 +329,7 @@ def _strategies(
 
 
 def _plan(plan: Plan) -> list[Table]:
-    rows = [("strategy", plan.strategy), ("configuration", str(plan.config))]
+    rows = [("strategy", plan.strategy), ("configuration", plan.configuration)]
     if plan.reason:
         rows.append(("reason", plan.reason))
     rows += [("note", n) for n in plan.notes]

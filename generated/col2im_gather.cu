@@ -14,7 +14,7 @@
 //   }
 //
 // digest   a8f2f6d543ab8bd4
-// strategy im2col method gather, workspace_mb 256
+// strategy im2col { method gather  workspace_mb 256 }
 // target   sm_80
 // launch   convgen_col2im_gather: 8 blocks of 256 threads
 

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   26f29b5e9abc3907
-// strategy depthwise 2x4 pixels by 2 channels a thread, 256 threads, 2 blocks a multiprocessor
+// strategy depthwise { kernel depthwise_direct  tile p=2 q=4  vector 2  threads 256  blocks 2 }
 // target   sm_80
 // launch   convgen_depthwise_nhwc: blocks of 256 threads, 2 a multiprocessor and at most 392, 2448 bytes of shared memory
 

@@ -17,9 +17,10 @@
 //   }
 //
 // digest   ccc0b521408a1a2a
-// strategy depthwise fma: 2x4 pixels by 4 channels a thread, bands of 2x28 pixels by 144 channels, 4 chunks of rows, 256 threads, 1 block a multiprocessor
+// strategy depthwise { kernel depthwise_stream  math fma  tile p=2 q=4  vector 4  slice 144  strip 28  band 2  stages 4  threads 256  blocks 1 }
 // target   sm_90a
 // launch   convgen_depthwise_stream: blocks of 288 threads, 1 a multiprocessor and at most 448, 74640 bytes of shared memory
+// map      x_map: x of 144 x 56 x 56 x 8 f16, tiled: boxes of 144 x 30 x 2 x 1
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   37320d0d9965b6be
-// strategy direct tile 1
+// strategy direct { tile 1 }
 // target   sm_80
 // launch   convgen_direct_depthwise: 784 blocks of 256 threads
 

@@ -13,7 +13,7 @@
 //   }
 //
 // digest   a7b893ef57e1d263
-// strategy direct tile 1
+// strategy direct { tile 1 }
 // target   sm_80
 // launch   convgen_direct_dgrad: 43 blocks of 256 threads
 

@@ -13,7 +13,7 @@
 //   }
 //
 // digest   0636c744e49b1758
-// strategy direct tile 1
+// strategy direct { tile 1 }
 // target   sm_80
 // launch   convgen_direct_wgrad: 14 blocks of 256 threads
 

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   6b53b54c9ab7e3ef
-// strategy im2col method gather, workspace_mb 16
+// strategy im2col { method gather  workspace_mb 16 }
 // target   sm_90a
 // launch   convgen_im2col_gemm_im2col: 1857 blocks of 256 threads
 // launch   convgen_im2col_gemm_finish: 313 blocks of 256 threads

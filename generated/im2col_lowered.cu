@@ -14,7 +14,7 @@
 //   }
 //
 // digest   0f4638641cf62412
-// strategy im2col method gather, workspace_mb 256
+// strategy im2col { method gather  workspace_mb 256 }
 // target   sm_80
 // launch   convgen_im2col_lowered: 75 blocks of 256 threads
 

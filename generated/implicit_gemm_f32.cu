@@ -13,7 +13,7 @@
 //   }
 //
 // digest   3fbac9eddf398b23
-// strategy implicit_gemm gather: tile 64x64x16, 2x4 warps, 4 stages, channel_first, tf32x3, gemm_k in 2 slices
+// strategy implicit_gemm { kernel mma_gemm  tile m=64 n=64 k=16  warps m=2 n=4  stages 4  split_k 2  math tf32x3  blocks 2 }
 // target   sm_80
 // launch   convgen_implicit_gemm_f32: 98 x 1 x 2 blocks of 256 threads, 32768 bytes of shared memory
 // launch   convgen_implicit_gemm_f32_reduce: 392 blocks of 256 threads

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   9fc85cac78c2cb06
-// strategy implicit_gemm rows_wgmma: tile 256x64, 4 warpgroups, 2 patches, 1 block a multiprocessor
+// strategy implicit_gemm { kernel stem_wgmma  tile m=256 n=64  warps m=16  stages 2 }
 // target   sm_90a
 // launch   convgen_implicit_gemm_first_layer_wgmma: blocks of 512 threads, 1 a multiprocessor and at most 392, 56672 bytes of shared memory
 

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   ef36f3f114a5fdc6
-// strategy implicit_gemm gather: tile 128x128x64, 4x2 warps, 3 stages, channel_first
+// strategy implicit_gemm { kernel mma_gemm  tile m=128 n=128 k=64  warps m=4 n=2  stages 3 }
 // target   sm_89
 // launch   convgen_implicit_gemm_fp8: 49 blocks of 256 threads, 49152 bytes of shared memory
 

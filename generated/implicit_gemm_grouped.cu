@@ -13,7 +13,7 @@
 //   }
 //
 // digest   05e8b0d10491f8ca
-// strategy implicit_gemm gather: tile 256x64x64, 4x2 warps, 3 stages, channel_first
+// strategy implicit_gemm { kernel mma_gemm  tile m=256 n=64 k=64  warps m=4 n=2  stages 3 }
 // target   sm_80
 // launch   convgen_implicit_gemm_grouped: 25 x 4 blocks of 256 threads, 122880 bytes of shared memory
 

@@ -18,7 +18,7 @@
 //   }
 //
 // digest   49869063d14d20bb
-// strategy implicit_gemm gather: tile 64x128x128, 2x4 warps, 3 stages, channel_first
+// strategy implicit_gemm { kernel mma_gemm  tile m=64 n=128 k=128  warps m=2 n=4  stages 3  blocks 2 }
 // target   sm_80
 // launch   convgen_implicit_gemm_s8: 98 blocks of 256 threads, 73728 bytes of shared memory
 

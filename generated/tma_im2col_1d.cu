@@ -13,9 +13,12 @@
 //   }
 //
 // digest   da79197606f28ec0
-// strategy tma_im2col tile 128x96x32, 4 stages, 2 cooperative consumers, channels_inner, 3 k steps a stage
+// strategy tma_im2col { tile m=128 n=96 k=32  stages 4  consumers 2  schedule cooperative  k_blocks 3 }
 // target   sm_90a
 // launch   convgen_tma_im2col_1d: blocks of 384 threads, 1 a multiprocessor and at most 64, 189536 bytes of shared memory
+// map      a_map: x of 96 x 1000 x 4 f16, im2col: boxes of 32 channels by 128 pixels between corners -2 and -2, swizzled in 64 bytes
+// map      b_map: w of 96 x 5 x 192 f16, tiled: boxes of 32 x 1 x 96, swizzled in 64 bytes
+// map      c_map: y of 192 x 4000 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -187,22 +190,32 @@ constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int s_extent = 5;
 constexpr int channel_blocks = 3;
-constexpr int k_steps = s_extent * channel_blocks;
-constexpr int merge = 3;  // k steps that share a stage
-constexpr int merged_steps = k_steps / merge;
+constexpr int k_blocks = s_extent * channel_blocks;
+constexpr int blocks_a_stage = 3;  // k steps that share a stage
+constexpr int k_stages = k_blocks / blocks_a_stage;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 3 k blocks x 128 pixels x 64
+//   B         4 stages x 3 k blocks x 96 channels x 64
+//   y         2 consumers x 2 chunks x 4096
+//   barriers  8 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
-constexpr u32 x_box_bytes = tile_m * row_bytes;
-constexpr u32 w_box_bytes = tile_n * row_bytes;
-constexpr u32 x_tile_bytes = merge * x_box_bytes;
-constexpr u32 w_tile_bytes = merge * w_box_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_box_bytes = tile_m * row_bytes;
+constexpr u32 b_box_bytes = tile_n * row_bytes;
+constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
+constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -214,18 +227,18 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_1d(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -249,15 +262,15 @@ void convgen_tma_im2col_1d(
       const int n = m0 / 1000;
       const int w = m0 % 1000 - 2;
       int c = 0, s = 0;
-      for (int i = 0; i < merged_steps; ++i) {
+      for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        for (int box = 0; box < merge; ++box) {
-          tma_load_im2col_3d(x_tile + box * x_box_bytes, &x_map, full, c, w, n, u16(s));
-          tma_load_tile_3d(w_tile + box * w_box_bytes, &w_map, full, c, s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        for (int box = 0; box < blocks_a_stage; ++box) {
+          tma_load_im2col_3d(a_tile + box * a_box_bytes, &a_map, full, c, w, n, u16(s));
+          tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, s, n0);
           c += tile_k;
           if (c == channel_blocks * tile_k) {
             c = 0;
@@ -285,22 +298,22 @@ void convgen_tma_im2col_1d(
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < merged_steps; ++step) {
+      for (int step = 0; step < k_stages; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int box = 0; box < merge; ++box) {
-          const u32 x_box = x_tile + box * x_box_bytes;
-          const u32 w_box = w_tile + box * w_box_bytes;
+        for (int box = 0; box < blocks_a_stage; ++box) {
+          const u32 a_box = a_tile + box * a_box_bytes;
+          const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
           for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
               wgmma_m64n96k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(x_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(w_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
+                  acc[i], wgmma_descriptor(a_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
             }
           }
         }
@@ -338,7 +351,7 @@ void convgen_tma_im2col_1d(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

@@ -13,9 +13,12 @@
 //   }
 //
 // digest   b2c8d261f44ced6a
-// strategy tma_im2col tile 128x256x64, 2 stages, 2 cooperative consumers, channels_inner
+// strategy tma_im2col { tile m=128 n=256 k=64  stages 2  consumers 2  schedule cooperative }
 // target   sm_90a
 // launch   convgen_tma_im2col_1x1: blocks of 384 threads, 1 a multiprocessor and at most 196, 132160 bytes of shared memory
+// map      a_map: x of 64 x 25088 bf16, tiled: boxes of 64 x 128, swizzled in 128 bytes
+// map      b_map: w of 64 x 1 x 256 bf16, tiled: boxes of 64 x 1 x 256, swizzled in 128 bytes
+// map      c_map: y of 256 x 25088 bf16, tiled: boxes of 64 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -196,18 +199,28 @@ constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
-constexpr int k_steps = channel_blocks;
+constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         2 stages x 128 pixels x 128
+//   B         2 stages x 256 channels x 128
+//   y         2 consumers x 2 chunks x 8192
+//   barriers  4 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -219,18 +232,18 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_1x1(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -252,14 +265,14 @@ void convgen_tma_im2col_1x1(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_tile_2d(x_tile, &x_map, full, c, m0);
-        tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {
           stage = 0;
@@ -282,18 +295,18 @@ void convgen_tma_im2col_1x1(
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n256k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -330,7 +343,7 @@ void convgen_tma_im2col_1x1(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

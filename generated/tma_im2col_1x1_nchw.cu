@@ -18,9 +18,13 @@
 //   }
 //
 // digest   5978da73744d5a2a
-// strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
 // launch   convgen_tma_im2col_1x1_nchw: blocks of 384 threads, 1 a multiprocessor and at most 224, 198816 bytes of shared memory
+// map      a_map: x of 784 x 128 x 8 f16, tiled: boxes of 64 x 64 x 1, swizzled in 128 bytes
+// map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 784 x 512 x 8 f16, tiled: boxes of 64 x 64 x 1, swizzled in 128 bytes
+// map      operand_z_map: z of 784 x 512 x 8 f16, tiled: boxes of 64 x 64 x 1, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -215,18 +219,29 @@ constexpr int image_tiles = (plane + tile_m - 1) / tile_m;
 constexpr int m_tiles = images * image_tiles;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
-constexpr int k_steps = channel_blocks;
+constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 128 pixels x 128
+//   B         4 stages x 128 channels x 128
+//   y         2 consumers x 2 chunks x 8192
+//   z         2 consumers x 2 slots x 8192
+//   barriers  16 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = (stages * (x_tile_bytes + w_tile_bytes) + 1023) / 1024 * 1024;
+constexpr u32 chunks = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
 constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
@@ -257,9 +272,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_1x1_nchw(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_b,
     const __grid_constant__ TensorMap operand_z_map
 ) {
@@ -268,9 +283,9 @@ void convgen_tma_im2col_1x1_nchw(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
@@ -315,16 +330,16 @@ void convgen_tma_im2col_1x1_nchw(
       const int pixel = tile / n_tiles % image_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int i = 0; i < tile_m / 64; ++i) {
-          tma_load_tile_3d(x_tile + i * (64 * row_bytes), &x_map, full, pixel + i * 64, c, image);
+          tma_load_tile_3d(a_tile + i * (64 * row_bytes), &a_map, full, pixel + i * 64, c, image);
         }
-        tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {
           stage = 0;
@@ -356,18 +371,18 @@ void convgen_tma_im2col_1x1_nchw(
         load_pair_f32(operand_b + k, channel_b[j]);
       }
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16<1>(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 2048, 16, 1024, 1),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 2048, 16, 1024, 1),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -422,7 +437,7 @@ void convgen_tma_im2col_1x1_nchw(
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
             const int first = m0 + i * 64;
-            if (first < m_end) tma_store_tile_3d(&y_map, chunk_base, first % plane, n0 + n, first / plane);
+            if (first < m_end) tma_store_tile_3d(&c_map, chunk_base, first % plane, n0 + n, first / plane);
             bulk_commit_group();
           }
           ++use;

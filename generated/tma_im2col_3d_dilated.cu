@@ -13,9 +13,11 @@
 //   }
 //
 // digest   da46b378c5a6fbbd
-// strategy tma_im2col tile 128x40x64, 4 stages, 2 cooperative consumers, taps_inner
+// strategy tma_im2col { tile m=128 n=40 k=64  stages 4  consumers 2  schedule cooperative  order taps_inner }
 // target   sm_90a
 // launch   convgen_tma_im2col_3d_dilated: blocks of 384 threads, 1 a multiprocessor and at most 14, 87136 bytes of shared memory
+// map      a_map: x of 64 x 16 x 16 x 8 x 2 bf16, im2col: boxes of 64 channels by 128 pixels between corners -2 0 -1 and -4 -1 -1, every 1 2 1, swizzled in 128 bytes
+// map      b_map: w of 64 x 27 x 40 bf16, tiled: boxes of 64 x 1 x 40, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -154,22 +156,31 @@ constexpr int t_extent = 3;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 1;
-constexpr int k_steps = t_extent * r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = t_extent * r_extent * s_extent * channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 128 pixels x 128
+//   B         4 stages x 40 channels x 128
+//   barriers  8 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
-constexpr u32 full_barriers = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
+constexpr u32 full_barriers = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_3d_dilated(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
     float* __restrict__ y
 ) {
   extern __shared__ u8 shared_memory[];
@@ -177,8 +188,8 @@ void convgen_tma_im2col_3d_dilated(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -204,14 +215,14 @@ void convgen_tma_im2col_3d_dilated(
       const int h = ((m0 / 14) % 8) * 2;
       const int w = m0 % 14 - 2;
       int c = 0, t = 0, r = 0, s = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_5d(x_tile, &x_map, full, c, w, h, d, n, u16(2 * s), u16(r), u16(t));
-        tma_load_tile_3d(w_tile, &w_map, full, c, (t * r_extent + r) * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_5d(a_tile, &a_map, full, c, w, h, d, n, u16(2 * s), u16(r), u16(t));
+        tma_load_tile_3d(b_tile, &b_map, full, c, (t * r_extent + r) * s_extent + s, n0);
         ++s;
         if (s == s_extent) {
           s = 0;
@@ -245,18 +256,18 @@ void convgen_tma_im2col_3d_dilated(
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n40k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();

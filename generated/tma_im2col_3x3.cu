@@ -18,9 +18,13 @@
 //   }
 //
 // digest   eb7a2532582d6165
-// strategy tma_im2col tile 128x128x64, 4 stages, 2 cooperative consumers, channels_inner, k split over 4 blocks
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
 // target   sm_90a
 // launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 a multiprocessor and at most 104, in clusters of 4, 230624 bytes of shared memory
+// map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
+// map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 256 x 1568 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
+// map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -261,20 +265,32 @@ constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 4;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
-constexpr int split = 4;  // blocks of a cluster that share a tile's k steps
-constexpr int store_n = tile_n / split;  // channels of a tile that each of them finishes
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
+constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 128 pixels x 128
+//   B         4 stages x 128 channels x 128
+//   y         2 consumers x 2 chunks x 4096
+//   z         2 consumers x 4 slots x 4096
+//   sums      3 other blocks x 16384
+//   barriers  24 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 4;  // of each consumer, for chunks of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 4096;
 constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
@@ -282,7 +298,7 @@ constexpr int column_chunks = store_n / chunk_n;
 constexpr int tile_chunks = rows / 64 * column_chunks;  // of a consumer
 constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 full_barriers = partial_sums + consumers * (split - 1) * slice_bytes;
+constexpr u32 full_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
 constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
@@ -307,9 +323,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)
 void convgen_tma_im2col_3x3(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_b,
     const __grid_constant__ TensorMap operand_z_map
 ) {
@@ -318,9 +334,9 @@ void convgen_tma_im2col_3x3(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
@@ -333,8 +349,8 @@ void convgen_tma_im2col_3x3(
   cluster_wait();
   const int rank = cluster_ctarank();
   // this block's share of a tile's steps
-  const int first_step = rank * k_steps / split;
-  const int end_step = (rank + 1) * k_steps / split;
+  const int first_step = rank * k_blocks / split_k;
+  const int end_step = (rank + 1) * k_blocks / split_k;
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -346,7 +362,7 @@ void convgen_tma_im2col_3x3(
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
       // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
       u32 use = 0;  // of the slots
-      for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+      for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
         const int m0 = tile / n_tiles * tile_m + consumer * rows;
         const int n0 = tile % n_tiles * tile_n + rank * store_n;
         for (int i = 0;; ++i, ++use) {
@@ -372,7 +388,7 @@ void convgen_tma_im2col_3x3(
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
-    for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 196;
@@ -387,12 +403,12 @@ void convgen_tma_im2col_3x3(
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -424,7 +440,7 @@ void convgen_tma_im2col_3x3(
     u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n + rank * store_n;
       float acc[rows / 64][tile_n / 2];
@@ -438,16 +454,16 @@ void convgen_tma_im2col_3x3(
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
           }
         }
         wgmma_commit_group();
@@ -465,9 +481,9 @@ void convgen_tma_im2col_3x3(
 
       // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
       // finishes channels [rank * store_n, (rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
-      const u32 mine = base + partial_sums + consumer * ((split - 1) * slice_bytes) + thread * 16;
+      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
 #pragma unroll
-      for (int peer = 0; peer < split; ++peer) {
+      for (int peer = 0; peer < split_k; ++peer) {
         if (peer == rank) continue;
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
@@ -484,7 +500,7 @@ void convgen_tma_im2col_3x3(
       cluster_wait();
       float sum[rows / 64][store_n / 2];
 #pragma unroll
-      for (int peer = 0; peer < split; ++peer) {
+      for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -543,7 +559,7 @@ void convgen_tma_im2col_3x3(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;

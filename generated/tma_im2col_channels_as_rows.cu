@@ -17,9 +17,12 @@
 //   }
 //
 // digest   50f673290e33ee9b
-// strategy tma_im2col tile 96x128x64, 7 stages, 2 cooperative consumers, channels_inner, m runs over channels
+// strategy tma_im2col { tile m=96 n=128 k=64  stages 7  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_im2col_channels_as_rows: blocks of 384 threads, 1 a multiprocessor and at most 132, 226448 bytes of shared memory
+// map      a_map: x of 2048 x 3136 f16, tiled: boxes of 64 x 96, swizzled in 128 bytes
+// map      b_map: w of 2048 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 512 x 3136 f16, tiled: boxes of 64 x 48, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -194,19 +197,29 @@ constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 32;
-constexpr int k_steps = channel_blocks;
+constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         7 stages x 96 pixels x 128
+//   B         7 stages x 128 channels x 128
+//   y         2 consumers x 2 chunks x 6144
+//   barriers  14 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_m = 48;  // y leaves in chunks of so many pixels by 64 channels, two for each consumer
 constexpr int chunk_n = 64;
 constexpr u32 chunk_bytes = chunk_m * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -226,9 +239,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_channels_as_rows(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_b
 ) {
   extern __shared__ u8 shared_memory[];
@@ -236,9 +249,9 @@ void convgen_tma_im2col_channels_as_rows(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -260,14 +273,14 @@ void convgen_tma_im2col_channels_as_rows(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_tile_2d(x_tile, &x_map, full, c, m0);
-        tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {
           stage = 0;
@@ -297,18 +310,18 @@ void convgen_tma_im2col_channels_as_rows(
         channel_b[i / 2][i % 2] = operand_b[n];
       }
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes + consumer * (rows * row_bytes);
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (rows * row_bytes);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n96k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(w_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(x_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -352,7 +365,7 @@ void convgen_tma_im2col_channels_as_rows(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + i * 64, m0 + m);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + i * 64, m0 + m);
             bulk_commit_group();
           }
           chunk ^= 1;

@@ -13,9 +13,12 @@
 //   }
 //
 // digest   b084601e7877097e
-// strategy tma_im2col tile 192x128x64, 4 stages, 3 cooperative consumers, channels_inner, 2 blocks share x, 2 pixel tiles together
+// strategy tma_im2col { tile m=192 n=128 k=64  stages 4  consumers 3  schedule cooperative  cluster 2  raster 2 }
 // target   sm_90a
 // launch   convgen_tma_im2col_cluster: blocks of 512 threads, 1 a multiprocessor and at most 132, in clusters of 2, 214120 bytes of shared memory
+// map      a_map: x of 256 x 14 x 14 x 64 f16, im2col: boxes of 64 channels by 96 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
+// map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 256 x 12544 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -204,28 +207,38 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 3;
-constexpr int cluster = 2;  // blocks that take the same pixels of neighbouring channel tiles: each loads a slice of x for all
+constexpr int cluster = 2;  // blocks that take the same pixels of neighbouring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
-constexpr int x_slice = tile_m / cluster;
+constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int raster = 2;  // pixel tiles that are taken together, so that L2 keeps them and the weights
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 4;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 192 pixels x 128
+//   B         4 stages x 128 channels x 128
+//   y         3 consumers x 2 chunks x 8192
+//   barriers  8 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 x_slice_bytes = x_slice * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 a_slice_bytes = a_slice * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -238,18 +251,18 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
 void convgen_tma_im2col_cluster(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
@@ -276,19 +289,19 @@ void convgen_tma_im2col_cluster(
       const int m0 = (band + within % band_tiles) * tile_m;
       const int n0 = (within / band_tiles * cluster + rank) * tile_n;
       // of this block's slice of the pixels; one behind the last pixel is not stored, but must begin at a legal window
-      const int first_m = min(m0 + rank * x_slice, gemm_m - 1);
+      const int first_m = min(m0 + rank * a_slice, gemm_m - 1);
       const int n = first_m / 196;
       const int h = (first_m / 14) % 14 - 1;
       const int w = first_m % 14 - 1;
       int c = 0, r = 0, s = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes + rank * x_slice_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d_multicast(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r), whole_cluster);
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r), whole_cluster);
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -330,18 +343,18 @@ void convgen_tma_im2col_cluster(
       const int n0 = (within / band_tiles * cluster + rank) * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -378,7 +391,7 @@ void convgen_tma_im2col_cluster(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

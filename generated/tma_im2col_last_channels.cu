@@ -13,9 +13,12 @@
 //   }
 //
 // digest   47669411b6ae7e1a
-// strategy tma_im2col tile 128x160x64, 5 stages, 2 pingpong consumers, channels_inner
+// strategy tma_im2col { tile m=128 n=160 k=64  stages 5  consumers 2  schedule pingpong }
 // target   sm_90a
 // launch   convgen_tma_im2col_last_channels: blocks of 384 threads, 1 a multiprocessor and at most 2685, 201840 bytes of shared memory
+// map      a_map: x of 136 x 107 x 107 x 10 f16, im2col: boxes of 64 channels by 128 pixels between corners 0 -3 and 0 -3, swizzled in 128 bytes
+// map      b_map: w of 136 x 7 x 456 f16, tiled: boxes of 64 x 1 x 160, swizzled in 128 bytes
+// map      c_map: y of 456 x 114490 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -196,18 +199,28 @@ constexpr int r_extent = 7;
 constexpr int s_extent = 1;
 constexpr int channel_blocks = 3;
 constexpr int last_products = 1;  // of 16 channels each: the last block has no more
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         5 stages x 128 pixels x 128
+//   B         5 stages x 160 channels x 128
+//   y         2 consumers x 2 chunks x 4096
+//   barriers  12 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
@@ -220,18 +233,18 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_last_channels(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -258,14 +271,14 @@ void convgen_tma_im2col_last_channels(
       const int h = (m0 / 107) % 107 - 3;
       const int w = m0 % 107;
       int c = 0, r = 0, s = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -290,21 +303,21 @@ void convgen_tma_im2col_last_channels(
     const int lane = thread % 32;
     int chunk = 0;
     u32 turn = 0;
-    u32 first_step = consumer * k_steps;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
       int stage = first_step % stages;
       u32 parity = first_step / stages & 1;
-      first_step += consumers * k_steps;
+      first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         // a fence and a commit of its own for each way: ptxas would wait at those that they share
         if (step % channel_blocks < channel_blocks - 1) {
           wgmma_fence();
@@ -313,8 +326,8 @@ void convgen_tma_im2col_last_channels(
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
               wgmma_m64n160k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                  acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
             }
           }
           wgmma_commit_group();
@@ -325,8 +338,8 @@ void convgen_tma_im2col_last_channels(
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
               wgmma_m64n160k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                  acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
             }
           }
           wgmma_commit_group();
@@ -365,7 +378,7 @@ void convgen_tma_im2col_last_channels(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

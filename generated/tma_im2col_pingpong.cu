@@ -19,9 +19,12 @@
 //   }
 //
 // digest   418bc708425bbc2a
-// strategy tma_im2col tile 64x128x64, 6 stages, 2 pingpong consumers, channels_inner
+// strategy tma_im2col { tile m=64 n=128 k=64  stages 6  consumers 2  schedule pingpong }
 // target   sm_90a
 // launch   convgen_tma_im2col_pingpong: blocks of 384 threads, 1 a multiprocessor and at most 784, 181376 bytes of shared memory
+// map      a_map: x of 128 x 28 x 28 x 64 bf16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
+// map      b_map: w of 128 x 9 x 128 bf16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 128 x 50176 bf16, tiled: boxes of 64 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -210,18 +213,28 @@ constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 2;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         6 stages x 64 pixels x 128
+//   B         6 stages x 128 channels x 128
+//   y         2 consumers x 2 chunks x 8192
+//   barriers  14 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
@@ -247,9 +260,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_pingpong(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_scale,
     const float* __restrict__ operand_shift
 ) {
@@ -258,9 +271,9 @@ void convgen_tma_im2col_pingpong(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -287,14 +300,14 @@ void convgen_tma_im2col_pingpong(
       const int h = (m0 / 28) % 28 - 1;
       const int w = m0 % 28 - 1;
       int c = 0, r = 0, s = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -319,11 +332,11 @@ void convgen_tma_im2col_pingpong(
     const int lane = thread % 32;
     int chunk = 0;
     u32 turn = 0;
-    u32 first_step = consumer * k_steps;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
       int stage = first_step % stages;
       u32 parity = first_step / stages & 1;
-      first_step += consumers * k_steps;
+      first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
@@ -344,18 +357,18 @@ void convgen_tma_im2col_pingpong(
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -403,7 +416,7 @@ void convgen_tma_im2col_pingpong(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

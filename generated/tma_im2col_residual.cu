@@ -19,9 +19,13 @@
 //   }
 //
 // digest   d1aed813e8d565eb
-// strategy tma_im2col tile 128x128x64, 4 stages, 2 pingpong consumers, channels_inner
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
 // launch   convgen_tma_im2col_residual: blocks of 384 threads, 1 a multiprocessor and at most 1568, 197792 bytes of shared memory
+// map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 128, swizzled in 128 bytes
+// map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// map      c_map: y of 512 x 50176 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
+// map      operand_z_map: z of 512 x 50176 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -220,18 +224,29 @@ constexpr int consumers = 2;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
-constexpr int k_steps = channel_blocks;
+constexpr int k_blocks = channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 128 pixels x 128
+//   B         4 stages x 128 channels x 128
+//   y         2 consumers x 2 chunks x 8192
+//   z         2 consumers x 2 slots x 8192
+//   barriers  18 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
@@ -264,9 +279,9 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_residual(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     const float* __restrict__ operand_scale,
     const float* __restrict__ operand_shift,
     const __grid_constant__ TensorMap operand_z_map
@@ -276,9 +291,9 @@ void convgen_tma_im2col_residual(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
@@ -323,14 +338,14 @@ void convgen_tma_im2col_residual(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
-      for (int i = 0; i < k_steps; ++i) {
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_tile_2d(x_tile, &x_map, full, c, m0);
-        tma_load_tile_3d(w_tile, &w_map, full, c, 0, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {
           stage = 0;
@@ -348,29 +363,29 @@ void convgen_tma_im2col_residual(
     int chunk = 0;
     u32 use = 0;  // of this consumer's slots
     u32 turn = 0;
-    u32 first_step = consumer * k_steps;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
       int stage = first_step % stages;
       u32 parity = first_step / stages & 1;
-      first_step += consumers * k_steps;
+      first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
       int previous = -1;
-      for (int step = 0; step < k_steps; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -439,7 +454,7 @@ void convgen_tma_im2col_residual(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;

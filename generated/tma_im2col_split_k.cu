@@ -13,9 +13,12 @@
 //   }
 //
 // digest   4583f5df1eebbcb8
-// strategy tma_im2col tile 64x64x64, 8 stages, 1 cooperative consumer, channels_inner, k split over 4 blocks
+// strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4 }
 // target   sm_90a
 // launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 a multiprocessor and at most 224, in clusters of 4, 148632 bytes of shared memory
+// map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
+// map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
+// map      c_map: y of 512 x 392 f16, tiled: boxes of 16 x 64, swizzled in 32 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -205,23 +208,34 @@ constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
-constexpr int split = 4;  // blocks of a cluster that share a tile's k steps
-constexpr int store_n = tile_n / split;  // channels of a tile that each of them finishes
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
+constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         8 stages x 64 pixels x 128
+//   B         8 stages x 64 channels x 128
+//   y         1 consumers x 2 chunks x 2048
+//   sums      3 other blocks x 4096
+//   barriers  16 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 16;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = chunks + 2 * consumers * chunk_bytes;
-constexpr u32 full_barriers = partial_sums + consumers * (split - 1) * slice_bytes;
+constexpr u32 full_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // A barrier for the 128 threads of one consumer.
@@ -231,18 +245,18 @@ __device__ __forceinline__ void sync_consumer() {
 
 extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_im2col_split_k(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -253,8 +267,8 @@ void convgen_tma_im2col_split_k(
   cluster_wait();
   const int rank = cluster_ctarank();
   // this block's share of a tile's steps
-  const int first_step = rank * k_steps / split;
-  const int end_step = (rank + 1) * k_steps / split;
+  const int first_step = rank * k_blocks / split_k;
+  const int end_step = (rank + 1) * k_blocks / split_k;
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -264,7 +278,7 @@ void convgen_tma_im2col_split_k(
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
-    for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 49;
@@ -279,12 +293,12 @@ void convgen_tma_im2col_split_k(
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -314,23 +328,23 @@ void convgen_tma_im2col_split_k(
     int chunk = 0;
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x / split; tile < m_tiles * n_tiles; tile += gridDim.x / split) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n + rank * store_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n64k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
           }
         }
         wgmma_commit_group();
@@ -348,9 +362,9 @@ void convgen_tma_im2col_split_k(
 
       // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
       // finishes channels [rank * store_n, (rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
-      const u32 mine = base + partial_sums + consumer * ((split - 1) * slice_bytes) + thread * 16;
+      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
 #pragma unroll
-      for (int peer = 0; peer < split; ++peer) {
+      for (int peer = 0; peer < split_k; ++peer) {
         if (peer == rank) continue;
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
@@ -367,7 +381,7 @@ void convgen_tma_im2col_split_k(
       cluster_wait();
       float sum[rows / 64][store_n / 2];
 #pragma unroll
-      for (int peer = 0; peer < split; ++peer) {
+      for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -409,7 +423,7 @@ void convgen_tma_im2col_split_k(
           fence_proxy_async_shared();
           sync_consumer();
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

@@ -17,10 +17,13 @@
 //   }
 //
 // digest   469cb9cae8f7116a
-// strategy tma_im2col tile 128x160x64, 5 stages, 2 cooperative consumers, channels_inner, k steps shared evenly
+// strategy tma_im2col { tile m=128 n=160 k=64  stages 5  consumers 2  schedule cooperative  stream_k 1 }
 // target   sm_90a
 // launch   convgen_tma_im2col_stream_k: 132 blocks of 384 threads, 201840 bytes of shared memory
 // launch   convgen_tma_im2col_stream_k_finish: 131 x 2 blocks of 128 threads
+// map      a_map: x of 512 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
+// map      b_map: w of 512 x 9 x 320 f16, tiled: boxes of 64 x 1 x 160, swizzled in 128 bytes
+// map      c_map: y of 320 x 6272 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -224,20 +227,30 @@ constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
 constexpr int blocks = 132;  // that share the k steps of all tiles
-constexpr int all_steps = m_tiles * n_tiles * k_steps;
+constexpr int all_steps = m_tiles * n_tiles * k_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         5 stages x 128 pixels x 128
+//   B         5 stages x 160 channels x 128
+//   y         2 consumers x 2 chunks x 4096
+//   barriers  10 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 x_tile_bytes = tile_m * row_bytes;
-constexpr u32 w_tile_bytes = tile_n * row_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_tile_bytes = tile_m * row_bytes;
+constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
@@ -263,9 +276,9 @@ __device__ __forceinline__ int first_of(int block) { return block * (all_steps /
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_stream_k(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map,
     float* __restrict__ partials,
     const float* __restrict__ operand_b
 ) {
@@ -274,9 +287,9 @@ void convgen_tma_im2col_stream_k(
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
@@ -296,9 +309,9 @@ void convgen_tma_im2col_stream_k(
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
     const int end = first_of(blockIdx.x + 1);
     for (int at = first_of(blockIdx.x); at < end;) {
-      const int tile = at / k_steps;
-      const int first_step = at % k_steps;
-      const int end_step = min(k_steps, first_step + end - at);
+      const int tile = at / k_blocks;
+      const int first_step = at % k_blocks;
+      const int end_step = min(k_blocks, first_step + end - at);
       at += end_step - first_step;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
@@ -314,12 +327,12 @@ void convgen_tma_im2col_stream_k(
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        tma_load_im2col_4d(x_tile, &x_map, full, c, w, h, n, u16(s), u16(r));
-        tma_load_tile_3d(w_tile, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;
@@ -347,9 +360,9 @@ void convgen_tma_im2col_stream_k(
     u32 parity = 0;
     const int end = first_of(blockIdx.x + 1);
     for (int at = first_of(blockIdx.x); at < end;) {
-      const int tile = at / k_steps;
-      const int first_step = at % k_steps;
-      const int end_step = min(k_steps, first_step + end - at);
+      const int tile = at / k_blocks;
+      const int first_step = at % k_blocks;
+      const int end_step = min(k_blocks, first_step + end - at);
       at += end_step - first_step;
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
@@ -364,16 +377,16 @@ void convgen_tma_im2col_stream_k(
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes + consumer * (rows * row_bytes);
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n160k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(x_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
           }
         }
         wgmma_commit_group();
@@ -389,7 +402,7 @@ void convgen_tma_im2col_stream_k(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      if (end_step - first_step < k_steps) {
+      if (end_step - first_step < k_blocks) {
         // a part of a tile, in the order of fragments: the second kernel adds up the parts
         float* part = partials + (2 * blockIdx.x + (first_step == 0)) * (tile_m * tile_n) + consumer * (rows * tile_n) + thread;
 #pragma unroll
@@ -430,7 +443,7 @@ void convgen_tma_im2col_stream_k(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;
@@ -453,8 +466,8 @@ void convgen_tma_im2col_stream_k_finish(
   griddepcontrol_launch_dependents();
   // this block and the one before it meet inside a tile; it is finished where they are the first that do
   const int block = blockIdx.x + 1;
-  const int tile = first_of(block) / k_steps;
-  if (first_of(block) % k_steps == 0 || first_of(block - 1) > tile * k_steps) return;
+  const int tile = first_of(block) / k_blocks;
+  if (first_of(block) % k_blocks == 0 || first_of(block - 1) > tile * k_blocks) return;
   const int thread = threadIdx.x;
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -464,7 +477,7 @@ void convgen_tma_im2col_stream_k_finish(
   float acc[1][tile_n / 2];
 #pragma unroll
   for (int j = 0; j < tile_n / 2; ++j) acc[0][j] = part[(2 * block - 1) * (tile_m * tile_n) + j * 128];
-  for (int peer = block; peer < blocks && first_of(peer) < (tile + 1) * k_steps; ++peer) {
+  for (int peer = block; peer < blocks && first_of(peer) < (tile + 1) * k_blocks; ++peer) {
 #pragma unroll
     for (int j = 0; j < tile_n / 2; ++j) acc[0][j] += part[2 * peer * (tile_m * tile_n) + j * 128];
   }

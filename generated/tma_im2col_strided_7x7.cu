@@ -13,9 +13,12 @@
 //   }
 //
 // digest   504129b9c9e43d42
-// strategy tma_im2col tile 128x64x16, 4 stages, 2 pingpong consumers, channels_inner, 7 k steps a stage
+// strategy tma_im2col { tile m=128 n=64 k=16  stages 4  consumers 2  schedule pingpong  k_blocks 7 }
 // target   sm_90a
 // launch   convgen_tma_im2col_strided_7x7: blocks of 384 threads, 1 a multiprocessor and at most 784, 205920 bytes of shared memory
+// map      a_map: x of 16 x 224 x 224 x 8 f16, im2col: boxes of 16 channels by 128 pixels between corners -3 -3 and -4 -4, every 2 2, swizzled in 32 bytes
+// map      b_map: w of 16 x 49 x 64 f16, tiled: boxes of 16 x 1 x 64, swizzled in 32 bytes
+// map      c_map: y of 64 x 100352 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -186,22 +189,32 @@ constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 7;
 constexpr int s_extent = 7;
 constexpr int channel_blocks = 1;
-constexpr int k_steps = r_extent * s_extent * channel_blocks;
-constexpr int merge = 7;  // k steps that share a stage
-constexpr int merged_steps = k_steps / merge;
+constexpr int k_blocks = r_extent * s_extent * channel_blocks;
+constexpr int blocks_a_stage = 7;  // k steps that share a stage
+constexpr int k_stages = k_blocks / blocks_a_stage;
 constexpr int rows = 128;  // of a tile, for each consumer
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   A         4 stages x 7 k blocks x 128 pixels x 32
+//   B         4 stages x 7 k blocks x 64 channels x 32
+//   y         2 consumers x 2 chunks x 8192
+//   barriers  10 x 8
+//
+// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
+// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
+// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
+// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
+// barrier lets the phase before its first pass.
 constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 3;  // of 32 bytes, as wgmma's descriptors say it
-constexpr u32 x_box_bytes = tile_m * row_bytes;
-constexpr u32 w_box_bytes = tile_n * row_bytes;
-constexpr u32 x_tile_bytes = merge * x_box_bytes;
-constexpr u32 w_tile_bytes = merge * w_box_bytes;
-constexpr u32 w_tiles = stages * x_tile_bytes;
+constexpr u32 a_box_bytes = tile_m * row_bytes;
+constexpr u32 b_box_bytes = tile_n * row_bytes;
+constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
+constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
+constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (x_tile_bytes + w_tile_bytes);
+constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
@@ -214,18 +227,18 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_strided_7x7(
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap w_map,
-    const __grid_constant__ TensorMap y_map
+    const __grid_constant__ TensorMap a_map,
+    const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
 
   if (threadIdx.x == 0) {
-    prefetch_tensormap(&x_map);
-    prefetch_tensormap(&w_map);
-    prefetch_tensormap(&y_map);
+    prefetch_tensormap(&a_map);
+    prefetch_tensormap(&b_map);
+    prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, 1);
@@ -252,15 +265,15 @@ void convgen_tma_im2col_strided_7x7(
       const int h = ((m0 / 112) % 112) * 2 - 3;
       const int w = (m0 % 112) * 2 - 3;
       int c = 0, r = 0, s = 0;
-      for (int i = 0; i < merged_steps; ++i) {
+      for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, x_tile_bytes + w_tile_bytes);
-        for (int box = 0; box < merge; ++box) {
-          tma_load_im2col_4d(x_tile + box * x_box_bytes, &x_map, full, c, w, h, n, u16(s), u16(r));
-          tma_load_tile_3d(w_tile + box * w_box_bytes, &w_map, full, c, r * s_extent + s, n0);
+        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+        for (int box = 0; box < blocks_a_stage; ++box) {
+          tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, c, w, h, n, u16(s), u16(r));
+          tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, r * s_extent + s, n0);
           c += tile_k;
           if (c == channel_blocks * tile_k) {
             c = 0;
@@ -286,33 +299,33 @@ void convgen_tma_im2col_strided_7x7(
     const int lane = thread % 32;
     int chunk = 0;
     u32 turn = 0;
-    u32 first_step = consumer * merged_steps;  // its steps begin where those of the other consumers' tiles end
+    u32 first_step = consumer * k_stages;  // its steps begin where those of the other consumers' tiles end
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
       int stage = first_step % stages;
       u32 parity = first_step / stages & 1;
-      first_step += consumers * merged_steps;
+      first_step += consumers * k_stages;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
       int previous = -1;
-      for (int step = 0; step < merged_steps; ++step) {
+      for (int step = 0; step < k_stages; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 x_tile = base + stage * x_tile_bytes;
-        const u32 w_tile = base + w_tiles + stage * w_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         wgmma_fence();
 #pragma unroll
-        for (int box = 0; box < merge; ++box) {
-          const u32 x_box = x_tile + box * x_box_bytes;
-          const u32 w_box = w_tile + box * w_box_bytes;
+        for (int box = 0; box < blocks_a_stage; ++box) {
+          const u32 a_box = a_tile + box * a_box_bytes;
+          const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
           for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
               wgmma_m64n64k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(x_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(w_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
+                  acc[i], wgmma_descriptor(a_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
             }
           }
         }
@@ -351,7 +364,7 @@ void convgen_tma_im2col_strided_7x7(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&y_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           chunk ^= 1;

@@ -17,9 +17,11 @@
 //   }
 //
 // digest   e51fa487e2ef75a4
-// strategy tma_patch 112 pixels x 64 channels over 64, strips of 75, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
+// strategy tma_patch { 112 pixels x 64 channels over 64, strips of 75, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_few_channels: blocks of 384 threads, 1 a multiprocessor and at most 3696, 179240 bytes of shared memory
+// map      x_map: x of 64 x 224 x 224 x 8 f16, tiled: boxes of 64 x 77 x 5 x 1, swizzled in 128 bytes
+// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -18,9 +18,11 @@
 //   }
 //
 // digest   992dc391f9a6bbb4
-// strategy tma_patch 112 pixels x 64 channels over 16, strips of 28, 2 pingpong consumers, 2 patches a ring, all weights resident, m runs over channels, 4 groups as one, 4 output rows as channels
+// strategy tma_patch { 112 pixels x 64 channels over 16, strips of 28, 2 pingpong consumers, 2 patches a ring, all weights resident, m runs over channels, 4 groups as one, 4 output rows as channels }
 // target   sm_90a
 // launch   convgen_tma_patch_fold: blocks of 384 threads, 1 a multiprocessor and at most 512, in multiples of 8, 140360 bytes of shared memory
+// map      x_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, swizzled in 32 bytes
+// map      x_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, swizzled in 32 bytes
 // zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 
 using u8 = unsigned char;

@@ -13,9 +13,11 @@
 //   }
 //
 // digest   14b4ccac3d5dea63
-// strategy tma_patch 64 pixels x 32 channels over 32, strips of 7, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over pixels
+// strategy tma_patch { 64 pixels x 32 channels over 32, strips of 7, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over pixels }
 // target   sm_90a
 // launch   convgen_tma_patch_groups: blocks of 384 threads, 1 a multiprocessor and at most 256, in multiples of 32, 64616 bytes of shared memory
+// map      x_map: x of 1024 x 7 x 7 x 8 bf16, tiled: boxes of 32 x 8 x 9 x 1, swizzled in 64 bytes
+// map      w_map: w of 32 x 9 x 1024 bf16, tiled: boxes of 32 x 1 x 32, swizzled in 64 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -13,9 +13,11 @@
 //   }
 //
 // digest   5236eb9ad70d31a6
-// strategy tma_patch 96 pixels x 64 channels over 64, strips of 49, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
+// strategy tma_patch { 96 pixels x 64 channels over 64, strips of 49, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_last_channels: blocks of 384 threads, 1 a multiprocessor and at most 3120, in multiples of 6, 226344 bytes of shared memory
+// map      x_map: x of 72 x 97 x 97 x 5 bf16, tiled: boxes of 64 x 51 x 5 x 1, swizzled in 128 bytes
+// map      w_map: w of 72 x 9 x 344 bf16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

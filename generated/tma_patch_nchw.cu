@@ -13,10 +13,12 @@
 //   }
 //
 // digest   62b280aadcdbdb29
-// strategy tma_patch 32 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over channels
+// strategy tma_patch { 32 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_nchw_prepare: 80 blocks of 256 threads, 16384 bytes of shared memory
 // launch   convgen_tma_patch_nchw: blocks of 384 threads, 1 a multiprocessor and at most 56, 156776 bytes of shared memory
+// map      x_map: workspace.x of 64 x 14 x 14 x 8 f16, tiled: boxes of 64 x 15 x 6 x 1, swizzled in 128 bytes
+// map      w_map: workspace.w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
 // prepares x from n c h w to n h w c, 200704 bytes of workspace
 // prepares w from k c r s to k r s c, 73728 bytes of workspace
 

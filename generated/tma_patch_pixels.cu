@@ -13,9 +13,11 @@
 //   }
 //
 // digest   d45dfab7fc73e2de
-// strategy tma_patch 64 pixels x 32 channels over 16, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over pixels
+// strategy tma_patch { 64 pixels x 32 channels over 16, strips of 14, 2 pingpong consumers, 3 patches a ring, all weights resident, m runs over pixels }
 // target   sm_90a
 // launch   convgen_tma_patch_pixels: blocks of 384 threads, 1 a multiprocessor and at most 128, 71784 bytes of shared memory
+// map      x_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, swizzled in 32 bytes
+// map      w_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, swizzled in 32 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

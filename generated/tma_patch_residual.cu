@@ -18,9 +18,11 @@
 //   }
 //
 // digest   ff2d227279d0d77e
-// strategy tma_patch 144 pixels x 64 channels over 64, strips of 56, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
+// strategy tma_patch { 144 pixels x 64 channels over 64, strips of 56, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_residual: blocks of 384 threads, 1 a multiprocessor and at most 1472, 199720 bytes of shared memory
+// map      x_map: x of 64 x 56 x 56 x 64 f16, tiled: boxes of 64 x 57 x 6 x 1, swizzled in 128 bytes
+// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -17,9 +17,11 @@
 //   }
 //
 // digest   e473588136d1c6ef
-// strategy tma_patch 192 pixels x 128 channels over 64, 3 images, 2 cooperative consumers, 3 patches a ring, weights 4 taps ahead, m runs over channels
+// strategy tma_patch { 192 pixels x 128 channels over 64, 3 images, 2 cooperative consumers, 3 patches a ring, weights 4 taps ahead, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_streamed: blocks of 384 threads, 1 a multiprocessor and at most 44, in multiples of 4, 198768 bytes of shared memory
+// map      x_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, swizzled in 128 bytes
+// map      w_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

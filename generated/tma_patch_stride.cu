@@ -13,9 +13,12 @@
 //   }
 //
 // digest   c1ad17be75b567c7
-// strategy tma_patch 64 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels
+// strategy tma_patch { 64 pixels x 64 channels over 64, strips of 14, 2 pingpong consumers, 1 patch a ring, all weights resident, m runs over channels }
 // target   sm_90a
 // launch   convgen_tma_patch_stride: blocks of 384 threads, 1 a multiprocessor and at most 112, 197672 bytes of shared memory
+// map      x_map_6: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 12 x 1, every 1 2 2 1, swizzled in 128 bytes
+// map      x_map_7: x of 64 x 56 x 56 x 8 f16, tiled: boxes of 64 x 30 x 14 x 1, every 1 2 2 1, swizzled in 128 bytes
+// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -38,6 +38,20 @@ class TensorMap:
     l2_promotion: int = 256  # bytes: 0, 64, 128, 256
     fill: str = "zero"  # "zero" | "nan"
 
+    def __str__(self) -> str:
+        """What TMA walks and brings, innermost dim first."""
+        extents = " x ".join(map(str, self.dims))
+        if self.mode == "im2col":
+            corners = [" ".join(map(str, corner)) for corner in (self.lower, self.upper)]
+            box = f"boxes of {self.channels} channels by {self.pixels} pixels between corners {' and '.join(corners)}"
+            strides = self.element_strides[1:-1]
+        else:
+            box = f"boxes of {' x '.join(map(str, self.box))}"
+            strides = self.element_strides
+        every = f", every {' '.join(map(str, strides))}" if set(strides) != {1} else ""
+        swizzle = f", swizzled in {self.swizzle} bytes" if self.swizzle else ""
+        return f"{self.buffer} of {extents} {self.dtype}, {self.mode}: {box}{every}{swizzle}"
+
 
 @dataclass(frozen=True)
 class Param:
@@ -148,6 +162,7 @@ class Plan:
     `config` is the strategy's own frozen record (tile, stages, ...), readable through str().
     `steps` run in order on one stream.  `reason` says in one line why this plan was chosen.  `arithmetic`
     names the row of `ir.verify.ARITHMETIC` that bounds the result's rounding; empty, that of its types.
+    `us` is the cost model's estimate, 0 where there is none.
     `kernel` made the plan, from `layout`: its own record of what follows from problem and configuration.
     """
 
@@ -161,7 +176,19 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     arithmetic: str = ""
     kernel: str = ""
+    us: float = field(default=0.0, compare=False)
     layout: object = field(default=None, compare=False, repr=False)
+
+    @property
+    def options(self) -> dict[str, int | str]:
+        """The options of a strategy block that asks for exactly this plan."""
+        said = dict(getattr(self.config, "options", {}))
+        return {"kernel": self.kernel, **said} if self.kernel not in ("", self.strategy) else said
+
+    @property
+    def configuration(self) -> str:
+        """The configuration as a strategy block says it, with the kernel where the strategy has several."""
+        return f"kernel {self.kernel}  {self.config}" if self.kernel not in ("", self.strategy) else str(self.config)
 
     def launch(self, part: str = "") -> Launch:
         """The main launch, or the one of a part, such as prepare or finish."""

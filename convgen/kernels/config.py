@@ -52,14 +52,26 @@ class Option:
             return value in self.choices
         return isinstance(value, int) and self.low <= value <= self.high
 
+    @property
+    def legal(self) -> str:
+        """The legal values, for people."""
+        match self.choices:
+            case None:
+                return f"from {self.low} to {self.high}"
+            case (int(first), int(second), *_, int(last)) as every if len(every) > 6:
+                if every == tuple(range(first, last + 1, second - first)):
+                    return f"from {first} to {last} in steps of {second - first}"
+        return " or ".join(map(str, self.choices))
+
 
 class Config:
     """The base of every kernel's configuration."""
 
     @property
     def options(self) -> dict[str, int | str]:
-        """The options that ask for exactly this configuration."""
-        return {option_name(f.name): getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
+        """The options that ask for exactly this configuration; those that are empty words do not apply to it."""
+        values = {option_name(f.name): getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
+        return {name: value for name, value in values.items() if value != ""}
 
     def __str__(self) -> str:
         """As a strategy block says it, without what goes without saying."""
@@ -122,7 +134,9 @@ def _bounds(option: Option) -> tuple[int, int]:
     return (min(values), max(values)) if values else (option.low, option.high)
 
 
-def excess(options: Options, config: type[Config]) -> list[str]:
-    """Options that a configuration does not have, or not with that value."""
+def excess(options: Options, config: type[Config]) -> dict[str, str]:
+    """Options that a configuration does not have, or not with that value: the fault by the option's name."""
     rows = {row.name: row for row in option_rows(config)}
-    return [name for name, value in options.items() if name not in rows or not rows[name].allows(value)]
+    found = {name: f"no option {name}" for name in options if name not in rows}
+    wrong = [name for name, value in options.items() if name in rows and not rows[name].allows(value)]
+    return found | {name: f"{name} is {rows[name].legal}, not {options[name]}" for name in wrong}

@@ -38,10 +38,9 @@ class Search:
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever its configuration."""
         found = tuple(self.kernel.unserved(self.problem, self.target))
-        foreign = excess(self.fixed, self.kernel.config)
         return found or tuple(
-            Obstacle(f"{name} {self.fixed[name]} is not an option of kernel {self.kernel.name}", option=name)
-            for name in foreign
+            Obstacle(f"kernel {self.kernel.name}: {fault}", option=name)
+            for name, fault in excess(self.fixed, self.kernel.config).items()
         )
 
     @cached_property

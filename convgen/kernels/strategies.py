@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -56,6 +57,8 @@ class Strategy:
 
         Of several kernels, what stands against all of them, else what stands against the one that comes closest."""
         searches = self.searches(problem, target, options)
+        if not searches:
+            return [Obstacle(f"{self.name} has no kernel {options['kernel']}", option="kernel")]
         if any(s.best for s in searches):
             return []
         found = [s.obstacles for s in searches]
@@ -67,7 +70,7 @@ class Strategy:
         found = self._best(problem, target, options)
         assert found.best is not None, "obstacles are asked for first"
         plan = found.kernel.plan(found.best.layout)
-        return replace(plan, strategy=self.name, kernel=found.kernel.name)
+        return replace(plan, strategy=self.name, kernel=found.kernel.name, us=found.us if found.us < math.inf else 0.0)
 
     def stated(self, problem: ConvProblem, target: Target, options: Options) -> Options:
         """The options with every one stated, as the cost model settles it."""
@@ -76,7 +79,7 @@ class Strategy:
         return self._of(found, found.best.layout.config.options)
 
     def _of(self, found: Search, options: Options) -> Options:
-        return {"kernel": found.kernel.name, **options} if len(kernels_of(self.name)) > 1 else options
+        return {"kernel": found.kernel.name, **options} if found.kernel.name != self.name else options
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
         """Microseconds, by the cost model; infinite where there is none."""
@@ -97,16 +100,25 @@ class Strategy:
 
 
 _ROWS: tuple[Strategy, ...] = (
+    Strategy(
+        "tma_im2col", "implicit GEMM on TMA im2col loads and wgmma: warp-specialised, persistent, any layout (sm_90a)"
+    ),
+    Strategy(
+        "depthwise", "one filter a channel (groups = c), bound by memory: any multiplier, filter, stride and layout"
+    ),
+    Strategy(
+        "implicit_gemm",
+        "implicit GEMM on mma.sync and cp.async with software addresses: any layout, alignment and groups",
+    ),
+    Strategy("im2col", "loop-free im2col or col2im, and a GEMM by cuBLAS, in slices below a workspace cap"),
     Strategy("direct", "one thread an output, or a few along the channels: every operator, layout and type"),
 )
 #: Name -> strategy, in the order in which `auto` prefers them.
 STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
 
 # strategies that are still modules of their own
-_MODULES = {
-    name: f"convgen.kernels.{name}" for name in ("tma_im2col", "tma_patch", "depthwise", "implicit_gemm", "im2col")
-}
-MODULES: tuple[str, ...] = (*_MODULES, *STRATEGIES)
+_MODULES = {name: f"convgen.kernels.{name}" for name in ("tma_patch",)}
+MODULES: tuple[str, ...] = ("tma_im2col", "tma_patch", "depthwise", "implicit_gemm", "im2col", "direct")
 
 
 @cache

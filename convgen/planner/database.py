@@ -23,6 +23,7 @@ from pathlib import Path
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels import renamed
 from convgen.targets import Target
 
 #: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
@@ -225,7 +226,8 @@ def _measurement(row: tuple) -> Measurement:
         raise ValueError(f"its options {text:.40} are not an object of words and whole numbers")
     if not isinstance(us, float | None):
         raise ValueError(f"its time {us!r:.40} is not a number")
-    return Measurement(problem, gpu, strategy, options, Status(status), us, detail, date)
+    named, options = renamed.strategy(strategy), renamed.options(strategy, options)
+    return Measurement(problem, gpu, named, options, Status(status), us, detail, date)
 
 
 # ---- writing: what `convgen tune` keeps ------------------------------------------------------------

@@ -73,7 +73,7 @@ class Manifest:
             name=problem.name,
             op=str(problem.op),
             strategy=plan.strategy,
-            config=str(plan.config),
+            config=plan.configuration,
             reason=plan.reason,
             notes=plan.notes,
             arithmetic=plan.arithmetic,

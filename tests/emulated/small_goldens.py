@@ -9,7 +9,6 @@ from pathlib import Path
 
 from convgen import driver
 from convgen.ir.plan import Plan
-from convgen.kernels import im2col
 from convgen.kernels.base import Options
 from convgen.spec import read
 
@@ -83,11 +82,7 @@ def plan_of(text: driver.Spec) -> Plan:
 
 def options_of(plan: Plan) -> Options:
     """What a strategy block would say to get exactly the plan's configuration."""
-    config = plan.config
-    match config:
-        case im2col.Im2colConfig():
-            return {"method": config.method, "workspace_mb": config.workspace_mb}
-    return config.options  # type: ignore[attr-defined]
+    return plan.options
 
 
 def shrunk(name: str, options: Options) -> str:

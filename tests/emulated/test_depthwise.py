@@ -17,12 +17,11 @@ from convgen.ir import epilogue as ep
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels import depthwise
+from convgen.kernels import strategies
 from convgen.kernels.base import Options
-from convgen.kernels.depthwise import stream
 from convgen.targets import TARGETS
 
-STRATEGY, TARGET = depthwise.STRATEGY, TARGETS["sm_90a"]
+STRATEGY, TARGET = strategies.load("depthwise"), TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -41,8 +40,8 @@ def mma(p: int, q: int, slice: int, strip: int, band: int, stages: int, threads:
 
 def _options(math, p, q, vector, slice, strip, band, stages, threads) -> Options:
     return {
-        "kernel": "stream", "math": math, "tile.p": p, "tile.q": q, "vector": vector, "slice": slice, "strip": strip,
-        "band": band, "stages": stages, "threads": threads,
+        "kernel": "depthwise_stream", "math": math, "tile.p": p, "tile.q": q, "vector": vector, "slice": slice,
+        "strip": strip, "band": band, "stages": stages, "threads": threads,
     }  # fmt: skip
 
 
@@ -96,10 +95,10 @@ def test_stream(case: str, seed: int) -> None:
 
 @pytest.mark.parametrize("wide", [layer(16, (5, 6), 31), layer(16, (3, 4), 7, dilation=17, dtype="f32")], ids=str)
 def test_wide_windows_leave_a_thread_fewer_channels(wide: ConvProblem, seed: int) -> None:
-    check_plan(STRATEGY, wide, {"kernel": "patches"}, seed)
+    check_plan(STRATEGY, wide, {"kernel": "depthwise_direct"}, seed)
 
 
-@pytest.mark.parametrize("math", list(stream.MATHS))
+@pytest.mark.parametrize("math", ["fma", "mma"])
 def test_an_epilogue_of_many_operands(math: str, seed: int) -> None:
     """One value a channel, one an image and channel, one an element, one a pixel."""
     operands = (
@@ -120,8 +119,8 @@ def test_an_epilogue_of_many_operands(math: str, seed: int) -> None:
 @settings(max_examples=10, deadline=None)
 @given(problem=depthwise_problems(channels=(8, 16, 32)), seed=SEEDS)
 def test_stream_serves_what_it_says(problem: ConvProblem, seed: int) -> None:
-    for math in stream.MATHS:
-        options = {"kernel": "stream", "math": math}
+    for math in ("fma", "mma"):
+        options = {"kernel": "depthwise_stream", "math": math}
         if not STRATEGY.obstacles(problem, TARGET, options):
             check_plan(STRATEGY, problem, options, seed)
 
@@ -143,9 +142,10 @@ def layers_for_mma(draw) -> ConvProblem:
 @settings(max_examples=15, deadline=None)
 @given(problem=layers_for_mma(), place=st.floats(0, 1, exclude_max=True), seed=SEEDS)
 def test_every_candidate_of_mma_is_right(problem: ConvProblem, place: float, seed: int) -> None:
-    found = stream.candidates(problem, TARGET, {"math": "mma"})
+    asked = {"kernel": "depthwise_stream", "math": "mma"}
+    found = next(s.candidates(48, 6) for s in STRATEGY.searches(problem, TARGET, asked))
     if found:
-        check_plan(STRATEGY, problem, found[int(place * len(found))].options, seed)
+        check_plan(STRATEGY, problem, {**asked, **found[int(place * len(found))].layout.config.options}, seed)
 
 
 def test_fma_keeps_infinities_in_their_windows(seed: int) -> None:
@@ -170,10 +170,10 @@ def test_what_does_not_fit_is_said() -> None:
     }
     for option, options in wrong.items():
         p = layer(16, (9, 9), 3, dtype="f32") if option == "math" else problem
-        found = STRATEGY.obstacles(p, TARGET, {"kernel": "stream", **options})
+        found = STRATEGY.obstacles(p, TARGET, {"kernel": "depthwise_stream", **options})
         assert option in {o.option for o in found}, (option, found)
     few = layer(8, (9, 9), 3)
-    assert "vector" in {o.option for o in STRATEGY.obstacles(few, TARGET, {"kernel": "stream", "vector": 16})}
-    (found,) = STRATEGY.obstacles(problem, TARGETS["sm_80"], {"kernel": "stream"})
+    assert "vector" in {o.option for o in STRATEGY.obstacles(few, TARGET, {"kernel": "depthwise_stream", "vector": 16})}
+    (found,) = STRATEGY.obstacles(problem, TARGETS["sm_80"], {"kernel": "depthwise_stream"})
     assert found.option == "kernel"
     assert not STRATEGY.obstacles(problem, TARGETS["sm_80"], {})

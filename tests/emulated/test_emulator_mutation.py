@@ -54,7 +54,7 @@ CASES = (
     Case(
         "split",
         make(n=1, c=128, k=128, input=(12, 12), filter=(3, 3), pad=1),
-        {"tile.m": 64, "tile.n": 64, "tile.k": 64, "stages": 2, "consumers": 1, "split": 2},
+        {"tile.m": 64, "tile.n": 64, "tile.k": 64, "stages": 2, "consumers": 1, "split_k": 2},
         sms=2,
     ),
 )

@@ -18,12 +18,16 @@ from tma_specs import check_emulated
 from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import im2col
-from convgen.kernels.depthwise import patches, stream
+from convgen.kernels.depthwise_direct import config as depthwise_direct
+from convgen.kernels.depthwise_stream import config as depthwise_stream
 from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
-from convgen.kernels.implicit_gemm import gather, grouped, rows, rows_wgmma
-from convgen.kernels.tma_im2col.config import TmaIm2colConfig
+from convgen.kernels.im2col import config as im2col
+from convgen.kernels.mma_gemm import config as mma_gemm
+from convgen.kernels.small_groups import config as small_groups
+from convgen.kernels.stem_mma import config as stem_mma
+from convgen.kernels.stem_wgmma import config as stem_wgmma
+from convgen.kernels.tma_im2col import config as tma_im2col
 from convgen.kernels.tma_patch.config import TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import geometry
 
@@ -43,16 +47,16 @@ class Work:
     full: Callable[[int], bool] = lambda tile: True
 
 
-def _tma_im2col(p: ConvProblem, c: TmaIm2colConfig) -> Work:
-    steps = p.taps * -(-p.c_per_group * c.bundle // c.k) // (c.merge * c.split)
-    tiles = {"m": (p.output_pixels, c.m)}
+def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
+    steps = p.taps * -(-p.c_per_group * c.group_pack // c.tile_k) // (c.k_blocks * c.split_k)
+    tiles = {"m": (p.output_pixels, c.tile_m)}
     if p.groups == 1:  # tiles divide the channels of a group
-        tiles |= {"n": (p.k, c.n), "k": (p.c, c.k)}
-    n_tiles = -(-p.k // c.n)
+        tiles |= {"n": (p.k, c.tile_n), "k": (p.c, c.tile_k)}
+    n_tiles = -(-p.k // c.tile_n)
 
     def full(tile: int) -> bool:
         m, n = divmod(tile, n_tiles)
-        return (m + 1) * c.m <= p.output_pixels and (n + 1) * c.n <= p.k
+        return (m + 1) * c.tile_m <= p.output_pixels and (n + 1) * c.tile_n <= p.k
 
     # with a raster, tiles are taken in another order: by no ping-pong that has a golden
     assert c.raster == 1 or c.schedule != "pingpong"
@@ -82,54 +86,58 @@ def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
     return Work(tiles, patches, c.stages, c.rings, full)
 
 
-def _gather(p: ConvProblem, c: gather.GatherConfig) -> Work:
+def _mma_gemm(p: ConvProblem, c: mma_gemm.Config) -> Work:
     gemm_k = p.taps * p.c_per_group
-    tiles = {"m": (p.output_pixels, c.m), "n": (p.k_per_group, c.n), "k": (gemm_k, c.k)}
-    return Work(tiles, -(-gemm_k // c.k) // c.split, c.stages)
+    tiles = {"m": (p.output_pixels, c.tile_m), "n": (p.k_per_group, c.tile_n), "k": (gemm_k, c.tile_k)}
+    return Work(tiles, -(-gemm_k // c.tile_k) // c.split_k, c.stages)
 
 
-def _rows(p: ConvProblem, c: rows.RowsConfig | rows_wgmma.RowsWgmmaConfig) -> Work:
-    return Work({"m": (math.prod(p.output), c.m), "n": (p.k, c.n)})
+def _rows(p: ConvProblem, c: stem_mma.Config | stem_wgmma.Config) -> Work:
+    return Work({"m": (math.prod(p.output), c.tile_m), "n": (p.k, c.tile_n)})
 
 
-def _grouped(p: ConvProblem, c: grouped.GroupedConfig) -> Work:
-    return Work({"rows": (p.output[0], c.rows)})
+def _small_groups(p: ConvProblem, c: small_groups.Config) -> Work:
+    return Work({"rows": (p.output[0], c.tile_p)})
 
 
-def _patches(p: ConvProblem, c: patches.DepthwiseConfig) -> Work:
-    return Work({"p": (p.output[0], c.p), "q": (p.output[1], c.q)})
+def _depthwise_direct(p: ConvProblem, c: depthwise_direct.Config) -> Work:
+    return Work({"p": (p.output[0], c.tile_p), "q": (p.output[1], c.tile_q)})
 
 
-def _stream(p: ConvProblem, c: stream.StreamConfig) -> Work:
-    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, stream.layout_of(p, c).items, c.stages)
+def _depthwise_stream(plan: Plan) -> Work:
+    p, c = plan.problem, plan.config
+    assert isinstance(c, depthwise_stream.Config)
+    items = plan.layout.items  # type: ignore[attr-defined]
+    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, items, c.stages)
 
 
 def _direct(p: ConvProblem, c: direct.Config) -> Work:
     return Work({"outputs": (p.result.size, c.tile * BLOCK)})
 
 
-def _im2col(p: ConvProblem, c: im2col.Im2colConfig) -> Work:
+def _im2col(p: ConvProblem, c: im2col.Config) -> Work:
     return Work({"outputs": (p.result.size, 256)})
 
 
 WORK: dict[type, Callable[..., Work]] = {
-    TmaIm2colConfig: _tma_im2col,
+    tma_im2col.Config: _tma_im2col,
     TmaPatchConfig: _tma_patch,
-    gather.GatherConfig: _gather,
-    rows.RowsConfig: _rows,
-    rows_wgmma.RowsWgmmaConfig: _rows,
-    grouped.GroupedConfig: _grouped,
-    patches.DepthwiseConfig: _patches,
-    stream.StreamConfig: _stream,
+    mma_gemm.Config: _mma_gemm,
+    stem_mma.Config: _rows,
+    stem_wgmma.Config: _rows,
+    small_groups.Config: _small_groups,
+    depthwise_direct.Config: _depthwise_direct,
     direct.Config: _direct,
-    im2col.Im2colConfig: _im2col,
+    im2col.Config: _im2col,
 }
 
 
 def complaints(plan: Plan, sms: int) -> list[str]:
     """What a small geometry leaves untried."""
-    assert type(plan.config) in WORK, f"say in WORK how {type(plan.config).__name__} tiles a problem"
-    work = WORK[type(plan.config)](plan.problem, plan.config)
+    known = (*WORK, depthwise_stream.Config)
+    assert type(plan.config) in known, f"say in WORK how {type(plan.config).__name__} tiles a problem"
+    stream = isinstance(plan.config, depthwise_stream.Config)
+    work = _depthwise_stream(plan) if stream else WORK[type(plan.config)](plan.problem, plan.config)
     found = [f"{d}: {tile} divides {extent}" for d, (extent, tile) in work.tiles.items() if extent % tile == 0]
     if work.rounds and work.rounds <= work.stages:
         found.append(f"{work.rounds} steps fit the {work.stages} stages")

@@ -16,8 +16,12 @@ from strategy_problems import PRODUCTS, matrix_problems, with_types
 from convgen.ir import verify
 from convgen.ir.plan import Gemm, Launch
 from convgen.ir.problem import Op
-from convgen.kernels.im2col import LOWERED, MEBIBYTE, STRATEGY
+from convgen.kernels import strategies
+from convgen.kernels.im2col.layout import MEBIBYTE
+from convgen.kernels.im2col.matrices import LOWERED
 from convgen.targets import TARGETS
+
+STRATEGY = strategies.load("im2col")
 
 TARGET = TARGETS["sm_90a"]
 SEEDS = st.integers(0, 2**32 - 1)

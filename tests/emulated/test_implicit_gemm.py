@@ -15,14 +15,13 @@ from runs import emulated
 
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import depthwise, implicit_gemm
-from convgen.kernels.base import Strategy
-from convgen.kernels.implicit_gemm import lines
-from convgen.kernels.parts import lowering
+from convgen.kernels import strategies
+from convgen.kernels.parts import lines, lowering
+from convgen.kernels.strategies import Strategy
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-GEMM, DEPTHWISE = implicit_gemm.STRATEGY, depthwise.STRATEGY
+GEMM, DEPTHWISE = strategies.load("implicit_gemm"), strategies.load("depthwise")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -42,9 +41,9 @@ def check(problem: ConvProblem, options: Mapping[str, int | str], seed: int, str
 @settings(max_examples=12, deadline=None)
 @given(problem=gemm_problems(), seed=SEEDS, order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
 def test_gather_serves_any_problem(problem: ConvProblem, seed: int, order: str) -> None:
-    options = {"kernel": "gather", "order": order, "split": 1 + seed % 2}
+    options = {"kernel": "mma_gemm", "order": order, "split_k": 1 + seed % 2}
     if GEMM.obstacles(problem, TARGET, options):
-        options["split"] = 1  # more slices than gemm_k has elements
+        options["split_k"] = 1  # more slices than gemm_k has elements
     check(problem, options, seed)
 
 
@@ -58,7 +57,7 @@ def test_the_default_serves_any_problem(problem: ConvProblem, seed: int) -> None
 @settings(max_examples=8, deadline=None)
 @given(problem=depthwise_problems(), seed=SEEDS)
 def test_depthwise_serves_any_problem(problem: ConvProblem, seed: int) -> None:
-    options = {"kernel": "patches", "tile.p": 1 + seed % 3, "tile.q": 1 + seed // 3 % 4}
+    options = {"kernel": "depthwise_direct", "tile.p": 1 + seed % 3, "tile.q": 1 + seed // 3 % 4}
     assert not DEPTHWISE.obstacles(problem, TARGET, options)
     check(problem, options, seed, DEPTHWISE)
 
@@ -68,19 +67,19 @@ def test_depthwise_serves_any_problem(problem: ConvProblem, seed: int) -> None:
 def test_64_bit_indices_give_the_same(problem: ConvProblem, seed: int) -> None:
     limit, lowering.INT_LIMIT = lowering.INT_LIMIT, 0
     try:
-        source = check(problem, {"kernel": "gather"}, seed)
+        source = check(problem, {"kernel": "mma_gemm"}, seed)
     finally:
         lowering.INT_LIMIT = limit
     assert "const long long first_m" in source
 
 
-# ---- gather --------------------------------------------------------------------------------------
+# ---- mma_gemm ----------------------------------------------------------------------------------
 
 TILES = [
     {"tile.m": 64, "tile.n": 64, "warps.m": 2, "warps.n": 2, "stages": 2},
     {"tile.m": 128, "tile.n": 32, "warps.m": 4, "warps.n": 1, "stages": 4, "tile.k": 32},
     {"tile.m": 16, "tile.n": 128, "warps.m": 1, "warps.n": 2},
-    {"tile.m": 96, "tile.n": 48, "warps.m": 2, "warps.n": 1, "split": 3},
+    {"tile.m": 96, "tile.n": 48, "warps.m": 2, "warps.n": 1, "split_k": 3},
     {"tile.m": 96, "tile.n": 128, "warps.m": 2, "warps.n": 2, "stages": 6, "blocks": 1},
 ]
 
@@ -89,21 +88,21 @@ TILES = [
 @pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
 def test_tiles(options: Mapping[str, int | str], layouts: Mapping[str, str], seed: int) -> None:
     problem = laid_out(make("fprop", 2, 40, 56, (9, 8), (3, 3), stride=(2, 1), pad=1), layouts)
-    check(problem, {"kernel": "gather", **options}, seed)
+    check(problem, {"kernel": "mma_gemm", **options}, seed)
 
 
 def test_threads_without_work_stay_inside(seed: int) -> None:
     """64 threads load the filters' tile, element by element, of 128 that the block has."""
     problem = laid_out(make("fprop", 1, 64, 8, (7, 6), (3, 3), pad=1), {"w": "rsck"})
     options = {"tile.m": 256, "tile.n": 16, "tile.k": 32, "warps.m": 4, "warps.n": 1}
-    check(problem, {"kernel": "gather", **options}, seed)
+    check(problem, {"kernel": "mma_gemm", **options}, seed)
 
 
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 6, 8, 12, 24])
 @pytest.mark.parametrize("dtype", ["f16", "s8"])
 def test_every_alignment(c: int, dtype: str, seed: int) -> None:
     for k in (c, 32):
-        check(make("fprop", 1, c, k, (7, 6), (3, 2), pad=1, dtype=dtype), {"kernel": "gather"}, seed)
+        check(make("fprop", 1, c, k, (7, 6), (3, 2), pad=1, dtype=dtype), {"kernel": "mma_gemm"}, seed)
 
 
 @pytest.mark.parametrize("tile", [(96, 64, 64, 2, 1), (64, 128, 32, 2, 2), (192, 128, 64, 4, 2)], ids=str)
@@ -113,7 +112,7 @@ def test_steps_within_a_tap(tile: tuple[int, ...], order: str, groups: int, spli
     """All threads have the digits of their step, in which rows of both tiles are asked for slice by slice."""
     problem = make("fprop", 2, 64 * groups, 40 * groups, (13, 7), (3, 3), stride=(2, 1), pad=((2, 1), 1), groups=groups)
     names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n")
-    options = {"kernel": "gather", "order": order, "split": split, **dict(zip(names, tile, strict=True))}
+    options = {"kernel": "mma_gemm", "order": order, "split_k": split, **dict(zip(names, tile, strict=True))}
     source = check(problem, options, seed)
     assert source.count("gemm_k of this step") == 2
 
@@ -122,14 +121,14 @@ def test_slices_are_added_in_order(seed: int) -> None:
     """Two runs give the same bits, whatever order the blocks ran in."""
     problem = make("fprop", 1, 64, 24, (5, 5), (3, 3), pad=1)
     arrays = verify.random_inputs(problem, seed)
-    runs = [emulated(GEMM, problem, {"kernel": "gather", "split": 4}, arrays)[0] for _ in range(2)]
+    runs = [emulated(GEMM, problem, {"kernel": "mma_gemm", "split_k": 4}, arrays)[0] for _ in range(2)]
     assert np.array_equal(runs[0], runs[1])
 
 
-@pytest.mark.parametrize("kernel", ["rows", "gather", "gather, split"])
+@pytest.mark.parametrize("kernel", ["stem_mma", "mma_gemm", "mma_gemm, split_k"])
 @pytest.mark.parametrize("size", [13, 1])
 def test_dims_of_one_element_left_out(kernel: str, size: int, seed: int) -> None:
-    options = {"kernel": "gather", "split": 2} if "split" in kernel else {"kernel": kernel}
+    options = {"kernel": "mma_gemm", "split_k": 2} if "split_k" in kernel else {"kernel": kernel}
     problem = make("fprop", 1, 24, 1, (size, 1), (3, 1), stride=(2, 1), pad=((1, 1), 0), dtype="f32")
     for role in "xwy":
         tensor = problem.tensor(role)
@@ -139,7 +138,7 @@ def test_dims_of_one_element_left_out(kernel: str, size: int, seed: int) -> None
     check(problem, options, seed)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- stems ---------------------------------------------------------------------------------------
 
 STEMS = {
     "resnet50": make("fprop", 2, 3, 64, (20, 20), (7, 7), stride=2, pad=3),
@@ -164,14 +163,14 @@ def stages(stem: str, x: str) -> int:
 @pytest.mark.parametrize("x", ["nhwc", "nchw"])
 def test_rows(stem: str, x: str, seed: int) -> None:
     problem = laid_out(STEMS[stem], {"x": x})
-    check(problem, {"kernel": "rows", "stages": stages(stem, x)}, seed)
+    check(problem, {"kernel": "stem_mma", "stages": stages(stem, x)}, seed)
 
 
 @pytest.mark.parametrize("stem", STEMS)
 @pytest.mark.parametrize("x", ["nhwc", "nchw"])
 def test_rows_wgmma(stem: str, x: str, seed: int) -> None:
     problem = laid_out(STEMS[stem], {"x": x})
-    options: dict[str, int | str] = {"kernel": "rows_wgmma", "stages": stages(stem, x)}
+    options: dict[str, int | str] = {"kernel": "stem_wgmma", "stages": stages(stem, x)}
     if obstacles := GEMM.obstacles(problem, TARGET, options):
         assert "less than the words" in obstacles[0].message and lines.window(problem).run < 7
         return
@@ -183,12 +182,12 @@ def test_rows_wgmma(stem: str, x: str, seed: int) -> None:
 def test_rows_of_other_types(dtype: str, seed: int) -> None:
     for width in (8, 9, 10, 11):
         problem = make("fprop", 1, 3, 32, (9, width), (3, 3), pad=1, dtype=dtype)
-        check(problem, {"kernel": "rows"}, seed)
+        check(problem, {"kernel": "stem_mma"}, seed)
         if dtype == "bf16":
-            check(problem, {"kernel": "rows_wgmma"}, seed)
+            check(problem, {"kernel": "stem_wgmma"}, seed)
 
 
-@pytest.mark.parametrize("kernel", ["rows", "rows_wgmma"])
+@pytest.mark.parametrize("kernel", ["stem_mma", "stem_wgmma"])
 def test_a_neighbours_nan_stays_out_of_the_window(kernel: str, seed: int) -> None:
     """Words hold elements of the next pixel, which count as zero even where they are not numbers."""
     for problem in (STEMS["vgg16"], STEMS["resnet50"], laid_out(STEMS["resnet50"], {"x": "nchw"}), STEMS["alexnet"]):
@@ -208,12 +207,12 @@ def test_a_neighbours_nan_stays_out_of_the_window(kernel: str, seed: int) -> Non
 )
 def test_groups(c: int, k: int, groups: int, stride: int, stages: int, seed: int) -> None:
     problem = make("fprop", 2, c, k, (9, 7), (3, 3), stride=stride, pad=1, groups=groups)
-    check(problem, {"kernel": "grouped", "stages": stages, "tile.p": 2}, seed)
+    check(problem, {"kernel": "small_groups", "stages": stages, "tile.p": 2}, seed)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "s8"])
 def test_groups_of_other_types(dtype: str, seed: int) -> None:
-    check(make("fprop", 1, 64, 64, (8, 8), (5, 5), pad=2, groups=16, dtype=dtype), {"kernel": "grouped"}, seed)
+    check(make("fprop", 1, 64, 64, (8, 8), (5, 5), pad=2, groups=16, dtype=dtype), {"kernel": "small_groups"}, seed)
 
 
 # ---- depthwise -----------------------------------------------------------------------------------
@@ -225,21 +224,21 @@ def test_groups_of_other_types(dtype: str, seed: int) -> None:
 def test_depthwise_filters(size: int, stride: int, layouts: Mapping[str, str], seed: int) -> None:
     multiplier = 1 + (size // 2 + stride + (layouts is PLANES)) % 2
     problem = make("fprop", 2, 24, 24 * multiplier, (11, 10), (size, size), stride, size // 2, groups=24)
-    check(laid_out(problem, layouts), {"kernel": "patches", "tile.p": 2, "tile.q": 4}, seed, DEPTHWISE)
+    check(laid_out(problem, layouts), {"kernel": "depthwise_direct", "tile.p": 2, "tile.q": 4}, seed, DEPTHWISE)
 
 
 def test_depthwise_vectors(seed: int) -> None:
     problem = make("fprop", 1, 16, 16, (8, 8), (3, 3), pad=1, groups=16)
     for vector in (1, 2, 4, 8):
-        check(problem, {"kernel": "patches", "vector": vector, "tile.p": 2, "tile.q": 2}, seed, DEPTHWISE)
-    (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"kernel": "patches", "vector": 16})
+        check(problem, {"kernel": "depthwise_direct", "vector": vector, "tile.p": 2, "tile.q": 2}, seed, DEPTHWISE)
+    (found,) = DEPTHWISE.obstacles(replace(problem), TARGET, {"kernel": "depthwise_direct", "vector": 16})
     assert found.option == "vector"
 
 
 def test_depthwise_of_one_column(seed: int) -> None:
     """Outputs beside the only column of x see padding alone."""
     problem = make("fprop", 2, 24, 24, (7, 1), (3, 3), pad=(1, 2), groups=24)
-    check(problem, {"kernel": "patches"}, seed, DEPTHWISE)
+    check(problem, {"kernel": "depthwise_direct"}, seed, DEPTHWISE)
 
 
 def test_depthwise_says_where_rows_do_not_fit_registers() -> None:
@@ -247,5 +246,5 @@ def test_depthwise_says_where_rows_do_not_fit_registers() -> None:
     (found,) = DEPTHWISE.obstacles(far, TARGETS["sm_80"], {})
     assert "1025 columns" in found.message
     near = make("fprop", 2, 24, 24, (9, 9), (3, 3), pad=1, groups=24)
-    (found,) = DEPTHWISE.obstacles(near, TARGET, {"kernel": "patches", "tile.q": 64, "vector": 8})
+    (found,) = DEPTHWISE.obstacles(near, TARGET, {"kernel": "depthwise_direct", "tile.q": 64, "vector": 8})
     assert found.option == "tile.q"

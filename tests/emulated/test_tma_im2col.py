@@ -33,7 +33,7 @@ STORED_PLAINLY = make("fprop", 4, 72, 37, (13, 9), (3, 3), pad=1)
 
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}
 PINGPONG: Options = {**SMALL, "tile.n": 24, "consumers": 2, "schedule": "pingpong"}
-SHARE_X: Options = {**SMALL, "cluster": 2, "shares": "x"}
+SHARE_X: Options = {**SMALL, "cluster": 2, "multicast": "a"}
 
 GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "1x1": (make("fprop", 2, 88, 48, (9, 8), (1, 1)), PINGPONG),
@@ -59,37 +59,37 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {**SMALL, "order": "taps_inner", "tile.k": 16},
     ),
     "taps outside, split": (
-        laid_out(make("fprop", 2, 72, 40, (8, 9), (3, 3), pad=1, dtype="bf16"), w="rskc"), {**SMALL, "split": 2},
+        laid_out(make("fprop", 2, 72, 40, (8, 9), (3, 3), pad=1, dtype="bf16"), w="rskc"), {**SMALL, "split_k": 2},
     ),
     "channels before pixels": (laid_out(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="nkpq"), SMALL),
     "images last": (laid_out(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="kqpn"), PINGPONG),
     "float32": (typed(make("fprop", 3, 24, 42, (9, 7), (3, 3), dtype="bf16"), y="f32"), PINGPONG),
-    "float32, odd channels": (typed(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="f32"), {**SMALL, "split": 2}),
+    "float32, odd channels": (typed(make("fprop", 3, 24, 37, (9, 7), (3, 3)), y="f32"), {**SMALL, "split_k": 2}),
     "float32, rows of channels": (
-        typed(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="f32"), {**SMALL, "tile.n": 64, "rows": "channels"},
+        typed(make("fprop", 3, 24, 40, (9, 7), (3, 3)), y="f32"), {**SMALL, "tile.n": 64, "swap_ab": 1},
     ),
     "bfloat16 to float16": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f16"), SMALL),
     "two groups": (make("fprop", 3, 96, 64, (9, 7), (3, 3), pad=1, groups=2), PINGPONG | {"tile.n": 16}),
     "1x1, groups": (make("fprop", 3, 64, 48, (9, 7), (1, 1), groups=2), {**SMALL, "tile.n": 8, "tile.k": 32}),
-    "bundles": (make("fprop", 3, 64, 96, (9, 7), (3, 3), pad=1, groups=16), {**PINGPONG, "bundle": 8}),
+    "bundles": (make("fprop", 3, 64, 96, (9, 7), (3, 3), pad=1, groups=16), {**PINGPONG, "group_pack": 8}),
     "bundles, split, three axes": (
         make("fprop", 2, 32, 32, (4, 5, 4), (2, 3, 3), pad=1, groups=8, dtype="bf16"),
-        {**SMALL, "bundle": 4, "split": 2},
+        {**SMALL, "group_pack": 4, "split_k": 2},
     ),
     "bundles, taps outside": (
         laid_out(make("fprop", 3, 64, 48, (9, 7), (3, 3), stride=2, pad=1, groups=8), w="rskc"),
-        {**SMALL, "tile.n": 24, "bundle": 4},
+        {**SMALL, "tile.n": 24, "group_pack": 4},
     ),
     "one channel": (make("fprop", 3, 8, 1, (9, 7), (3, 3), pad=1), {**SMALL, "tile.n": 8}),
-    "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split": 2}),
+    "one pixel": (make("fprop", 1, 72, 40, (3, 3), (3, 3)), {**SMALL, "split_k": 2}),
     "a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 10), (3, 3), pad=1), SHARE_X),
     "slices behind the last pixel": (make("fprop", 1, 24, 40, (10,), (2,), pad=1), {**SHARE_X, "cluster": 4}),
     "a tile behind the last pixel": (
-        make("fprop", 1, 24, 40, (13, 10), (3, 3), pad=1), {**SHARE_X, "shares": "w"},
+        make("fprop", 1, 24, 40, (13, 10), (3, 3), pad=1), {**SHARE_X, "multicast": "b"},
     ),
     "tiles behind the last pixel": (
         make("fprop", 1, 24, 40, (3, 5, 10), (1, 2, 3), pad=(0, 1, 1)),
-        {**SHARE_X, "cluster": 4, "shares": "w", "tile.n": 32},
+        {**SHARE_X, "cluster": 4, "multicast": "b", "tile.n": 32},
     ),
     "1x1, a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 9), (1, 1)), SHARE_X),
 }  # fmt: skip
@@ -139,7 +139,7 @@ CHANNELS = {
 @pytest.mark.parametrize("tile", [(64, 8), (128, 32), (48, 64)])
 def test_y_in_channels(name: str, tile: tuple[int, int], seed: int) -> None:
     m, n = tile
-    rows = {"tile.m": m, "tile.n": n, "rows": "channels" if m < 64 else "pixels"}
+    rows = {"tile.m": m, "tile.n": n, "swap_ab": 1 if m < 64 else "pixels"}
     options = {**(PINGPONG if m == 128 else SMALL), **rows}
     check_emulated(spec(CHANNELS[name], "tma_im2col", options, "bias f32" if n % 64 else "residual"), seed)
 
@@ -151,7 +151,7 @@ def test_y_in_wide_chunks(tile_n: int, seed: int) -> None:
     check_emulated(spec(problem, "tma_im2col", {**SMALL, "tile.n": tile_n}, "residual"), seed)
 
 
-@pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if row.get("rows") != "channels"])
+@pytest.mark.parametrize("name", [name for name, row in SCHEDULES.items() if not row.get("swap_ab")])
 def test_schedule_with_y_in_planes(name: str, seed: int) -> None:
     size = (13, 9) if list(SCHEDULES).index(name) % 2 else (10, 12)
     problem = laid_out(make("fprop", 4, 72, 40, size, (3, 3), pad=1), y="nkpq")
@@ -160,9 +160,7 @@ def test_schedule_with_y_in_planes(name: str, seed: int) -> None:
 
 #: What serves x in planes: rows of pixels, blocks that load for themselves.
 ALONE = {
-    name: row
-    for name, row in (SCHEDULES | WIDE_SPLITS).items()
-    if row.get("rows") != "channels" and "cluster" not in row
+    name: row for name, row in (SCHEDULES | WIDE_SPLITS).items() if not row.get("swap_ab") and "cluster" not in row
 }
 
 
@@ -170,8 +168,8 @@ ALONE = {
 def test_schedule_with_x_in_planes(name: str, seed: int) -> None:
     """1x1 layers are multiplied as they lie: nothing is copied, and a tile's pixels are of one image."""
     options = {**PLAIN, "tile.n": 16, **ALONE[name]}
-    steps = int(options["merge"]) * int(options["split"]) * 2
-    c, size = int(options["tile.k"]) * steps - 8 * (options["merge"] == 1), (10, 12) if len(name) % 2 else (16, 8)
+    steps = int(options["k_blocks"]) * int(options["split_k"]) * 2
+    c, size = int(options["tile.k"]) * steps - 8 * (options["k_blocks"] == 1), (10, 12) if len(name) % 2 else (16, 8)
     problem = laid_out(make("fprop", 3, c, 72, size, (1, 1)), x="nchw", y="nkpq")
     made = check_emulated(spec(problem, "tma_im2col", options, "other order"), seed, sms=(2, 5))
     assert not made.plan.workspaces
@@ -189,7 +187,7 @@ def test_stream(name: str, images: int, seed: int) -> None:
     """Fewer steps than blocks, so that many share a tile; and whole tiles beside parts of tiles."""
     k = 72 if STREAMS[name]["tile.n"] != 16 else 37
     problem = make("fprop", images, 72, k, (9, 13), (3, 3), pad=1)
-    made = check_emulated(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream": 1}, "residual"), seed)
+    made = check_emulated(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream_k": 1}, "residual"), seed)
     first, second = made.plan.launches
     assert first.grid[0] - 1 == second.grid[0] <= 131
 
@@ -233,11 +231,11 @@ TILES = {
 CHUNKS: dict[str, tuple[str, Options]] = {
     "64 channels": ("npqk", {"tile.n": 64}),
     "32 channels": ("npqk", {"tile.n": 32, "tile.m": 128}),
-    "16 channels": ("npqk", {"tile.n": 32, "split": 2}),
+    "16 channels": ("npqk", {"tile.n": 32, "split_k": 2}),
     "8 channels": ("npqk", {"tile.n": 8}),
     "24 channels": ("npqk", {"tile.n": 24, "tile.m": 128}),
-    "16 pixels": ("npqk", {"rows": "channels", "tile.n": 64, "tile.m": 16}),
-    "64 pixels": ("npqk", {"rows": "channels", "tile.n": 64, "tile.m": 128}),
+    "16 pixels": ("npqk", {"swap_ab": 1, "tile.n": 64, "tile.m": 16}),
+    "64 pixels": ("npqk", {"swap_ab": 1, "tile.n": 64, "tile.m": 128}),
     "planes": ("nkpq", {"tile.n": 32}),
     "narrow planes": ("nkpq", {"tile.n": 8}),
 }
@@ -253,40 +251,12 @@ def test_operands_that_arrive_as_tiles(name: str, chunk: str, seed: int) -> None
     narrow = {"s8": 16, "e4m3": 16}.get(name, 8)  # a box's row has 16 bytes or more
     (launch,) = made.plan.launches
     arriving = [p.name for p in launch.params if p.kind == "tensor_map" and p.name.startswith("operand_")]
-    chunk_columns = int(tile["tile.n"]) // int(tile.get("split", 1)) if layout[-1] == "k" else 64
+    chunk_columns = int(tile["tile.n"]) // int(tile.get("split_k", 1)) if layout[-1] == "k" else 64
     if chunk_columns % narrow == 0:
         assert "operand_z_map" in arriving
         assert len(arriving) == 3 or name != "three"
     else:
         assert not arriving
-
-
-#: Where TMA does not store y, threads copy operands, as many bytes at once as alignment allows.
-COPIED: dict[str, tuple[ConvProblem, Options]] = {
-    "4 bytes": (CHANNELS["4 bytes"], {**SMALL, "tile.n": 32}),
-    "8 bytes, channels as rows": (CHANNELS["8 bytes"], {**PINGPONG, "rows": "channels", "tile.m": 48, "tile.n": 64}),
-    "16 bytes, images inside": (CHANNELS["16 bytes, images inside"], {**PINGPONG, "tile.m": 128, "tile.n": 64}),
-    "planes of 16 bytes": (
-        laid_out(make("fprop", 5, 24, 37, (12, 10), (3, 3), pad=1), y="nkpq"), {**PINGPONG, "tile.n": 16},
-    ),
-    "planes of 8 bytes, split": (
-        laid_out(make("fprop", 3, 72, 40, (14, 14), (3, 3), pad=1), y="nkpq"), {**SMALL, "split": 2, "tile.n": 32},
-    ),
-    "planes of 4 bytes, stream": (
-        laid_out(make("fprop", 9, 40, 40, (7, 6), (3, 3), pad=1), y="nkpq"), {**SMALL, "tile.n": 24, "stream": 1},
-    ),
-    "by TMA, stream": (make("fprop", 9, 40, 72, (7, 6), (3, 3), pad=1), {**SMALL, "tile.n": 24, "stream": 1}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_operands_that_threads_copy(name: str, seed: int) -> None:
-    problem, options = COPIED[name]
-    dims = ", ".join(problem.y.dims)
-    epilogue = f"operand b: f32[k]  operand z: f16[{dims}]  operand u: f32[{dims}]  y = relu(acc + b + z) - u"
-    made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed)
-    assert "tile_z" in made.source and "tile_u" in made.source
-    assert ("cp_async" in made.source) == ("TMA" not in name)
 
 
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:

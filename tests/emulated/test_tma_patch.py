@@ -24,8 +24,8 @@ SMALL = make("fprop", 5, 24, 72, (6, 5), (3, 3), pad=1)
 
 #: What a row below does not say, so that no cost model does.
 PLAIN: Options = {"strip": 5, "images": 1, "schedule": "pingpong", "weight_stages": 0, "stages": 1}
-CHANNELS: Options = {**PLAIN, "rows": "channels", "pixels": 32, "channels": 64}
-PIXELS: Options = {**PLAIN, "rows": "pixels", "pixels": 64, "channels": 32}
+CHANNELS: Options = {**PLAIN, "swap_ab": 1, "pixels": 32, "channels": 64}
+PIXELS: Options = {**PLAIN, "swap_ab": 0, "pixels": 64, "channels": 32}
 CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "one consumer": (ONE_BLOCK, {**CHANNELS, "consumers": 1}),
     "two consumers": (ONE_BLOCK, {**CHANNELS, "pixels": 48, "consumers": 2, "stages": 2}),
@@ -90,17 +90,17 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "two groups": (make("fprop", 2, 128, 256, (9, 8), (3, 3), pad=1, groups=2), BY_CHANNELS),
     "groups of three blocks": (make("fprop", 2, 96, 64, (9, 8), (3, 3), pad=1, groups=2), {**BY_PIXELS, "tile.k": 16}),
-    "bundles of 16": (make("fprop", 2, 128, 128, (9, 8), (3, 3), pad=1, groups=32), {**BY_CHANNELS, "bundle": 16}),
-    "bundles of 8": (make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "bundle": 8}),
+    "bundles of 16": (make("fprop", 2, 128, 128, (9, 8), (3, 3), pad=1, groups=32), {**BY_CHANNELS, "group_pack": 16}),
+    "bundles of 8": (make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "group_pack": 8}),
     "bundles, stride 2": (
         make("fprop", 2, 96, 96, (13, 12), (3, 3), stride=2, pad=1, groups=12, dtype="bf16"),
-        {**BY_PIXELS, "bundle": 4},
+        {**BY_PIXELS, "group_pack": 4},
     ),
     "bundles of two blocks": (
-        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=8), {**BY_PIXELS, "bundle": 8, "tile.k": 32},
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=8), {**BY_PIXELS, "group_pack": 8, "tile.k": 32},
     ),
     "bundles of odd groups": (
-        make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "channels": 16, "bundle": 16},
+        make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "channels": 16, "group_pack": 16},
     ),
     "two rows folded": (make("fprop", 2, 40, 24, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 2}),
     "four rows folded": (make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 4}),
@@ -125,14 +125,14 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         laid_out(make("fprop", 2, 24, 16, (9, 8), (3, 3), pad=1), w="kcrs"), {**BY_CHANNELS, "fold": 4},
     ),
     "rows folded, bundles": (
-        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**BY_CHANNELS, "bundle": 4, "fold": 4},
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**BY_CHANNELS, "group_pack": 4, "fold": 4},
     ),
     "rows folded, groups": (
-        make("fprop", 2, 64, 64, (9, 8), (3, 3), 2, 1, groups=4), {**BY_CHANNELS, "bundle": 1, "fold": 4},
+        make("fprop", 2, 64, 64, (9, 8), (3, 3), 2, 1, groups=4), {**BY_CHANNELS, "group_pack": 1, "fold": 4},
     ),
     "a bundle of all groups, in planes": (
         laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
-        {**BY_PIXELS, "channels": 16, "bundle": 2},
+        {**BY_PIXELS, "channels": 16, "group_pack": 2},
     ),
     "one axis": (make("fprop", 3, 40, 40, (70,), (5,), pad=2), {**BY_CHANNELS, "strip": 40}),
     "one axis, stride 2": (make("fprop", 3, 24, 40, (99,), (3,), stride=2, dilation=3), {**BY_PIXELS, "strip": 46}),

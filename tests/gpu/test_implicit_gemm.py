@@ -16,7 +16,7 @@ from problems import make
 from convgen.driver import target_at_hand
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import depthwise, implicit_gemm
+from convgen.kernels import strategies
 
 cupy = pytest.importorskip("cupy")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -42,7 +42,7 @@ def test_peers(case: str, seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(problem=gemm_problems(), seed=SEEDS, order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
 def test_gather_serves_any_problem(problem: ConvProblem, seed: int, order: str) -> None:
-    check(problem, {"kernel": "gather", "order": order}, seed)
+    check(problem, {"kernel": "mma_gemm", "order": order}, seed)
 
 
 @settings(max_examples=40, deadline=None)
@@ -111,7 +111,7 @@ def test_types(layer: str, dtype: str, seed: int) -> None:
 @pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "yolov2/conv22", "resnet50/res5_3x3", *GROUPED])
 def test_candidates(layer: str, seed: int) -> None:
     problem = (STEMS | OTHERS | GROUPED)[layer]
-    offered = implicit_gemm.STRATEGY.candidates(problem, target_at_hand())
+    offered = strategies.load("implicit_gemm").candidates(problem, target_at_hand())
     for options in [*offered[:6], *random.Random(seed).sample(offered, min(6, len(offered)))]:
         check(problem, options, seed)
 
@@ -119,14 +119,14 @@ def test_candidates(layer: str, seed: int) -> None:
 @pytest.mark.parametrize("layer", DEPTHWISE)
 def test_depthwise_candidates(layer: str, seed: int) -> None:
     problem = DEPTHWISE[layer]
-    offered = depthwise.STRATEGY.candidates(problem, target_at_hand())
+    offered = strategies.load("depthwise").candidates(problem, target_at_hand())
     for options in [*offered[:4], *random.Random(seed).sample(offered, min(4, len(offered)))]:
         check(problem, options, seed, "depthwise")
 
 
 def test_slices_give_the_same_bits_every_time(seed: int) -> None:
     problem = OTHERS["resnet50/res5_3x3"]
-    kernel = gpu_runs.compiled(problem, "implicit_gemm", {"kernel": "gather", "split": 6})
+    kernel = gpu_runs.compiled(problem, "implicit_gemm", {"kernel": "mma_gemm", "split_k": 6})
     arrays = gpu_runs.inputs(problem, seed)
     first, *others = (gpu_runs.run(kernel, problem, arrays, gpu_runs.poisoned(problem.result)) for _ in range(5))
     assert all((first == other).all() for other in others)

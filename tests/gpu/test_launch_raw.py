@@ -18,8 +18,8 @@ DEPTHWISE = (
 #: Launches with tensor maps, plain pointers, clusters, several steps, cuBLAS.
 KERNELS = {
     "tma_im2col": f"{CHANNELS_LAST} {EPILOGUE} strategy tma_im2col",
-    "tma_im2col, split": f"{FEW_TILES} strategy tma_im2col {{ split 2 }}",
-    "tma_im2col, stream": f"{FEW_TILES} strategy tma_im2col {{ stream 1 }}",
+    "tma_im2col, split": f"{FEW_TILES} strategy tma_im2col {{ split_k 2 }}",
+    "tma_im2col, stream": f"{FEW_TILES} strategy tma_im2col {{ stream_k 1 }}",
     "tma_im2col, NCHW": f"{CHANNELS_FIRST} strategy tma_im2col",
     "tma_patch": f"{CHANNELS_LAST} {EPILOGUE} strategy tma_patch",
     "depthwise": f"{DEPTHWISE} strategy depthwise",

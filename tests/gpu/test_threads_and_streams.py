@@ -33,7 +33,7 @@ PLANS = {
     "im2col wgrad": (f"{CHANNELS_LAST} op wgrad", "im2col"),
     "split_k": (CHANNELS_LAST, "implicit_gemm { kernel gather  split 4 }"),
     "NCHW": (CHANNELS_FIRST, "tma_im2col"),
-    "stream_k": (FEW_TILES, "tma_im2col { stream 1 }"),
+    "stream_k": (FEW_TILES, "tma_im2col { stream_k 1 }"),
 }
 THREADS, CALLS, ROUNDS = 6, 50, 5
 DEFAULT_STREAM = 0

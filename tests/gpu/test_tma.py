@@ -73,7 +73,7 @@ def test_schedule(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", STREAMS)
 def test_stream(name: str, images: int, seed: int) -> None:
     problem = make("fprop", images, 72, 200, (29, 27), (3, 3), pad=1)
-    check(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream": 1}, "residual"), seed)
+    check(spec(problem, "tma_im2col", {**PLAIN, **STREAMS[name], "stream_k": 1}, "residual"), seed)
 
 
 @pytest.mark.parametrize("name", WIDE_SPLITS)
@@ -105,7 +105,7 @@ def test_planes(layer: str, name: str, seed: int) -> None:
 def test_slices_behind_the_last_pixel(cluster: int, seed: int) -> None:
     """Of one image, whose first pixel behind it no load may begin at."""
     problem = make("fprop", 1, 24, 80, (9, 10), (3, 3), pad=1)
-    options = {**PLAIN, "tile.m": 64, "tile.n": 16, "cluster": cluster, "shares": "x"}
+    options = {**PLAIN, "tile.m": 64, "tile.n": 16, "cluster": cluster, "multicast": "a"}
     check(spec(problem, "tma_im2col", options), seed)
 
 
@@ -187,7 +187,7 @@ def test_more_than_2_to_the_31_outputs(dtype: str, layout: str, seed: int) -> No
 @pytest.mark.parametrize("split", [2, 4, 8])
 def test_a_split_sums_in_one_order(split: int, seed: int) -> None:
     problem = make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1)
-    options: Options = {"tile.m": 64, "tile.n": 64, "split": split}
+    options: Options = {"tile.m": 64, "tile.n": 64, "split_k": split}
     made = check(spec(problem, "tma_im2col", options), seed)
     arrays = gpu_runs.inputs(problem, seed)
     runs = [made(*arrays.values(), out=gpu_runs.poisoned(problem.y)) for _ in range(5)]
@@ -204,7 +204,7 @@ LINKS: tuple[tuple[ConvProblem, str, Options], ...] = (
     (IMAGES, "tma_patch", {}),
     (POINTWISE, "tma_im2col", {}),
     (laid_out(IMAGES, w="kcrs"), "tma_im2col", {}),
-    (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 32, "consumers": 1, "split": 4}),
+    (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 32, "consumers": 1, "split_k": 4}),
     (IMAGES, "tma_im2col", {"schedule": "pingpong", "tile.m": 64, "tile.n": 32}),
     (IMAGES, "tma_patch", {"weight_stages": 4}),
     (laid_out(IMAGES, w="rsck"), "tma_patch", {}),

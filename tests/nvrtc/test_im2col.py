@@ -9,9 +9,11 @@ from problems import make
 from strategy_problems import matrix_problems, meets_input, unused_names
 
 from convgen.ir.problem import Op
-from convgen.kernels.im2col import STRATEGY
+from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS
+
+STRATEGY = strategies.load("im2col")
 
 TARGET = TARGETS["sm_90a"]
 

@@ -15,12 +15,13 @@ from strategy_problems import unused_names
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels import depthwise, implicit_gemm
-from convgen.kernels.base import Options, Strategy
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.kernels.strategies import Strategy
 from convgen.runtime.nvrtc import compile_source
 from convgen.targets import TARGETS, Target
 
-GEMM, DEPTHWISE = implicit_gemm.STRATEGY, depthwise.STRATEGY
+GEMM, DEPTHWISE = strategies.load("implicit_gemm"), strategies.load("depthwise")
 SM_90A = TARGETS["sm_90a"]
 
 
@@ -43,7 +44,7 @@ def served(strategy: Strategy, problem: ConvProblem, options: Options) -> list[T
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), problem=gemm_problems(), order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
 def test_gather_compiles(data: st.DataObject, problem: ConvProblem, order: str) -> None:
-    options = {"kernel": "gather", "order": order}
+    options = {"kernel": "mma_gemm", "order": order}
     # single bytes, gathered one by one, may take a few registers more than there are
     spills = 64 if problem.x.element.bytes == 1 else 0
     check(GEMM, problem, data.draw(st.sampled_from(served(GEMM, problem, options))), options, spills)
@@ -131,12 +132,12 @@ def test_every_fprop_case_of_the_peers_is_served(case: str) -> None:
 
 def test_kernels_by_layer() -> None:
     def kernel(problem: ConvProblem, target: Target = SM_90A) -> str:
-        return str(GEMM.plan(problem, target, {}).config.options["kernel"])  # type: ignore[attr-defined]
+        return GEMM.plan(problem, target, {}).kernel
 
-    assert kernel(LAYERS["resnet50/conv1"]) == kernel(LAYERS["yolov2/conv1"]) == "rows_wgmma"
-    assert kernel(LAYERS["resnet50/conv1"], TARGETS["sm_80"]) == kernel(LAYERS["float32 stem"]) == "rows"
-    assert kernel(LAYERS["resnext/g32_128_56"]) == "grouped"
-    assert kernel(LAYERS["yolov2/conv22"]) == kernel(LAYERS["three dimensions"]) == "gather"
+    assert {kernel(LAYERS["resnet50/conv1"]), kernel(LAYERS["yolov2/conv1"])} <= {"stem_wgmma", "stem_mma"}
+    assert kernel(LAYERS["resnet50/conv1"], TARGETS["sm_80"]) == kernel(LAYERS["float32 stem"]) == "stem_mma"
+    assert kernel(LAYERS["resnext/g32_128_56"]) == "small_groups"
+    assert kernel(LAYERS["yolov2/conv22"]) == kernel(LAYERS["three dimensions"]) == "mma_gemm"
 
 
 def test_options_of_a_configuration_give_it_again() -> None:
@@ -145,8 +146,7 @@ def test_options_of_a_configuration_give_it_again() -> None:
             offered = strategy.candidates(problem, SM_90A)
             for options in offered[:: max(1, len(offered) // 8)]:
                 assert not strategy.obstacles(problem, SM_90A, options)
-                config = strategy.plan(problem, SM_90A, options).config
-                assert config.options == options  # type: ignore[attr-defined]
+                assert strategy.plan(problem, SM_90A, options).options == options
 
 
 REFUSED = [
@@ -154,24 +154,29 @@ REFUSED = [
     (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"math": "tf32"}, "f32", "math"),
     (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"tile.m": 40, "warps.m": 2}, "tile m=40", "tile.m"),
     (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"tile.k": 16}, "32 bytes", "tile.k"),
-    (make("fprop", 1, 64, 8, (5, 5), (3, 3)), {"tile.m": 256, "tile.n": 256, "stages": 8}, "shared memory", "stages"),
-    (make("fprop", 1, 8, 8, (5, 5), (3, 3), groups=2), {"kernel": "rows"}, "groups", "kernel"),
-    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"kernel": "grouped"}, "one group", "kernel"),
-    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"stages": 1}, "one stage", "stages"),
+    (
+        make("fprop", 1, 64, 8, (5, 5), (3, 3)),
+        {"kernel": "mma_gemm", "tile.m": 256, "tile.n": 256, "stages": 8},
+        "shared memory",
+        "stages",
+    ),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3), groups=2), {"kernel": "stem_mma"}, "groups", "kernel"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"kernel": "small_groups"}, "one group", "kernel"),
+    (make("fprop", 1, 8, 8, (5, 5), (3, 3)), {"kernel": "mma_gemm", "stages": 1}, "from 2 to 8", "stages"),
     (
         make("fprop", 1, 8, 8, (5, 5), (3, 3)),
         {"tile.m": 256, "tile.n": 256, "warps.m": 8, "warps.n": 8},
         "2048",
         "warps.m",
     ),
-    (make("fprop", 1, 65536, 65536, (5, 5), (3, 3), groups=65536), {"kernel": "gather"}, "65536 groups", ""),
-    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "grouped", "slice": 3}, "slice 3", "slice"),
-    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "grouped", "slice": 64}, "slice 64", "slice"),
-    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows", "tile.n": 24}, "multiple of 16", "tile.n"),
-    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma", "tile.n": 20}, "multiple of 8", "tile.n"),
-    (make("fprop", 1, 3, 8, (5, 5), (3, 3), groups=3), {"kernel": "rows_wgmma"}, "groups", "kernel"),
-    (make("fprop", 1, 3, 8, (5, 5), (3, 3), dtype="s8"), {"kernel": "rows_wgmma"}, "f16 and bf16", "kernel"),
-    (make("fprop", 1, 1, 8, (5, 5), (3, 3)), {"kernel": "rows_wgmma"}, "a quad of lanes", "kernel"),
+    (make("fprop", 1, 65536, 65536, (5, 5), (3, 3), groups=65536), {"kernel": "mma_gemm"}, "65536 groups", ""),
+    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "small_groups", "slice": 3}, "slice 3", "slice"),
+    (make("fprop", 1, 64, 64, (5, 5), (3, 3), groups=16), {"kernel": "small_groups", "slice": 64}, "slice 64", "slice"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "stem_mma", "tile.n": 24}, "multiple of 16", "tile.n"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3)), {"kernel": "stem_wgmma", "tile.n": 20}, "in steps of 8", "tile.n"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3), groups=3), {"kernel": "stem_wgmma"}, "groups", "kernel"),
+    (make("fprop", 1, 3, 8, (5, 5), (3, 3), dtype="s8"), {"kernel": "stem_wgmma"}, "f16 and bf16", "kernel"),
+    (make("fprop", 1, 1, 8, (5, 5), (3, 3)), {"kernel": "stem_wgmma"}, "a quad of lanes", "kernel"),
 ]
 
 

@@ -40,7 +40,7 @@ def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Reso
 
 
 WIDE = make("fprop", 8, 128, 512, (28, 28), (3, 3), pad=1)
-PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1}
+PLAIN: Options = {"schedule": "cooperative", "order": "channels_inner", "blocks": 1, "k_blocks": 1, "split_k": 1}
 
 ROWS: tuple[Options, ...] = (
     {"tile.m": 64, "consumers": 1},
@@ -61,11 +61,11 @@ SCHEDULES: dict[str, Options] = {
     "two blocks of two": {"tile.m": 128, "tile.n": 96, "consumers": 2, "blocks": 2},
     "three blocks": {"tile.m": 64, "tile.n": 72, "consumers": 1, "blocks": 3},
     "four blocks": {"tile.m": 64, "tile.n": 40, "consumers": 1, "blocks": 4, "stages": 3},
-    "merged": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "merge": 8},
-    "merged by taps": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "merge": 9, "order": "taps_inner"},
-    "split in two": {"tile.m": 128, "tile.n": 144, "consumers": 2, "split": 2},
-    "split in four": {"tile.m": 64, "tile.n": 224, "consumers": 1, "split": 4, "order": "taps_inner"},
-    "split in eight": {"tile.m": 128, "tile.n": 192, "consumers": 2, "split": 8, "tile.k": 32, "merge": 2},
+    "merged": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "k_blocks": 8},
+    "merged by taps": {"tile.m": 128, "tile.n": 64, "tile.k": 16, "consumers": 2, "k_blocks": 9, "order": "taps_inner"},
+    "split in two": {"tile.m": 128, "tile.n": 144, "consumers": 2, "split_k": 2},
+    "split in four": {"tile.m": 64, "tile.n": 224, "consumers": 1, "split_k": 4, "order": "taps_inner"},
+    "split in eight": {"tile.m": 128, "tile.n": 192, "consumers": 2, "split_k": 8, "tile.k": 32, "k_blocks": 2},
 }
 GEOMETRIES: dict[str, ConvProblem] = {
     "bf16": make("fprop", 8, 64, 64, (28, 28), (3, 3), pad=1, dtype="bf16"),
@@ -106,7 +106,7 @@ def test_pixels_in_planes_are_found_once_for_all_channels(planes: str) -> None:
     if planes == "of y":
         problem = laid_out(typed(problem, y="f32"), y="nkpq")
     epilogue = "operand z: f32[n, k, p, q]  operand b: f32[k]  y = relu(acc + z + b)" if planes != "of y" else ""
-    options: Options = {"tile.m": 192, "tile.n": 128, "consumers": 2, "schedule": "pingpong", "rows": "channels"}
+    options: Options = {"tile.m": 192, "tile.n": 128, "consumers": 2, "schedule": "pingpong", "swap_ab": 1}
     assert compiled(problem, {**PLAIN, **options}, epilogue).spill_stores <= 16
 
 

@@ -45,15 +45,15 @@ GROUPS = make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)
 
 CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     **{
-        f"{pixels} pixels": (LAYER, {"rows": "channels", "pixels": pixels, "consumers": consumers})
+        f"{pixels} pixels": (LAYER, {"swap_ab": 1, "pixels": pixels, "consumers": consumers})
         for pixels, consumers in ((32, 3), (80, 2), (112, 2), (144, 2), (176, 3), (240, 2))
     },
-    "one consumer": (LAYER, {"rows": "channels", "pixels": 256, "consumers": 1}),
-    "channels shared": (TWO_BLOCKS, {"rows": "channels", "schedule": "cooperative", "consumers": 2}),
-    "channels shared by three": (TWO_BLOCKS, {"rows": "channels", "schedule": "cooperative", "consumers": 3}),
-    "pixels in rows": (LAYER, {"rows": "pixels", "pixels": 128, "channels": 64, "consumers": 2}),
-    "pixels, 48 channels": (LAYER, {"rows": "pixels", "pixels": 256, "channels": 48, "consumers": 2}),
-    "pixels shared": (TWO_BLOCKS, {"rows": "pixels", "schedule": "cooperative", "channels": 16, "consumers": 2}),
+    "one consumer": (LAYER, {"swap_ab": 1, "pixels": 256, "consumers": 1}),
+    "channels shared": (TWO_BLOCKS, {"swap_ab": 1, "schedule": "cooperative", "consumers": 2}),
+    "channels shared by three": (TWO_BLOCKS, {"swap_ab": 1, "schedule": "cooperative", "consumers": 3}),
+    "pixels in rows": (LAYER, {"swap_ab": 0, "pixels": 128, "channels": 64, "consumers": 2}),
+    "pixels, 48 channels": (LAYER, {"swap_ab": 0, "pixels": 256, "channels": 48, "consumers": 2}),
+    "pixels shared": (TWO_BLOCKS, {"swap_ab": 0, "schedule": "cooperative", "channels": 16, "consumers": 2}),
     "resident": (TWO_BLOCKS, {"weight_stages": 0, "pixels": 32}),
     "streamed": (TWO_BLOCKS, {"weight_stages": 4, "schedule": "pingpong"}),
     "streamed, shared": (TWO_BLOCKS, {"weight_stages": 3, "schedule": "cooperative"}),
@@ -62,10 +62,10 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "stride 2": (make("fprop", 8, 64, 64, (57, 56), (3, 3), stride=2, pad=1), {}),
     "stride 3, dilated": (make("fprop", 8, 32, 64, (57, 56), (5, 3), stride=3, dilation=2), {}),
     "one axis": (make("fprop", 8, 64, 64, (999,), (5,), dilation=3), {}),
-    "groups": (make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32), {"bundle": 1, "fold": 1}),
-    "bundles": (GROUPS, {"bundle": 8, "fold": 1, "consumers": 3, "schedule": "pingpong"}),
-    "rows folded": (GROUPS, {"bundle": 8, "fold": 2, "rows": "channels", "pixels": 160, "consumers": 3}),
-    "rows folded, pixels": (GROUPS, {"bundle": 4, "fold": 4, "rows": "pixels", "consumers": 2}),
+    "groups": (make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32), {"group_pack": 1, "fold": 1}),
+    "bundles": (GROUPS, {"group_pack": 8, "fold": 1, "consumers": 3, "schedule": "pingpong"}),
+    "rows folded": (GROUPS, {"group_pack": 8, "fold": 2, "swap_ab": 1, "pixels": 160, "consumers": 3}),
+    "rows folded, pixels": (GROUPS, {"group_pack": 4, "fold": 4, "swap_ab": 0, "consumers": 2}),
     "rows folded, filters in planes": (
         laid_out(make("fprop", 8, 32, 16, (56, 56), (3, 3), pad=1), w="kcrs"), {"fold": 4},
     ),
@@ -80,10 +80,10 @@ def test_configuration(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
-@pytest.mark.parametrize("rows", ["channels", "pixels"])
+@pytest.mark.parametrize("swap_ab", [1, 0])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_epilogue(epilogue: str, rows: str) -> None:
-    found = compiled(LAYER, {"rows": rows, "pixels": 64, "consumers": 2, "schedule": "pingpong"}, epilogue)
+def test_epilogue(epilogue: str, swap_ab: int) -> None:
+    found = compiled(LAYER, {"swap_ab": swap_ab, "pixels": 64, "consumers": 2, "schedule": "pingpong"}, epilogue)
     assert not found.spill_stores and not found.stack
 
 

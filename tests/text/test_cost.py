@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from effort import calls
@@ -16,8 +15,9 @@ from tma_specs import PROBLEMS, TARGET, laid_out, serves, some_options
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
-from convgen.kernels.depthwise import stream
-from convgen.kernels.depthwise.stream.layout import StreamConfig
+from convgen.kernels.depthwise_stream.config import Config as StreamConfig
+from convgen.kernels.depthwise_stream.kernel import held
+from convgen.kernels.depthwise_stream.maths import layout_of
 from convgen.kernels.parts import cost
 from convgen.planner import choose, untuned
 
@@ -93,7 +93,7 @@ def test_ragged_rows_take_longer(strategy: str) -> None:
 @pytest.mark.parametrize("dim", "ck")
 def test_gathered_pixels_that_begin_inside_a_sector_take_longer(dim: str) -> None:
     """Of x and of y, more than what there is more of."""
-    tile = {"kernel": "gather", "tile.m": 64, "tile.n": 64, "tile.k": 64, "split": 1}
+    tile = {"kernel": "mma_gemm", "tile.m": 64, "tile.n": 64, "tile.k": 64, "split_k": 1}
     sizes = [{"c": 64, "k": 64} | {dim: size} for size in (64, 56)]
     times = [estimate("implicit_gemm", make("fprop", 8, s["c"], s["k"], (56, 56)), tile) for s in sizes]
     assert times[1] > 1.2 * times[0]
@@ -118,7 +118,7 @@ def test_deeper_pipelines_take_no_more_time(strategy: str, data: st.DataObject) 
     assert NEARLY * estimate(strategy, problem, deeper) <= estimate(strategy, problem, options)
 
 
-@pytest.mark.parametrize("kernel", ("patches", "stream"))
+@pytest.mark.parametrize("kernel", ("depthwise_direct", "depthwise_stream"))
 @settings(max_examples=25, deadline=None)
 @given(
     c=st.sampled_from((8, 40, 96, 768)),
@@ -132,7 +132,7 @@ def test_depthwise_estimates(kernel: str, c: int, size: int, filter: int, stride
     """The same of one configuration of either kernel."""
     problem = make("fprop", 2, c, c, (size, size), (filter, filter), stride, filter // 2, groups=c)
     assume(serves(problem, "depthwise", {"kernel": kernel}))
-    options = strategies.load("depthwise").plan(problem, TARGET, {"kernel": kernel}).config.options
+    options = strategies.load("depthwise").plan(problem, TARGET, {"kernel": kernel}).options
     us = estimate("depthwise", problem, options)
     assert max(problem.min_bytes / PEAK_BYTES, 1) < us < math.inf
     assert estimate("depthwise", resized(problem, n=factor), options) >= NEARLY * us
@@ -142,28 +142,25 @@ def test_depthwise_estimates(kernel: str, c: int, size: int, filter: int, stride
 def test_patches_do_without_the_vectors_that_meet_in_banks() -> None:
     """Eight channels a thread took 1.5 to 2 times as long where filters wait in shared memory (results/)."""
     problem = make("fprop", 64, 144, 144, (56, 56), (3, 3), pad=1, groups=144)
-    tile = {"kernel": "patches", "tile.p": 4, "tile.q": 2, "threads": 256}
+    tile = {"kernel": "depthwise_direct", "tile.p": 4, "tile.q": 2, "threads": 256}
     four, eight = (estimate("depthwise", problem, {**tile, "vector": v}) for v in (4, 8))
     assert eight > 1.3 * four
 
 
 STREAM = {
-    "kernel": "stream", "math": "fma", "tile.p": 2, "tile.q": 7, "vector": 2, "slice": 64, "strip": 28, "band": 2,
-    "stages": 7, "threads": 128, "blocks": 2,
+    "kernel": "depthwise_stream", "math": "fma", "tile.p": 2, "tile.q": 7, "vector": 2, "slice": 64,
+    "strip": 28, "band": 2, "stages": 7, "threads": 128, "blocks": 2,
 }  # fmt: skip
 
 
 def test_blocks_that_come_unevenly_take_longer() -> None:
     """Two blocks a multiprocessor that could hold three, the next launch's among them: 7.5 us for 5.5 (results/)."""
     problem = make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=128)
-    held = {stages: stream_demands(problem, {**STREAM, "stages": stages})["held"] for stages in (7, 8, 12)}
-    assert held == {7: 4, 8: 3, 12: 2}
-    seven, eight, twelve = (estimate("depthwise", problem, {**STREAM, "stages": stages}) for stages in held)
+    plans = {n: strategies.load("depthwise").plan(problem, TARGET, {**STREAM, "stages": n}) for n in (7, 8, 12)}
+    room = {stages: held(plan.layout) for stages, plan in plans.items()}  # type: ignore[arg-type]
+    assert room == {7: 4, 8: 3, 12: 2}
+    seven, eight, twelve = (estimate("depthwise", problem, {**STREAM, "stages": stages}) for stages in room)
     assert eight > 1.25 * seven and seven < twelve < eight
-
-
-def stream_demands(problem: ConvProblem, options: Options) -> dict[str, Any]:
-    return stream.demands(problem, TARGET, strategies.load("depthwise").plan(problem, TARGET, options).config)
 
 
 @settings(max_examples=40, deadline=None)
@@ -178,7 +175,7 @@ def test_bytes_outside_x_are_those_of_its_boxes_less_those_that_are_needed(
     problem = make("fprop", 1, 32, 32, (size, size), (filter, filter), stride, pad, groups=32)
     q = problem.output[1]
     config = StreamConfig("fma", 1, 4, 2, 32, -(-q // parts), band, 8, 256, 1)
-    layout = stream.layout_of(problem, config)
+    layout = layout_of(problem, TARGET, config)
     bands, strips = layout.p_tiles, layout.strips
     rows = range(-pad, (bands + layout.chunks - 1) * layout.step - pad)
     outside = 0
@@ -207,7 +204,7 @@ LONGEST_CHOICE = 800_000
 
 #: Layers that step over pixels, a tile of theirs and its microseconds on an H200, behind one another.
 STEPPING = [
-    (make("fprop", 64, 256, 512, (56, 56), (1, 1), stride=2), {"tile.m": 128, "tile.n": 192, "rows": "pixels"}, 26.9),
+    (make("fprop", 64, 256, 512, (56, 56), (1, 1), stride=2), {"tile.m": 128, "tile.n": 192, "swap_ab": 0}, 26.9),
     (make("fprop", 64, 128, 128, (112, 112), (3, 3), stride=4, pad=1), {"tile.m": 64, "tile.n": 128}, 33.1),
     (make("fprop", 64, 256, 256, (56, 56), (3, 3), stride=4, pad=1), {"tile.m": 192, "tile.n": 128}, 23.6),
     (make("fprop", 64, 64, 64, (56, 56), (3, 3), stride=4, pad=1), {"tile.m": 64, "tile.n": 64}, 5.9),

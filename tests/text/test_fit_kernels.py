@@ -17,7 +17,7 @@ import fit_kernels
 
 from convgen.bench.results import geomean
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.depthwise import STRATEGY as DEPTHWISE
+from convgen.kernels import strategies
 from convgen.planner import untuned
 
 FILES = (
@@ -53,10 +53,10 @@ def test_estimates_follow_the_rates(kernel: str, rows: list[fit_kernels.Row]):
 
 
 def test_a_fit_recovers_the_rates_that_times_were_made_with(rows: list[fit_kernels.Row]):
-    model, rng = fit_kernels.MODELS["patches"], random.Random(5)
+    model, rng = fit_kernels.MODELS["depthwise_direct"], random.Random(5)
     found = model.rates
     model.use(replace(found, issue=1.4 * found.issue, memory=0.9 * found.memory, start=1.2 * found.start))
-    made = [replace(row, us=row.estimate * rng.uniform(0.98, 1.02)) for row in rows if row.kernel == "patches"]
+    made = [replace(row, us=row.estimate * rng.uniform(0.98, 1.02)) for row in rows if row.kernel == "depthwise_direct"]
     true = model.rates
     model.use(found)
     fit_kernels.fit(model, made)
@@ -65,7 +65,7 @@ def test_a_fit_recovers_the_rates_that_times_were_made_with(rows: list[fit_kerne
 
 
 @pytest.mark.parametrize("n", (8, 64))
-@pytest.mark.parametrize("kernel", ("patches", "stream", "stream mma"))
+@pytest.mark.parametrize("kernel", ("depthwise_direct", "depthwise_stream", "depthwise_stream mma"))
 def test_depthwise_is_chosen_well_among_what_was_measured(kernel: str, n: int, rows: list[fit_kernels.Row]):
     own = [row for row in rows if row.kernel == kernel and row.n == n]
     report = fit_kernels.report(own, [row.estimate for row in own])
@@ -77,9 +77,9 @@ def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int)
     """Of the layers of MobileNet, MobileNetV2 and ConvNeXt, launched behind one another."""
     times: dict[ConvProblem, dict[Any, float]] = defaultdict(dict)
     for row in fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name]):
-        if row.kernel in ("patches", "stream", "stream mma") and row.n == n:
+        if row.kernel in ("depthwise_direct", "depthwise_stream", "depthwise_stream mma") and row.n == n:
             times[row.problem][row.config] = row.us
-    chosen = {problem: DEPTHWISE.plan(problem, fit_kernels.TARGET, {}).config for problem in times}
+    chosen = {problem: strategies.load("depthwise").plan(problem, fit_kernels.TARGET, {}).config for problem in times}
     regrets = {p.name: times[p][chosen[p]] / min(times[p].values()) for p in times if chosen[p] in times[p]}
     assert len(regrets) > 18, "of 22"
     assert geomean(regrets.values()) < 1.05 and max(regrets.values()) < 1.2, regrets
@@ -92,14 +92,14 @@ def test_auto_takes_depthwise_for_small_planes(name: str):
     assert found and untuned(found, fit_kernels.TARGET, "auto", {}).strategy.name == "depthwise"
 
 
-def test_gather_takes_what_was_measured_to_be_best_within_3_percent(rows: list[fit_kernels.Row]):
+def test_mma_gemm_takes_what_was_measured_to_be_best_within_3_percent(rows: list[fit_kernels.Row]):
     times: dict[str, dict[Any, float]] = defaultdict(dict)
     problems = {}
     for row in rows:
-        if row.kernel == "gather":
+        if row.kernel == "mma_gemm":
             times[row.layer][row.config] = row.us
             problems[row.layer] = row.problem
     assert len(times) == 5
     for layer, own in times.items():
-        config = fit_kernels.KERNELS["gather"].choose(problems[layer], fit_kernels.TARGET, {})
+        config = fit_kernels.layout_of("mma_gemm", problems[layer], {}).config
         assert own[config] < 1.03 * min(own.values()), (layer, config)

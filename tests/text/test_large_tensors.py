@@ -35,12 +35,12 @@ LAYOUTS = {
 }
 KERNELS: dict[str, tuple[str, Options]] = {
     "tma_im2col": ("tma_im2col", {}),
-    "gather": ("implicit_gemm", {"kernel": "gather"}),
-    "gather, split": ("implicit_gemm", {"kernel": "gather", "split": 2}),
-    "rows": ("implicit_gemm", {"kernel": "rows"}),
-    "grouped": ("implicit_gemm", {"kernel": "grouped"}),
-    "patches": ("depthwise", {"kernel": "patches"}),
-    "stream": ("depthwise", {"kernel": "stream"}),
+    "mma_gemm": ("implicit_gemm", {"kernel": "mma_gemm"}),
+    "mma_gemm, split": ("implicit_gemm", {"kernel": "mma_gemm", "split_k": 2}),
+    "stem_mma": ("implicit_gemm", {"kernel": "stem_mma"}),
+    "small_groups": ("implicit_gemm", {"kernel": "small_groups"}),
+    "patches": ("depthwise", {"kernel": "depthwise_direct"}),
+    "stream": ("depthwise", {"kernel": "depthwise_stream"}),
     "direct": ("direct", {}),
 }
 

@@ -83,7 +83,7 @@ def test_the_whole_language_at_once():
     assert (fprop.problem.name, wgrad.problem.name) == ("full_fprop", "full_wgrad")
     assert fprop.strategy == "tma_im2col" and fprop.target == "sm_90a"
     assert fprop.options == {
-        "tile.m": 128, "tile.n": 128, "tile.k": 64, "stages": 5, "order": "channel_first", "split": 4,
+        "tile.m": 128, "tile.n": 128, "tile.k": 64, "stages": 5, "order": "channel_first", "split_k": 4,
     }  # fmt: skip
     assert fprop.problem.stride == (2, 1) and fprop.problem.pad_lo == (0, 2) and fprop.problem.pad_hi == (1, 1)
     assert [str(a) for a in fprop.problem.epilogue.body] == ["t = acc + b", "y = relu(t + z)"]

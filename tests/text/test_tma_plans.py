@@ -135,52 +135,54 @@ def test_every_constraint_that_fails_is_named() -> None:
 #: Options that the hardware does not have, for a 3x3 of 64 channels: the option to blame, message, hint.
 OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "rows of a consumer": (
-        "tma_im2col", {"rows": "pixels", "tile.m": 128, "consumers": 3}, "tile.m", "does not split into 64 rows",
+        "tma_im2col", {"swap_ab": 0, "tile.m": 128, "consumers": 3}, "tile.m", "does not split into 64 rows",
         "m=192",
     ),
     "ping-pong of one": ("tma_im2col", {"schedule": "pingpong", "consumers": 1}, "schedule", "2 or 3 consumers", "2"),
     "wide tile of three": ("tma_im2col", {"tile.n": 256, "consumers": 3}, "tile.n", "ptxas has 128 registers", "n="),
     "wide pixels of three": (
-        "tma_im2col", {"rows": "channels", "tile.m": 256, "tile.n": 192, "consumers": 3}, "tile.m",
+        "tma_im2col", {"swap_ab": 1, "tile.m": 256, "tile.n": 192, "consumers": 3}, "tile.m",
         "ptxas has 128 registers", "m=",
     ),
     "channels of a consumer": (
-        "tma_im2col", {"rows": "channels", "tile.n": 96}, "tile.n", "does not split into 64 rows", "n=",
+        "tma_im2col", {"swap_ab": 1, "tile.n": 96}, "tile.n", "does not split into 64 rows", "n=",
     ),
     "slices": (
-        "tma_im2col", {"rows": "pixels", "tile.n": 40, "cluster": 4, "shares": "w"}, "cluster", "4 slices of whole 8",
+        "tma_im2col", {"swap_ab": 0, "tile.n": 40, "cluster": 4, "multicast": "b"}, "cluster", "4 slices of whole 8",
         "",
     ),
     "cluster of a split": (
-        "tma_im2col", {"split": 2, "cluster": 2, "tile.n": 64}, "cluster", "clusters of its own", "",
+        "tma_im2col", {"split_k": 2, "cluster": 2, "tile.n": 64}, "cluster", "clusters of its own", "",
     ),
-    "stream of a split": ("tma_im2col", {"split": 2, "stream": 1, "tile.n": 64}, "split", "goes with split 1", "1"),
+    "stream of a split": (
+        "tma_im2col", {"split_k": 2, "stream_k": 1, "tile.n": 64}, "split_k", "goes with split_k 1", "1",
+    ),
     "split of pixels": (
-        "tma_im2col", {"rows": "channels", "tile.m": 48, "split": 2}, "split", "2 times 16 pixels", "",
+        "tma_im2col", {"swap_ab": 1, "tile.m": 48, "split_k": 2}, "split_k", "2 times 16 pixels", "",
     ),
     "accumulators": (
-        "tma_im2col", {"rows": "pixels", "tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread",
+        "tma_im2col", {"swap_ab": 0, "tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread",
         "smaller",
     ),
-    "merge": ("tma_im2col", {"merge": 4}, "merge", "merge 4 does not divide 9 k steps", ""),
-    "split and ping-pong": ("tma_im2col", {"split": 2, "schedule": "pingpong"}, "split", "cooperative", ""),
+    "k_blocks": ("tma_im2col", {"k_blocks": 4}, "k_blocks", "k_blocks 4 does not divide the 9 of a tile", ""),
+    "split and ping-pong": ("tma_im2col", {"split_k": 2, "schedule": "pingpong"}, "split_k", "cooperative", ""),
     "split of channels": (
-        "tma_im2col", {"rows": "pixels", "split": 4, "tile.n": 48}, "split", "4 times 8 channels", "",
+        "tma_im2col", {"swap_ab": 0, "split_k": 4, "tile.n": 48}, "split_k", "4 times 8 channels", "",
     ),
-    "split of k": ("tma_im2col", {"split": 8, "merge": 3, "tile.n": 64}, "split", "3 stages of k are fewer", ""),
+    "split of k": ("tma_im2col", {"split_k": 8, "k_blocks": 3, "tile.n": 64}, "split_k", "3 stages of k are fewer", ""),
     "stages": ("tma_im2col", {"tile.m": 128, "tile.n": 128, "stages": 20}, "stages", "bytes of shared memory", "fit"),
-    "channels in rows": ("tma_patch", {"rows": "channels", "channels": 32}, "channels", "channels 64", ""),
-    "too many channels": ("tma_patch", {"rows": "pixels", "channels": 128}, "channels", "at most 64", ""),
-    "pixels in rows": ("tma_patch", {"rows": "pixels", "pixels": 96}, "pixels", "multiple of 64", ""),
+    "channels in rows": ("tma_patch", {"swap_ab": 1, "channels": 32}, "channels", "channels 64", ""),
+    "too many channels": ("tma_patch", {"swap_ab": 0, "channels": 128}, "channels", "at most 64", ""),
+    "pixels in rows": ("tma_patch", {"swap_ab": 0, "pixels": 96}, "pixels", "multiple of 64", ""),
     "strip": ("tma_patch", {"strip": 15}, "strip", "wider than the output's 14 columns", ""),
     "strip of images": ("tma_patch", {"strip": 7, "images": 2}, "strip", "strips of all 14", "strip 14"),
     "images": ("tma_patch", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
     "one to cooperate": ("tma_patch", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
     "one stage of weights": ("tma_patch", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
-    "folded channels": ("tma_patch", {"fold": 4, "rows": "pixels", "channels": 16}, "fold", "4 rows of 8 or more", ""),
+    "folded channels": ("tma_patch", {"fold": 4, "swap_ab": 0, "channels": 16}, "fold", "4 rows of 8 or more", ""),
     "folded weights": ("tma_patch", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident weights", "0"),
     "patch accumulators": (
-        "tma_patch", {"pixels": 256, "consumers": 3, "schedule": "pingpong", "rows": "channels"}, "pixels",
+        "tma_patch", {"pixels": 256, "consumers": 3, "schedule": "pingpong", "swap_ab": 1}, "pixels",
         "128 accumulators a thread", "fewer",
     ),
     "patch memory": (
@@ -205,19 +207,24 @@ def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
 
 #: Options that do not go with 16 groups of 16 input and 8 output channels: the option to blame, message.
 OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
-    "bundle": ("tma_im2col", {"bundle": 3}, "bundle", "bundle 3 does not divide the 16 groups"),
-    "tile of two groups": ("tma_im2col", {"bundle": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
-    "k of two groups": ("tma_im2col", {"bundle": 2, "tile.k": 64}, "tile.k", "the 32 input channels of a group"),
+    "bundle": ("tma_im2col", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
+    "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
+    "k of two groups": ("tma_im2col", {"group_pack": 2, "tile.k": 64}, "tile.k", "the 32 input channels of a group"),
     "patch: channels of two groups": (
         "tma_patch",
-        {"bundle": 4, "fold": 1, "channels": 64},
+        {"group_pack": 4, "fold": 1, "channels": 64},
         "channels",
         "the 32 output channels",
     ),
-    "patch: streamed": ("tma_patch", {"bundle": 2, "weight_stages": 3}, "weight_stages", "bundle goes with resident"),
+    "patch: streamed": (
+        "tma_patch",
+        {"group_pack": 2, "weight_stages": 3},
+        "weight_stages",
+        "group_pack goes with resident",
+    ),
     "patch: no narrow channels": (
         "tma_patch",
-        {"bundle": 1, "fold": 1},
+        {"group_pack": 1, "fold": 1},
         "channels",
         "the 8 output channels of a group",
     ),
@@ -317,7 +324,7 @@ def check_plan(plan: Plan) -> str:
 
 def main_launch(plan: Plan) -> Launch:
     """The kernel that multiplies: it comes last, but for one that finishes what blocks share."""
-    return plan.launches[-2 if getattr(plan.config, "stream", 0) else -1]
+    return plan.launch()
 
 
 def check_launch(plan: Plan, launch: Launch, source: str) -> None:
@@ -327,7 +334,7 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
     assert launch.block <= 1024 and launch.block * blocks <= 2048
     assert launch.cluster in (1, 2, 4, 8) and launch.grid[0] % (launch.cluster * launch.multiple_of) == 0
     assert launch.grid[1:] == (1, 1) and launch.dependent
-    assert launch.persistent != getattr(plan.config, "stream", False)
+    assert launch.persistent != getattr(plan.config, "stream_k", False)
     # setmaxnreg hands round what the launch has, or waits for ever
     at_launch = min(target.registers_per_sm // (launch.block * blocks) // 8 * 8, 255)
     less, more = (re.findall(rf"setmaxnreg_{way}<(\d+)>\(\);", source) for way in ("dec", "inc"))

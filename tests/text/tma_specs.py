@@ -51,8 +51,8 @@ EPILOGUES: dict[str, str] = {
 #: tma_im2col's schedules, for a tile of 16 channels over three taps or more; PLAIN is what a row does not say, so
 #: that no cost model does.
 PLAIN: Options = {
-    "schedule": "cooperative", "order": "channels_inner", "blocks": 1, "merge": 1, "split": 1,
-    "rows": "pixels", "cluster": 1, "raster": 1, "stream": 0,
+    "schedule": "cooperative", "order": "channels_inner", "blocks": 1, "k_blocks": 1, "split_k": 1,
+    "swap_ab": 0, "cluster": 1, "raster": 1, "stream_k": 0,
 }  # fmt: skip
 SCHEDULES: dict[str, Options] = {
     "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "stages": 2},
@@ -65,70 +65,70 @@ SCHEDULES: dict[str, Options] = {
     "ping-pong of three": {"tile.m": 64, "tile.k": 32, "consumers": 3, "schedule": "pingpong", "stages": 5},
     "ping-pong of 128 rows": {"tile.m": 128, "tile.k": 16, "consumers": 2, "schedule": "pingpong", "stages": 3},
     "ping-pong, merged, taps inside": {
-        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "merge": 3, "order": "taps_inner",
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "k_blocks": 3, "order": "taps_inner",
         "stages": 2,
     },
-    "merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "merge": 5, "stages": 3},
+    "merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "k_blocks": 5, "stages": 3},
     "two blocks": {"tile.m": 64, "tile.k": 64, "consumers": 1, "blocks": 2, "stages": 3},
     "three blocks, ping-pong": {
         "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "blocks": 3, "stages": 3,
     },
-    "split in two": {"tile.m": 64, "tile.k": 64, "consumers": 1, "split": 2, "stages": 3},
+    "split in two": {"tile.m": 64, "tile.k": 64, "consumers": 1, "split_k": 2, "stages": 3},
     "split in two, taps inside": {
-        "tile.m": 128, "tile.k": 32, "consumers": 2, "split": 2, "order": "taps_inner", "stages": 3,
+        "tile.m": 128, "tile.k": 32, "consumers": 2, "split_k": 2, "order": "taps_inner", "stages": 3,
     },
-    "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split": 2, "merge": 3, "stages": 2},
-    "two share w": {"tile.m": 64, "tile.k": 64, "consumers": 1, "cluster": 2, "shares": "w", "stages": 3},
-    "two share x": {"tile.m": 128, "tile.k": 32, "consumers": 2, "cluster": 2, "shares": "x", "stages": 3},
+    "split in two, merged": {"tile.m": 64, "tile.k": 16, "consumers": 1, "split_k": 2, "k_blocks": 3, "stages": 2},
+    "two share w": {"tile.m": 64, "tile.k": 64, "consumers": 1, "cluster": 2, "multicast": "b", "stages": 3},
+    "two share x": {"tile.m": 128, "tile.k": 32, "consumers": 2, "cluster": 2, "multicast": "a", "stages": 3},
     "four share x, merged": {
-        "tile.m": 64, "tile.k": 16, "consumers": 1, "merge": 3, "cluster": 4, "shares": "x", "stages": 2,
+        "tile.m": 64, "tile.k": 16, "consumers": 1, "k_blocks": 3, "cluster": 4, "multicast": "a", "stages": 2,
     },
     "two share w, ping-pong": {
-        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "cluster": 2, "shares": "w", "stages": 3,
+        "tile.m": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong", "cluster": 2, "multicast": "b", "stages": 3,
     },
-    "channels as rows": {"rows": "channels", "tile.m": 48, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
+    "channels as rows": {"swap_ab": 1, "tile.m": 48, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
     "channels as rows, two consumers": {
-        "rows": "channels", "tile.m": 112, "tile.n": 128, "tile.k": 16, "consumers": 2, "stages": 3,
+        "swap_ab": 1, "tile.m": 112, "tile.n": 128, "tile.k": 16, "consumers": 2, "stages": 3,
     },
     "channels as rows, ping-pong": {
-        "rows": "channels", "tile.m": 32, "tile.n": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong",
-        "merge": 3, "stages": 2,
+        "swap_ab": 1, "tile.m": 32, "tile.n": 64, "tile.k": 32, "consumers": 2, "schedule": "pingpong",
+        "k_blocks": 3, "stages": 2,
     },
     "channels as rows, ping-pong, two share x": {
-        "rows": "channels", "tile.m": 80, "tile.n": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong",
-        "cluster": 2, "shares": "x", "stages": 2,
+        "swap_ab": 1, "tile.m": 80, "tile.n": 64, "tile.k": 64, "consumers": 2, "schedule": "pingpong",
+        "cluster": 2, "multicast": "a", "stages": 2,
     },
     "channels as rows, four share w": {
-        "rows": "channels", "tile.m": 16, "tile.n": 64, "tile.k": 64, "consumers": 1, "cluster": 4, "shares": "w",
+        "swap_ab": 1, "tile.m": 16, "tile.n": 64, "tile.k": 64, "consumers": 1, "cluster": 4, "multicast": "b",
         "stages": 3,
     },
     "channels as rows, split in two": {
-        "rows": "channels", "tile.m": 96, "tile.n": 64, "tile.k": 32, "consumers": 1, "split": 2, "stages": 3,
+        "swap_ab": 1, "tile.m": 96, "tile.n": 64, "tile.k": 32, "consumers": 1, "split_k": 2, "stages": 3,
     },
     "channels as rows, 128 each": {
-        "rows": "channels", "tile.m": 32, "tile.n": 128, "tile.k": 64, "consumers": 1, "raster": 4, "stages": 2,
+        "swap_ab": 1, "tile.m": 32, "tile.n": 128, "tile.k": 64, "consumers": 1, "raster": 4, "stages": 2,
     },
     "in bands": {"tile.m": 64, "tile.k": 64, "consumers": 1, "raster": 2, "stages": 3},
     "in bands, two share w": {
-        "tile.m": 64, "tile.k": 32, "consumers": 1, "raster": 3, "cluster": 2, "shares": "w", "stages": 3,
+        "tile.m": 64, "tile.k": 32, "consumers": 1, "raster": 3, "cluster": 2, "multicast": "b", "stages": 3,
     },
 }  # fmt: skip
 #: Splits want a wider tile, since a tile's channels are shared out in eights.
 WIDE_SPLITS: dict[str, Options] = {
-    "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split": 4, "stages": 2},
-    "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split": 4, "stages": 3},
-    "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split": 8, "stages": 2},
+    "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split_k": 4, "stages": 2},
+    "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split_k": 4, "stages": 3},
+    "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split_k": 8, "stages": 2},
 }
 #: Blocks share all k steps evenly; a second kernel finishes the tiles of which several have a part.
 STREAMS: dict[str, Options] = {
     "one consumer": {"tile.m": 64, "tile.n": 24, "tile.k": 64, "consumers": 1, "stages": 3},
     "two consumers": {"tile.m": 256, "tile.n": 16, "tile.k": 32, "consumers": 2, "stages": 2, "raster": 2},
     "merged, taps inside": {
-        "tile.m": 64, "tile.n": 32, "tile.k": 16, "consumers": 1, "merge": 3, "order": "taps_inner", "stages": 2,
+        "tile.m": 64, "tile.n": 32, "tile.k": 16, "consumers": 1, "k_blocks": 3, "order": "taps_inner", "stages": 2,
     },
-    "channels as rows": {"rows": "channels", "tile.m": 112, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
+    "channels as rows": {"swap_ab": 1, "tile.m": 112, "tile.n": 64, "tile.k": 64, "consumers": 1, "stages": 3},
     "channels as rows, two consumers": {
-        "rows": "channels", "tile.m": 48, "tile.n": 128, "tile.k": 32, "consumers": 2, "stages": 3,
+        "swap_ab": 1, "tile.m": 48, "tile.n": 128, "tile.k": 32, "consumers": 2, "stages": 3,
     },
 }  # fmt: skip
 

@@ -7,26 +7,35 @@ from dataclasses import dataclass
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacles
+from convgen.kernels.parts.assignment import assignment, served
 from convgen.targets import Target
 
 #: Of a tensor map (CUDA driver API, cuTensorMapEncodeTiled): elements a side of its box, and their stride.
 MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
+SWIZZLE_ALIGNMENT = 1024  # bytes: where a tile in a swizzle of 128 bytes begins
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
 
 
-def wgmma_obstacles(problem: ConvProblem, target: Target, outputs: tuple[str, ...]) -> Obstacles:
-    """What keeps wgmma from multiplying a convolution with these types of y, whatever the tiles."""
+def wgmma_obstacles(
+    problem: ConvProblem, target: Target, outputs: tuple[str, ...], backward: bool = False
+) -> Obstacles:
+    """What keeps wgmma from multiplying a convolution with these types of the result, whatever the tiles.  A kernel
+    that goes `backward` serves dgrad as well, where it has the product of a forward convolution."""
     found = Obstacles()
     no = found.no
-    x, w, y = problem.x, problem.w, problem.y
     if "wgmma" not in target.features:
         no(f"target {target} has no wgmma", "target sm_90a has it")
-    if problem.op is not Op.FPROP:
+    if not backward and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served, fprop alone")
+    elif not served(problem):
+        no(f"op {problem.op} is not served, but for fprop, and dgrad of unit stride without groups")
+        return found
+    forward = assignment(problem).problem
+    x, w, y = forward.x, forward.w, forward.y
     if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
-        no(f"types {x.dtype} x {w.dtype}: x and w must both be f16 or bf16")
+        no(f"types {x.dtype} x {w.dtype}: {x.name} and {w.name} must both be f16 or bf16")
     if problem.accumulate != "f32":
         no(f"accumulate {problem.accumulate}: f32 alone")
     if y.dtype not in outputs:

@@ -30,7 +30,9 @@ from convgen.kernels.base import Obstacle, Option, Options
 from convgen.kernels.parts.hopper import lies_as
 from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT
 
-BUNDLE = Option("bundle", "neighbouring groups that are multiplied as one, their filters filled up with zeros", 1, 4096)
+BUNDLE = Option(
+    "group_pack", "neighbouring groups that are multiplied as one, their filters filled up with zeros", 1, 4096
+)
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
 #: What a plan says whose filters have zeros filled in.
 SPREADS = "zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own"
@@ -191,7 +193,7 @@ def bundles(problem: ConvProblem) -> tuple[int, ...]:
 def bundle_fault(problem: ConvProblem, bundle: int) -> str:
     """Why this many neighbouring groups cannot go as one; empty where they can."""
     if problem.groups % bundle:
-        return f"bundle {bundle} does not divide the {problem.groups} groups"
+        return f"group_pack {bundle} does not divide the {problem.groups} groups"
     c, k = bundle * problem.c_per_group, bundle * problem.k_per_group
     if problem.groups > 1 and (c % BUNDLE_C or k % BUNDLE_K):
         which = f"a bundle of {bundle} groups" if bundle > 1 else "a group"
@@ -201,8 +203,8 @@ def bundle_fault(problem: ConvProblem, bundle: int) -> str:
 
 def bundle_obstacle(problem: ConvProblem, options: Options) -> list[Obstacle]:
     """Why a problem's groups cannot be served as they are, nor in the bundles that the options ask for."""
-    if "bundle" in options and (fault := bundle_fault(problem, int(options["bundle"]))):
-        return [Obstacle(fault, option="bundle")]
+    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]))):
+        return [Obstacle(fault, option="group_pack")]
     if not bundles(problem):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
         return [Obstacle(f"{size}: no number of them has multiples of {BUNDLE_C} and {BUNDLE_K}")]

@@ -12,7 +12,8 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Options
-from convgen.kernels.parts import cost, prepare
+from convgen.kernels.parts import prepare
+from convgen.kernels.parts.cost import varied
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
 from convgen.kernels.tma_patch import source
 from convgen.kernels.tma_patch.choice import choose, estimate, ranking
@@ -58,7 +59,7 @@ class TmaPatch:
         def kind(c: TmaPatchConfig) -> object:
             return c.rows, c.schedule, c.consumers, c.weight_stages > 0, c.images > 1, c.bundle, c.fold
 
-        return [c.options for c in cost.varied(ranking(problem, target, ()), kind, of_a_kind=12, most=40)]
+        return [c.options for c in varied(ranking(problem, target, ()), kind, of_a_kind=12, most=40)]
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
         """Microseconds, by the cost model."""

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.base import Options
 from convgen.kernels.parts import cost, prepare
 from convgen.kernels.parts.hopper import mean_products, products
-from convgen.kernels.tma_patch.config import TmaPatchConfig
+from convgen.kernels.tma_patch import cost as patch_cost
+from convgen.kernels.tma_patch.config import SWAP_AB, TmaPatchConfig
 from convgen.kernels.tma_patch.geometry import (
     Geometry,
     as_read,
@@ -39,7 +40,7 @@ def estimate(problem: ConvProblem, target: Target, config: TmaPatchConfig) -> fl
 
 
 def _time(problem: ConvProblem, target: Target, config: TmaPatchConfig, size: Geometry) -> float:
-    time = cost.patch_time(**demands(problem, target, config, size))
+    time = patch_cost.patch_time(**demands(problem, target, config, size))
     return time if pixels_outside(problem) else PLANES * time
 
 
@@ -53,7 +54,7 @@ def demands(problem: ConvProblem, target: Target, config: TmaPatchConfig, size: 
         products=mean_products(products(config.k), size.last_products, size.blocks),
         box=size.patch.box, weight_box=size.weight_box,
         tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
-        apart=problem.groups > 1 and size.span <= cost.SECTOR, **cost.traffic(problem),
+        apart=problem.groups > 1 and size.span <= SECTOR, **cost.traffic(problem),
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def ranking(problem: ConvProblem, target: Target, fixed: tuple[tuple[str, int | 
     """Legal configurations that go with fixed options, by estimated time."""
     options = dict(fixed)
     found = []
-    bundles = [int(options["bundle"])] if "bundle" in options else prepare.bundles(problem)
+    bundles = [int(options["group_pack"])] if "group_pack" in options else prepare.bundles(problem)
     folds = [int(options["fold"])] if "fold" in options else FOLDS
     for bundle, fold in itertools.product(bundles, folds):
         prepared = as_read(problem, bundle, fold)
@@ -82,13 +83,13 @@ def choose(problem: ConvProblem, target: Target, options: Options) -> TmaPatchCo
         return ranked[0]
     consumers = int(options.get("consumers", 2))
     schedule = str(options.get("schedule", "pingpong"))
-    rows = str(options.get("rows", "channels"))
+    rows = "channels" if options.get("swap_ab", 1) else "pixels"
     return TmaPatchConfig(
         int(options.get("pixels", 64)), int(options.get("strip", min(problem.output[-1], 64))),
         int(options.get("images", 1)),
         int(options.get("channels", 64 * (consumers if rows == "channels" and schedule == "cooperative" else 1))),
         int(options.get("tile.k", 64)), int(options.get("stages", 1)), int(options.get("weight_stages", 0)),
-        consumers, schedule, rows, int(options.get("bundle", (*prepare.bundles(problem), 1)[0])),
+        consumers, schedule, rows, int(options.get("group_pack", (*prepare.bundles(problem), 1)[0])),
         int(options.get("fold", 1)),
     )  # fmt: skip
 
@@ -113,7 +114,7 @@ def _configurations(
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
     narrow = FULL if fold > 1 else narrow
     for rows, schedule, consumers in itertools.product(
-        [r for r in ("channels", "pixels") if options.get("rows", r) == r],
+        [r for r in ("channels", "pixels") if options.get("swap_ab", SWAP_AB[r]) == SWAP_AB[r]],
         [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],
         values("consumers", (3, 2, 1)),
     ):

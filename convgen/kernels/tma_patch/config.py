@@ -8,6 +8,9 @@ from convgen.kernels.base import Option, Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import MAX_BOX
 
+#: What wgmma's m runs over, as the option `swap_ab` says it.
+SWAP_AB = {"pixels": 0, "channels": 1}
+
 
 @dataclass(frozen=True)
 class TmaPatchConfig:
@@ -69,8 +72,8 @@ class TmaPatchConfig:
         return {
             "pixels": self.pixels, "strip": self.strip, "images": self.images, "channels": self.channels,
             "tile.k": self.k, "stages": self.stages, "weight_stages": self.weight_stages,
-            "consumers": self.consumers, "schedule": self.schedule, "rows": self.rows,
-            "bundle": self.bundle, "fold": self.fold,
+            "consumers": self.consumers, "schedule": self.schedule, "swap_ab": SWAP_AB[self.rows],
+            "group_pack": self.bundle, "fold": self.fold,
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -96,7 +99,7 @@ OPTIONS = (
     Option("weight_stages", "taps of weights in flight for each ring, 0: all weights resident", 0, 16),
     Option("consumers", "consumer warpgroups", 1, 3),
     Option("schedule", "how consumers share the work", choices=("pingpong", "cooperative")),
-    Option("rows", "what wgmma's m runs over", choices=("channels", "pixels")),
+    Option("swap_ab", "1: wgmma's m runs over output channels, 0: over pixels", choices=(0, 1)),
     prepare.BUNDLE,
     Option("fold", "output rows whose channels are a tile's: few output channels", choices=(1, 2, 4, 8)),
 )

@@ -24,19 +24,23 @@ def _tile(problem: ConvProblem, config: TmaPatchConfig) -> Obstacles:
     if config.schedule == "cooperative" and config.consumers == 1:
         no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
     if config.rows == "channels" and config.channels != 64 * config.shares:
-        no(f"rows channels goes with 64 channels for each consumer of a tile: channels {64 * config.shares}",
+        no(f"swap_ab 1 goes with 64 channels for each consumer of a tile: channels {64 * config.shares}",
            option="channels")  # fmt: skip
     if config.rows == "pixels" and config.channels > 64:
-        no("rows pixels goes with at most 64 channels", option="channels")
+        no("swap_ab 0 goes with at most 64 channels", option="channels")
     if config.rows == "pixels" and config.pixels % (64 * config.shares):
-        no(f"rows pixels takes a multiple of {64 * config.shares} pixels", option="pixels")
+        no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="pixels")
     if problem.groups > 1 and problem.k_per_group % config.own_channels:
         no(f"{config.own_channels} channels do not divide the {problem.k_per_group} output channels of a group",
            option="channels")  # fmt: skip
     if problem.groups > 1 and problem.c_per_group % config.k:
         no(f"tile k={config.k} does not divide the {problem.c_per_group} input channels of a group", option="tile.k")
     if config.fills and config.weight_stages:
-        no(f"{'fold' if config.fold > 1 else 'bundle'} goes with resident weights", "weight_stages 0", "weight_stages")
+        no(
+            f"{'fold' if config.fold > 1 else 'group_pack'} goes with resident weights",
+            "weight_stages 0",
+            "weight_stages",
+        )
     if config.weight_stages == 1:
         no("a consumer holds two stages of weights", "weight_stages 2 or more, or 0", "weight_stages")
     return found

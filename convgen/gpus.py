@@ -1,0 +1,77 @@
+"""GPUs: one row a part, with the rates that a roofline is drawn from, and where each figure comes from.
+
+Rates are dense (without sparsity), of tensor cores that add in float32 where there are such, except `f32`, which is of
+the ordinary cores.  A measured figure is what the part sustained in a large product or a large copy; the others are
+the data sheets' peaks, of which 80 to 90% is seen in practice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Units (operations, bytes) a second, and where the figure comes from."""
+
+    per_second: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A part: multiprocessors, bytes of L2, bytes a second of device memory (read plus write), and operations a second
+    by the width of what is multiplied."""
+
+    name: str
+    sms: int
+    l2_bytes: int
+    memory: Rate
+    bits16: Rate
+    bits8: Rate
+    f32: Rate
+
+    def multiply(self, dtype: str) -> Rate:
+        """The rate at which factors of an element type are multiplied and added."""
+        return {"f32": self.f32, "f16": self.bits16, "bf16": self.bits16}.get(dtype, self.bits8)
+
+
+def _sheet(value: float) -> Rate:
+    return Rate(value, "data sheet")
+
+
+MIB = 1 << 20
+_ROWS = (
+    Gpu("NVIDIA A100-SXM4-80GB", 108, 40 * MIB, _sheet(2.039e12), _sheet(312e12), _sheet(624e12), _sheet(19.5e12)),
+    Gpu("NVIDIA RTX A6000", 84, 6 * MIB, _sheet(768e9), _sheet(154.8e12), _sheet(309.7e12), _sheet(38.7e12)),
+    Gpu("NVIDIA L40S", 142, 96 * MIB, _sheet(864e9), _sheet(362e12), _sheet(733e12), _sheet(91.6e12)),
+    Gpu(
+        "NVIDIA GeForce RTX 4090", 128, 72 * MIB, _sheet(1.008e12), _sheet(165.2e12), _sheet(330.3e12), _sheet(82.6e12)
+    ),
+    Gpu("NVIDIA H100 80GB HBM3", 132, 50 * MIB, _sheet(3.352e12), _sheet(989e12), _sheet(1979e12), _sheet(67e12)),
+    Gpu(
+        "NVIDIA H200", 132, 60 * MIB,
+        Rate(4.3e12, "measured, device copy of 1 GB"),
+        Rate(790e12, "measured, 8192 x 8192 x 8192 by cuBLAS"),
+        Rate(2 * 790e12, "twice the measured 16-bit rate, the data sheet's ratio"),
+        _sheet(67e12),
+    ),
+    Gpu("NVIDIA B200", 148, 126 * MIB, _sheet(8e12), _sheet(2250e12), _sheet(4500e12), _sheet(80e12)),
+    Gpu("NVIDIA GeForce RTX 5090", 170, 96 * MIB, _sheet(1.792e12), _sheet(209.5e12), _sheet(419e12), _sheet(104.8e12)),
+)  # fmt: skip
+GPUS: dict[str, Gpu] = {row.name: row for row in _ROWS}
+#: The part that stands for a target where none is named.
+REFERENCE: dict[str, str] = {
+    "sm_80": "NVIDIA A100-SXM4-80GB",
+    "sm_86": "NVIDIA RTX A6000",
+    "sm_89": "NVIDIA L40S",
+    "sm_90": "NVIDIA H200",
+    "sm_90a": "NVIDIA H200",
+    "sm_100a": "NVIDIA B200",
+    "sm_120": "NVIDIA GeForce RTX 5090",
+}
+
+
+def reference(target: str) -> Gpu:
+    """The part that a target's rooflines are drawn for."""
+    return GPUS[REFERENCE[target]]

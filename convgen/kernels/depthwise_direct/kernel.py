@@ -1,0 +1,244 @@
+"""depthwise_direct: from global memory, on the ordinary cores, for any layout and target.
+
+A thread makes a patch of output pixels for a few neighbouring channels.  It walks the input rows under its
+patch once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
+in shared memory (in registers where they are few) while a block takes patch after patch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.depthwise_direct import cost
+from convgen.kernels.depthwise_direct.config import Config
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.depthwise import channel_run, depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.elementwise import fprop_pointers
+from convgen.kernels.parts.persistent import persistent
+from convgen.targets import Target
+
+#: Filters of at most so many values a thread stay in its registers.
+MOST_REGISTER_FILTER = 40
+MOST_SLICE = 64  # channel vectors of a block
+MOST_REGISTERS = 224  # of a thread, by `registers`
+#: Channels a thread, the fastest first: with 8, lanes meet in the banks of shared memory.
+VECTORS = (4, 2, 8, 1)
+#: How many of these are enough, where they fit.
+LIKED = 2
+WARP, LINE = 32, 128
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """What follows from a problem and a configuration."""
+
+    @property
+    def multiplier(self) -> int:
+        return self.problem.k_per_group
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.problem)
+
+    @cached_property
+    def planes(self) -> bool:
+        """Whether a pixel's channels are not neighbours in x: then neighbouring threads go along q."""
+        return channel_run(self.problem) == 1 and self.problem.x.stride("c") != 1
+
+    @property
+    def inputs(self) -> int:
+        """Input channels of a thread."""
+        return max(1, self.config.vector // self.multiplier)
+
+    @property
+    def vectors(self) -> int:
+        return self.problem.k // self.config.vector
+
+    @property
+    def slice_vectors(self) -> int:
+        """Channel vectors of a block: all of them, or a divisor."""
+        if self.planes:
+            return 1
+        return max(d for d in range(1, MOST_SLICE + 1) if self.vectors % d == 0)
+
+    @property
+    def slices(self) -> int:
+        return self.vectors // self.slice_vectors
+
+    @property
+    def lanes(self) -> int:
+        """Patches that a block makes at once."""
+        return max(1, self.config.threads // self.slice_vectors)
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.slice_vectors
+
+    @property
+    def p_tiles(self) -> int:
+        return -(-self.axes[0].output // self.config.tile_p)
+
+    @property
+    def q_tiles(self) -> int:
+        return -(-self.axes[1].output // self.config.tile_q)
+
+    @property
+    def patches(self) -> int:
+        """Patches of one channel slice."""
+        return self.problem.n * self.p_tiles * self.q_tiles
+
+    @property
+    def block_rounds(self) -> int:
+        return -(-self.patches // self.lanes)
+
+    @property
+    def in_registers(self) -> bool:
+        return self.problem.taps * self.config.vector <= MOST_REGISTER_FILTER
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
+        width = self.slice_vectors * self.config.vector
+        return -(-width // 4) * 4 + 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.problem.taps * self.pitch * 4
+
+    @property
+    def registers(self) -> int:
+        """An estimate of the registers a thread needs."""
+        c = self.config
+        row = self.axes[1].inputs(c.tile_q) * self.inputs
+        filters = self.problem.taps if self.in_registers else self.problem.filter[-1]
+        places = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each a place of its own
+        return c.tile_p * c.tile_q * c.vector + row + filters * c.vector + places
+
+
+class DepthwiseDirect(base.Kernel[Config, Layout]):
+    name = "depthwise_direct"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        return depthwise_obstacles(problem, target)
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        """With few channels a thread, where the window is wide."""
+        if "vector" in fixed:
+            return iter(_layouts(problem, target, fixed, (int(fixed["vector"]),)))
+        most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
+        vectors = tuple(v for v in VECTORS if v <= most)
+        liked, others = (list(_layouts(problem, target, fixed, vs)) for vs in (vectors[:LIKED], vectors[LIKED:]))
+        return iter(liked if any(x.registers <= MOST_REGISTERS for x in liked) else [*liked, *others])
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c, found = layout.config, Obstacles()
+        run = channel_run(layout.problem)
+        if run % c.vector or c.vector * layout.problem.x.element.bytes > 16:
+            found.no(f"vector {c.vector}: {run} channels are aligned neighbours", f"vector {min(run, 8)} or less",
+                     "vector")  # fmt: skip
+            return found
+        if layout.registers > MOST_REGISTERS:
+            columns = layout.axes[1].inputs(c.tile_q)
+            what = f"the {columns} columns of x under a thread's outputs, and its outputs, do not fit its registers"
+            found.no(what, "a smaller tile", "tile.q")
+        if layout.shared_bytes > layout.target.shared_bytes_per_block and not layout.planes:
+            channels = layout.slice_vectors * c.vector
+            found.no(f"filters of {channels} channels take {layout.shared_bytes} bytes of shared memory")
+        return found
+
+    def time(self, layout: Layout) -> float:
+        c, problem, (rows, columns) = layout.config, layout.problem, layout.axes
+        loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
+        # loads of 4 filters, or of 1; lanes are `vector` words apart, so that each load takes the banks so many cycles
+        filters = 0 if layout.in_registers else c.tile_p * problem.taps * (c.vector // 4 or c.vector)
+        outputs = c.tile_p * c.tile_q
+        products, conversions = outputs * problem.taps * c.vector, loads * layout.inputs
+        load_lines = max(1, layout.inputs * problem.x.element.bytes * WARP / LINE)
+        return cost.direct_time(
+            instructions=products + conversions + 2 * loads + filters + outputs * (c.vector / 2 + 2),
+            rows=rows.inputs(c.tile_p),
+            lines=filters * c.vector + loads * load_lines,
+            warps=layout.threads / WARP,
+            blocks=c.blocks,
+            tiles=layout.block_rounds * layout.slices,
+            filters=problem.taps * layout.slice_vectors * c.vector / layout.threads,
+            bytes=problem.min_bytes,
+            sms=layout.target.sms,
+            rates=cost.H200,
+        )
+
+    def plan(self, layout: Layout) -> Plan:
+        launch = persistent(
+            layout.problem, [p.vector_param for p in fprop_pointers(layout.problem)], tiles=layout.block_rounds,
+            slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
+            blocks_per_sm=layout.config.blocks,
+        )  # fmt: skip
+        return plan_of(layout, [launch])
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        problem, config = layout.problem, layout.config
+        accumulate = problem.accumulate
+        index = lowering.index_type(problem, ())
+        result = run_result(problem, config.vector)
+        x_offset = _x_offset(problem, index)
+        text = "\n".join([x_offset, result.text, *result.store])
+        return render(
+            "depthwise_direct/kernel.cu.j2",
+            plan,
+            config=config,
+            layout=layout,
+            rows=layout.axes[0],
+            columns=layout.axes[1],
+            launch=plan.launch(),
+            formulas=formulas(problem),
+            pointers=fprop_pointers(problem),
+            index=index,
+            accumulator=lowering.ACCUMULATORS[accumulate].c_type,
+            load_filter=lowering.load(problem.w.dtype, f"w[{lowering.filter_offset(problem, 'channel')}]", accumulate),
+            load_input=output.load_run(
+                problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
+            ),
+            x_offset=x_offset,
+            mentioned=set(re.findall(r"\w+", text)),
+            column_step=problem.x.stride("w"),
+            result=result,
+        )
+
+
+def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tuple[int, ...]) -> Iterator[Layout]:
+    def given(name: str, values: list[int]) -> list[int]:
+        return [int(fixed[name])] if name in fixed else values
+
+    rows, columns = axes(problem)
+    ps = given("tile.p", [p for p in (1, 2, 4) if p <= rows.output])
+    qs = given("tile.q", sorted({min(q, columns.output) for q in (1, 2, 4, 5, 7, 8)}))
+    for v, p, q, threads in product(vectors, ps, qs, given("threads", [128, 256])):
+        layout = Layout(problem, target, Config(p, q, v, threads, 1))
+        most = max(1, min(8, target.register_blocks(layout.registers, threads)))
+        yield replace(layout, config=replace(layout.config, blocks=int(fixed.get("blocks", most))))
+
+
+def _x_offset(problem: ConvProblem, index: str) -> str:
+    """C text of the offset of input channel `c` of row `h`, column `first_w`, image `n`."""
+    x = problem.x
+    names = {"n": "n", "h": "h", "w": "first_w", "c": "c"}
+    # a column is first_w and some more, also where x has but one
+    terms = [(names[d], x.stride(d)) for d in x.dims if x.extent(d) > 1 or d == "w"]
+    return lowering.linear(terms, index)
+
+
+KERNEL = DepthwiseDirect()

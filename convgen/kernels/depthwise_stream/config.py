@@ -1,0 +1,31 @@
+"""The configuration of depthwise_stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """What a thread makes (mma: a warp), and a block's part of the channels and pixels."""
+
+    math: Annotated[
+        str,
+        Field(
+            "fma: on ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads to neighbours",
+            ("fma", "mma"),
+        ),
+    ]
+    tile_p: Annotated[int, Field("output rows a thread (mma: a warp)", low=1, high=64)]
+    tile_q: Annotated[int, Field("output columns a thread (mma: a warp)", low=1, high=64)]
+    vector: Annotated[int, Field("neighbouring channels a thread", (1, 2, 4, 8, 16))]
+    slice: Annotated[int, Field("output channels a block", low=1, high=256)]
+    strip: Annotated[int, Field("output columns a block", low=1, high=256)]
+    band: Annotated[int, Field("output rows that a block makes at once", low=1, high=256)]
+    stages: Annotated[int, Field("chunks of rows in shared memory", low=1, high=64)]
+    threads: Annotated[int, Field("threads a block, without the producer", low=32, high=1024)]
+    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=16)]

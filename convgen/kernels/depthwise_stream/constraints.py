@@ -1,0 +1,72 @@
+"""What a configuration of depthwise_stream asks for that means nothing, or that the hardware does not have."""
+
+from __future__ import annotations
+
+from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.depthwise_stream.layout import UNIT, Layout
+from convgen.kernels.depthwise_stream.maths import MATHS
+from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.depthwise import channel_run
+from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
+
+PRODUCER = 32  # threads
+MOST_STAGES = 64
+MOST_THREADS = 1024
+
+
+def malformed(layout: Layout) -> Obstacles:
+    """What a configuration asks for that means nothing for a problem."""
+    problem, config = layout.problem, layout.config
+    found = Obstacles()
+    no = found.no
+    _, columns = axes(problem)
+    run = channel_run(problem)
+    multiplier = problem.k_per_group
+    most = MATHS[config.math].most_channels(problem)
+    if run % config.vector or config.vector > most:
+        no(
+            f"vector {config.vector}: {run} channels are aligned neighbours",
+            f"vector {min(run, most)} or less",
+            "vector",
+        )
+    elif max(1, config.vector // multiplier) * problem.x.element.bytes < 4:
+        no(f"vector {config.vector}: a thread's input channels take less than 4 bytes", "a larger vector", "vector")
+    if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:
+        no(f"slice {config.slice} does not divide {problem.k} channels into whole vectors", option="slice")
+    elif config.slice // multiplier * problem.x.element.bytes % UNIT:
+        no(f"slice {config.slice}: its input channels are no multiple of 16 bytes", option="slice")
+    if config.band % config.tile_p:
+        no(f"band {config.band} is not a multiple of tile.p {config.tile_p}", option="band")
+    if config.strip > columns.output:
+        no(f"strip {config.strip} is wider than the output's {columns.output} columns", option="strip")
+    found += MATHS[config.math].malformed(problem, config)
+    return found
+
+
+def illegal(layout: Layout) -> list[Obstacle]:
+    """What a configuration asks for that is malformed or does not fit."""
+    problem, target, config = layout.problem, layout.target, layout.config
+    found = Obstacles([*MATHS[config.math].obstacles(problem), *malformed(layout)])
+    if found:
+        return found
+    no = found.no
+    box = (layout.box_channels, layout.width, layout.step)
+    if max(box) > MAX_BOX:
+        no(f"a chunk of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} a side",
+           "a narrower strip, band or slice", "strip")  # fmt: skip
+    if layout.chunks > MOST_STAGES:
+        no(f"a band reads {layout.chunks} chunks of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
+    elif config.stages < layout.chunks:
+        no(f"stages {config.stages}: a band reads {layout.chunks} chunks of rows", option="stages")
+    if layout.consumers + PRODUCER > MOST_THREADS:
+        no(f"{layout.consumers + PRODUCER} threads a block", "a smaller slice or fewer threads", "threads")
+    if layout.shared_bytes > target.shared_bytes_per_block:
+        no(f"rows and filters take {layout.shared_bytes} bytes of shared memory", "fewer stages", "stages")
+    return found
+
+
+def fits_registers(layout: Layout) -> bool:
+    threads = layout.consumers + PRODUCER
+    return threads <= MOST_THREADS and layout.registers <= launch_registers(
+        layout.target, threads, layout.config.blocks
+    )

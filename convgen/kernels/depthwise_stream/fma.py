@@ -1,0 +1,89 @@
+"""On the ordinary cores: a thread makes a patch of outputs for a few channels."""
+
+from __future__ import annotations
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Obstacles
+from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.depthwise_stream.layout import UNIT
+from convgen.kernels.depthwise_stream.layout import Layout as Shared
+from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.depthwise import channel_run
+
+OTHER_REGISTERS = 14  # a thread's, for places and counters
+FEW_TAPS, FEW_TAPS_TILES = 9, ((2, 4), (1, 4), (1, 7), (2, 7), (4, 4))
+MANY_TAPS = 1.25  # times what a product takes, where a window has more of them
+MOST_REGISTER_FILTER = 100  # values of a thread's filters that stay in its registers
+THREADS = (512, 352, 256)
+BLOCKS = (1, 2)
+SLICE_LIMITS = (96, 48)  # channels
+
+
+class Layout(Shared):
+    tile_lanes = 1
+
+    @property
+    def in_registers(self) -> bool:
+        return self.problem.taps * self.config.vector <= MOST_REGISTER_FILTER
+
+    @property
+    def filter_pitch(self) -> int:
+        """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
+        return -(-self.config.slice // 4) * 4 + 4
+
+    @property
+    def filter_bytes(self) -> int:
+        return self.problem.taps * self.filter_pitch * 4
+
+    @property
+    def registers(self) -> int:
+        c, columns = self.config, self.axes[1]
+        filters = self.problem.taps if self.in_registers else columns.filter
+        return (c.tile_p * c.tile_q + filters) * c.vector + columns.inputs(c.tile_q) * self.inputs + OTHER_REGISTERS
+
+    @property
+    def instructions(self) -> float:
+        c, (rows, columns) = self.config, self.axes
+        loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
+        products = (
+            c.tile_p * c.tile_q * self.problem.taps * c.vector * (MANY_TAPS if self.problem.taps > FEW_TAPS else 1.0)
+        )
+        filters = 0 if self.in_registers else c.tile_p * self.problem.taps * max(1, c.vector // 4) * 4
+        return products + loads * (self.inputs + 1) + filters + c.tile_p * c.tile_q * (c.vector / 2 + 2)
+
+    @property
+    def lines(self) -> float:
+        c, (rows, columns) = self.config, self.axes
+        words = self.inputs * self.element_bytes / 4
+        return rows.inputs(c.tile_p) * columns.inputs(c.tile_q) * max(1.0, words)
+
+
+def obstacles(problem: ConvProblem) -> Obstacles:
+    return Obstacles()
+
+
+def malformed(problem: ConvProblem, config: Config) -> Obstacles:
+    return Obstacles()
+
+
+def most_channels(problem: ConvProblem) -> int:
+    """Of a thread."""
+    return UNIT // problem.x.element.bytes
+
+
+def vectors(problem: ConvProblem) -> list[int]:
+    run, size, m = channel_run(problem), problem.x.element.bytes, problem.k_per_group
+    return [v for v in (4, 2, 8) if run % v == 0 and v * size <= UNIT and max(1, v // m) * size >= 4][:2]
+
+
+def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
+    """The largest, and the largest up to each limit."""
+    return {max((s for s in divisors if s <= limit), default=divisors[0]) for limit in (divisors[-1], *SLICE_LIMITS)}
+
+
+def tiles(problem: ConvProblem, vector: int) -> list[tuple[int, int]]:
+    """Rows and columns of a thread, as its registers allow: filters may take most of them."""
+    rows, columns = axes(problem)
+    few = vector * problem.x.element.bytes <= 4
+    sizes = ((2, 7), (1, 7), (2, 4)) if problem.taps > FEW_TAPS else ((2, 7),) if few else FEW_TAPS_TILES
+    return list(dict.fromkeys((min(p, rows.output), min(q, columns.output)) for p, q in sizes))

@@ -1,0 +1,159 @@
+"""depthwise_stream: rows of x pass through shared memory, brought by TMA, and every row is read once.
+
+A block has a slice of the channels and a run of bands: a band is a few output rows of one image, over a strip
+of its columns.  Chunks of input rows follow one another through a ring; the next band of the same image needs
+one more chunk, and a chunk is given back when the band is done with it.  TMA fills what lies outside x with
+zeros: that is the padding.
+
+The products are made on the ordinary cores (`fma`) or on tensor cores (`mma`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.depthwise_stream import cost, mma
+from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal
+from convgen.kernels.depthwise_stream.launches import launch, pointers
+from convgen.kernels.depthwise_stream.layout import UNIT, WARP, Layout
+from convgen.kernels.depthwise_stream.space import space
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.cost import lines
+from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.hopper import launch_registers
+from convgen.targets import RESERVED_SHARED, Target
+
+HALF_LINE = 64  # bytes that L2 takes from device memory at once
+
+
+class DepthwiseStream(base.Kernel[Config, Layout]):
+    name = "depthwise_stream"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        if found := depthwise_obstacles(problem, target):
+            return found
+        found, elsewhere = Obstacles(), "kernel depthwise_direct"
+        if not {"tma", "dependent_launch"} <= target.features:
+            found.no(f"target {target} has no TMA", elsewhere, "kernel")
+        x = problem.x
+        if x.dims[-1] != "c" or problem.c * x.element.bytes % UNIT:
+            found.no("depthwise_stream wants the channels of x innermost, and 16-byte multiples of them", elsewhere,
+                     "kernel")  # fmt: skip
+        if any(a.stride > a.inputs(1) for a in axes(problem)):
+            found.no("depthwise_stream wants windows that leave no input out", elsewhere, "kernel")
+        if lowering.index_type(problem, ()) != "int":
+            found.no("a tensor of 2^31 elements or more", elsewhere, "kernel")
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
+        return space(problem, target, fixed)
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        return illegal(layout)
+
+    def kind(self, layout: Layout) -> object:
+        c = layout.config
+        return c.math, c.tile_p, c.tile_q, c.vector, c.slice
+
+    def time(self, layout: Layout) -> float:
+        problem, target, config = layout.problem, layout.target, layout.config
+        rows, columns = layout.axes
+        workers = max(1, min(target.sms * config.blocks, layout.items * layout.slices) // layout.slices)
+        slice_bytes = layout.x_slice * layout.element_bytes
+        inside = layout.inside[1] / columns.input
+        # runs that begin inside an image read the rows once more that its first band has in common with the band before
+        begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.inputs(1) - rows.stride)
+        rates = cost.H200_MMA if config.math == "mma" else cost.H200_FMA
+        return cost.stream_time(
+            bands=-(-layout.items // workers),
+            resident=-(-workers * layout.slices // target.sms),
+            held=held(layout),
+            rounds=-(-layout.tiles // layout.lanes),
+            warps=layout.consumers // WARP,
+            instructions=layout.instructions,
+            lines=layout.lines,
+            chunk_bytes=layout.chunk_bytes,
+            pixels=layout.step * layout.width + (config.band * config.strip if layout.staged_bytes else 0),
+            outside=layout.outside_bytes,
+            chunks=layout.chunks,
+            loads=layout.loads,
+            ahead=config.stages - layout.chunks,
+            filter_loads=layout.filters_a_thread,
+            reads=problem.min_bytes - problem.y.bytes,
+            writes=problem.y.bytes,
+            again=max(0.0, inside * (1 + begun / (problem.n * layout.strips * rows.input)) - 1),
+            half_lines=lines(slice_bytes, slice_bytes, HALF_LINE) * HALF_LINE / slice_bytes,
+            part_sectors=layout.part_sectors,
+            rates=rates,
+        )
+
+    def plan(self, layout: Layout) -> Plan:
+        return plan_of(layout, [launch(layout)])
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        problem, config = layout.problem, layout.config
+        accumulate = problem.accumulate
+        rows, columns = layout.axes
+        on_tensor_cores = config.math == "mma"
+        q_tail = config.strip % config.tile_q > 0
+        result = run_result(problem, mma.CHANNELS if on_tensor_cores else config.vector)
+        filter_element = f"w[{lowering.filter_offset(problem, 'channel')}]"
+        load_filter = filter_element
+        if not on_tensor_cores:
+            load_filter = lowering.load(problem.w.dtype, filter_element, accumulate)
+        store = () if layout.staged_bytes else result.store  # by TMA
+        text = "\n".join([result.text, *store])
+        mentioned = set(re.findall(r"\w+", text))
+        guards = {  # of what a tile holds; y's map drops what lies outside y
+            "p": rows.output % config.band > 0 and (not layout.staged_bytes or "p" in mentioned),
+            "q": (columns.output % config.strip > 0 or q_tail) and (not layout.staged_bytes or "q" in mentioned),
+            "strip": q_tail and layout.strips > 1,
+        }
+        inside = [  # what a lane of mma asks before it makes a result
+            *([f"from_strip < {config.strip if layout.strips == 1 else 'STRIP'}"] if q_tail else []),
+            *(f"{d} < {d.upper()}" for d in "pq" if guards[d]),
+        ]
+        return render(
+            "depthwise_stream/kernel.cu.j2",
+            plan,
+            config=config,
+            layout=layout,
+            rows=rows,
+            columns=columns,
+            guards=guards,
+            launch=plan.launch(),
+            formulas=formulas(problem),
+            pointers=pointers(layout),
+            maps=[p.name for p in plan.launch().params if p.kind == "tensor_map"],
+            accumulator=lowering.ACCUMULATORS[accumulate].c_type,
+            filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,
+            load_filter=load_filter,
+            load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
+            mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
+            mentioned=mentioned,
+            inside=inside,
+            result=result,
+        )
+
+
+def held(layout: Layout) -> int:
+    """Blocks that a multiprocessor has room for, of this launch and the next."""
+    threads, target = layout.consumers + PRODUCER, layout.target
+    registers = min(layout.registers, launch_registers(target, threads, layout.config.blocks))
+    by_shared = target.shared_bytes_per_sm // (layout.shared_bytes + RESERVED_SHARED)
+    return max(1, min(by_shared, target.register_blocks(registers, threads)))
+
+
+KERNEL = DepthwiseStream()

@@ -1,0 +1,222 @@
+"""How depthwise_stream divides a problem: what follows from a configuration whatever multiplies."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from convgen.ir.problem import SECTOR
+from convgen.kernels import base
+from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.parts.axes import Axis, axes
+
+ALIGNMENT = 128  # bytes: where TMA may write
+UNIT = 16  # bytes: what a lane loads of a pixel at most
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """What follows from a problem and a configuration; each way to multiply adds its own."""
+
+    #: Lanes of a warp that have a channel vector in common.
+    tile_lanes = WARP
+
+    @property
+    def blocks(self) -> Any:
+        """mma's results on a warp's tile."""
+        return None
+
+    @property
+    def result_channels(self) -> int:
+        """Channels of a pixel among a band's results."""
+        return self.config.slice
+
+    @property
+    def swizzle(self) -> int:
+        """Bytes, of x in shared memory and of results on their way to y."""
+        return 0
+
+    @property
+    def alignment(self) -> int:
+        """Bytes, of the base of shared memory."""
+        return ALIGNMENT
+
+    @property
+    def filter_bytes(self) -> int:
+        """In shared memory."""
+        return 0
+
+    @property
+    def filters_a_thread(self) -> int:
+        """Filter elements that a thread brings to shared memory."""
+        return -(-self.config.slice * self.problem.taps // self.consumers) if self.filter_bytes else 0
+
+    @property
+    def staged_bytes(self) -> int:
+        """A band's results in shared memory, on their way to y."""
+        return 0
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.problem)
+
+    @property
+    def multiplier(self) -> int:
+        return self.problem.k_per_group
+
+    @property
+    def inputs(self) -> int:
+        """Input channels of a thread."""
+        return max(1, self.config.vector // self.multiplier)
+
+    @property
+    def x_slice(self) -> int:
+        """Input channels of a block."""
+        return self.config.slice // self.multiplier
+
+    @property
+    def slices(self) -> int:
+        return self.problem.k // self.config.slice
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def box_channels(self) -> int:
+        """Channels of a pixel in shared memory."""
+        return self.x_slice
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a pixel to the next."""
+        return self.box_channels * self.element_bytes
+
+    @property
+    def strips(self) -> int:
+        return -(-self.axes[1].output // self.config.strip)
+
+    @property
+    def p_tiles(self) -> int:
+        return -(-self.axes[0].output // self.config.band)
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of a thread or a warp down a band."""
+        return self.config.band // self.config.tile_p
+
+    @property
+    def column_tiles(self) -> int:
+        return -(-self.config.strip // self.config.tile_q)
+
+    @property
+    def tiles(self) -> int:
+        return self.row_tiles * self.column_tiles
+
+    @property
+    def step(self) -> int:
+        """Input rows of a chunk: what a band adds to the one before."""
+        rows = self.axes[0]
+        return rows.inputs(self.config.band) if self.p_tiles == 1 else self.config.band * rows.stride
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that a band reads."""
+        return -(-self.axes[0].inputs(self.config.band) // self.step)
+
+    @property
+    def loads(self) -> float:
+        """Chunks that come for a band, on average: the first of an image's bands has none from the band before."""
+        return 1 + (self.chunks - 1) / self.p_tiles
+
+    @cached_property
+    def inside(self) -> tuple[int, int]:
+        """Rows and columns of x that the strips of an image need; columns that two strips need count twice."""
+        rows, columns = self.axes
+        loaded = self.step * (self.p_tiles + self.chunks - 1) - rows.pad
+        width, step = columns.inputs(self.config.strip), self.config.strip * columns.stride
+        starts = [strip * step - columns.pad for strip in range(self.strips)]
+        read = sum(max(0, min(start + width, columns.input) - max(start, 0)) for start in starts)
+        return max(0, min(loaded, rows.input)), read
+
+    @property
+    def outside_bytes(self) -> float:
+        """Of a band's new chunks, on average: what TMA fills with zeros, and the columns that no output needs."""
+        rows, columns = self.inside
+        needed = rows * columns / (self.p_tiles * self.strips)
+        return (self.step * self.loads * self.width - needed) * self.pitch
+
+    @property
+    def least_width(self) -> int:
+        """Pixels of a row that the tiles read."""
+        return self.axes[1].inputs(self.column_tiles * self.config.tile_q)
+
+    @cached_property
+    def width(self) -> int:
+        """Pixels of a row in shared memory: what the tiles read, and as many more as alignment wants."""
+        return next(w for w in itertools.count(self.least_width) if w * self.step * self.pitch % ALIGNMENT == 0)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.pitch
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.step * self.row_bytes
+
+    @property
+    def vectors(self) -> int:
+        """Channel vectors of a block."""
+        return self.config.slice // self.config.vector
+
+    @property
+    def lanes(self) -> int:
+        """Tiles that a block makes at once."""
+        return max(1, min(self.tiles, self.config.threads // (self.vectors * self.tile_lanes)))
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return -(-self.lanes * self.vectors * self.tile_lanes // WARP) * WARP
+
+    @property
+    def items(self) -> int:
+        """Bands of one slice."""
+        return self.problem.n * self.strips * self.p_tiles
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a chunk, with its barriers."""
+        return self.chunk_bytes + 16
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The alignment of the base, results and filters."""
+        return self.alignment + 2 * self.staged_bytes + -(-self.filter_bytes // 16) * 16
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.fixed_bytes + self.config.stages * self.stage_bytes
+
+    @property
+    def part_sectors(self) -> bool:
+        """Whether sectors of y are written in parts, which cost as much as several."""
+        return self.slices > 1 and self.config.slice * self.problem.y.element.bytes % SECTOR > 0
+
+    @property
+    def registers(self) -> int:
+        """What a thread needs, by experience."""
+        raise NotImplementedError
+
+    @property
+    def instructions(self) -> float:
+        """Of a warp, for a tile: products, conversions, loads and stores."""
+        raise NotImplementedError
+
+    @property
+    def lines(self) -> float:
+        """Of 128 bytes, that a warp reads from shared memory for a tile, where `instructions` does not say it."""
+        return 0.0

@@ -1,0 +1,58 @@
+"""The two ways to multiply: on the ordinary cores, or on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Obstacles
+from convgen.kernels.depthwise_stream import fma, mma
+from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.targets import Target
+
+
+class Maths(Protocol):
+    """A way to multiply: a module with these."""
+
+    @property
+    def Layout(self) -> type[Layout]: ...
+
+    @property
+    def THREADS(self) -> tuple[int, ...]:
+        """That are worth a thought."""
+        ...
+
+    @property
+    def BLOCKS(self) -> tuple[int, ...]:
+        """A multiprocessor."""
+        ...
+
+    def obstacles(self, problem: ConvProblem, /) -> Obstacles: ...
+
+    def malformed(self, problem: ConvProblem, config: Config, /) -> Obstacles:
+        """What a configuration asks for that means nothing here."""
+        ...
+
+    def most_channels(self, problem: ConvProblem, /) -> int:
+        """Of a vector."""
+        ...
+
+    def vectors(self, problem: ConvProblem, /) -> list[int]: ...
+
+    def slices(self, problem: ConvProblem, divisors: list[int], /) -> set[int]:
+        """Of these, in ascending order, those worth a thought."""
+        ...
+
+    def tiles(self, problem: ConvProblem, vector: int, /) -> list[tuple[int, int]]:
+        """Rows and columns of a thread, or of a warp."""
+        ...
+
+
+MATHS: Mapping[str, Maths] = {"fma": fma, "mma": mma}
+
+
+def layout_of(problem: ConvProblem, target: Target, config: Config) -> Layout:
+    """The layout, as the configuration's way to multiply has it."""
+    return MATHS[config.math].Layout(problem, target, config)

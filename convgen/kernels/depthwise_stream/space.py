@@ -1,0 +1,75 @@
+"""Configurations of depthwise_stream that are worth a thought."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from convgen.ir.problem import SECTOR, ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.depthwise_stream.config import Config
+from convgen.kernels.depthwise_stream.constraints import MOST_STAGES, fits_registers, malformed
+from convgen.kernels.depthwise_stream.layout import UNIT, Layout
+from convgen.kernels.depthwise_stream.maths import MATHS, layout_of
+from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.hopper import MAX_BOX
+from convgen.targets import Target
+
+IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
+WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
+LEAST_STRIP = 7  # output columns of a part of a row
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    rows, columns = axes(problem)
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(fixed[name])] if name in fixed else list(defaults)
+
+    named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
+    strips = sorted({-(-columns.output // parts) for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP})
+    for name, maths in MATHS.items():
+        if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(problem)):
+            continue
+        for vector in values("vector", maths.vectors(problem)):
+            slices = values("slice", sorted(maths.slices(problem, _slices(problem, vector)), reverse=True))
+            for slice_, (p, q) in itertools.product(slices, maths.tiles(problem, vector)):
+                p, q = int(fixed.get("tile.p", p)), int(fixed.get("tile.q", q))
+                whole = -(-rows.output // p) * p
+                bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))
+                for band, strip, threads, blocks in itertools.product(
+                    values("band", bands), values("strip", strips or [columns.output]),
+                    values("threads", maths.THREADS), values("blocks", maths.BLOCKS),
+                ):  # fmt: skip
+                    config = Config(name, p, q, vector, slice_, strip, band, 1, threads, blocks)
+                    layout = layout_of(problem, target, config)
+                    if malformed(layout):
+                        yield layout
+                    elif named or fits_registers(layout):
+                        yield _settled(layout, fixed)
+
+
+def _settled(layout: Layout, fixed: Options) -> Layout:
+    """No more threads than there is work for, and as many chunks in flight as shared memory holds, up to what
+    memory's latency asks for."""
+    config = layout.config
+    if "threads" not in fixed:
+        config = replace(config, threads=layout.consumers)
+    if "stages" in fixed:
+        stages = int(fixed["stages"])
+    else:
+        most = (layout.target.shared_limit(config.blocks) - layout.fixed_bytes) // layout.stage_bytes
+        ahead = -(-IN_FLIGHT // (config.blocks * layout.chunk_bytes))
+        stages = max(1, layout.chunks, min(most, MOST_STAGES, layout.chunks + ahead))
+    return replace(layout, config=replace(config, stages=stages))
+
+
+def _slices(problem: ConvProblem, vector: int) -> list[int]:
+    """Divisors of the channels that fit a box, and write whole sectors where some do."""
+    unit = math.lcm(vector, UNIT // problem.x.element.bytes * problem.k_per_group)
+    most = MAX_BOX * problem.k_per_group
+    # a vector of more channels than there are, or than divide them, has none, which `_malformed` says
+    found = [s for s in range(unit, min(problem.k, most) + 1, unit) if problem.k % s == 0] or [unit]
+    return [s for s in found if s == problem.k or s * problem.y.element.bytes % SECTOR == 0] or found

@@ -1,0 +1,1 @@
+"""im2col: the lowered matrix in memory, and a GEMM by cuBLAS."""

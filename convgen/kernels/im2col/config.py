@@ -1,0 +1,27 @@
+"""The configuration of im2col."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+
+DEFAULT_WORKSPACE_MB = 256
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """How col2im sums, and how large the workspace may be."""
+
+    method: Annotated[
+        str, Field("how col2im sums: gather is deterministic, scatter adds atomically", ("gather", "scatter"))
+    ]
+    workspace_mb: Annotated[
+        int,
+        Field(
+            f"cap on the workspace in MiB (default {DEFAULT_WORKSPACE_MB}); larger problems go in slices",
+            low=1, high=1 << 17,
+        ),
+    ]  # fmt: skip

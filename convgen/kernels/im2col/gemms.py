@@ -1,0 +1,140 @@
+"""The GEMMs of im2col: cuBLAS's arguments for each operator, group and slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from convgen.ir.plan import Gemm
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.im2col.matrices import GEMM_TYPES, LOWERED, REDUCTION, SUMS, Matrices
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An axis that repeats a GEMM, and the elements from one to the next in a, b and c."""
+
+    count: int
+    a: int
+    b: int
+    c: int
+
+
+def _batched(gemm: Gemm, *axes: Batch) -> Iterator[Gemm]:
+    """The GEMM over all axes: the longest becomes cuBLAS's batch, the others become steps."""
+    longest, *others = sorted(axes, key=lambda axis: -axis.count)
+    if longest.count > 1:
+        gemm = replace(gemm, batch=longest.count, stride_a=longest.a, stride_b=longest.b, stride_c=longest.c)
+    gemms = [gemm]
+    for axis in others:
+        gemms = [
+            replace(
+                g,
+                offset_a=g.offset_a + i * axis.a,
+                offset_b=g.offset_b + i * axis.b,
+                offset_c=g.offset_c + i * axis.c,
+            )
+            for g in gemms
+            for i in range(axis.count)
+        ]
+    yield from gemms
+
+
+def fprop_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, rows: int) -> Iterator[Gemm]:
+    """[rows, k] = lowered [rows, columns] x w^T, for each group."""
+    k_first = v.filter_k == "first"
+    gemm = Gemm(
+        lowered, "w", result, m=rows, n=v.k, k=v.columns,
+        trans_a=False, trans_b=k_first,
+        lda=v.all_columns, ldb=v.columns if k_first else v.all_k, ldc=v.all_k,
+        dtype=p.x.dtype, c_dtype=_result_type(p, result),
+        offset_a=first * v.all_columns if lowered == "x" else 0,
+        offset_c=first * v.all_k if result == "y" else 0,
+    )  # fmt: skip
+    yield from _batched(gemm, Batch(v.groups, v.columns, v.k * v.columns if k_first else v.k, v.k))
+
+
+def dgrad_gemms(p: ConvProblem, v: Matrices, first_image: int, images: int) -> Iterator[Gemm]:
+    """lowered [rows, columns] = y [rows, k] x w, for each group; image by image where y is [k, pixels]."""
+    k_first = v.filter_k == "first"
+    by_rows = v.y_form == "rows"
+    gemm = Gemm(
+        "y", "w", LOWERED, m=images * v.pixels if by_rows else v.pixels, n=v.columns, k=v.k,
+        trans_a=not by_rows, trans_b=not k_first,
+        lda=v.all_k if by_rows else v.pixels, ldb=v.columns if k_first else v.all_k, ldc=v.all_columns,
+        dtype=p.y.dtype, c_dtype=v.lowered.dtype,
+        offset_a=first_image * v.pixels * v.all_k,
+    )  # fmt: skip
+    group = Batch(
+        v.groups,
+        v.k if by_rows else v.k * v.pixels,
+        v.k * v.columns if k_first else v.k,
+        v.columns,
+    )
+    image = Batch(1 if by_rows else images, v.all_k * v.pixels, 0, v.pixels * v.all_columns)
+    yield from _batched(gemm, group, image)
+
+
+def wgrad_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, rows: int) -> Iterator[Gemm]:
+    """w [k, columns] += y^T [k, rows] x lowered [rows, columns], or its transpose, for each group; image
+    by image where y is [k, pixels]."""
+    k_first = v.filter_k == "first"
+    by_rows = v.y_form == "rows"
+    runs = [(first, rows)] if by_rows else _within_images(first, rows, v.pixels)
+    for start, count in (part for run in runs for part in _even_reductions(*run, p.x.dtype)):
+        image, pixel = divmod(start, v.pixels)
+        y = Operand(
+            "y",
+            leading=v.all_k if by_rows else v.pixels,
+            offset=start * v.all_k if by_rows else image * v.all_k * v.pixels + pixel,
+            group=v.k if by_rows else v.k * v.pixels,
+        )
+        columns_ = Operand(
+            lowered,
+            leading=v.all_columns,
+            offset=(start if lowered == "x" else start - first) * v.all_columns,
+            group=v.columns,
+        )
+        a, b = (y, columns_) if k_first else (columns_, y)
+        gemm = Gemm(
+            a.buffer, b.buffer, result,
+            m=v.k if k_first else v.columns, n=v.columns if k_first else v.k, k=count,
+            trans_a=by_rows or not k_first, trans_b=not (by_rows or k_first),
+            lda=a.leading, ldb=b.leading, ldc=v.columns if k_first else v.all_k,
+            dtype=p.x.dtype, c_dtype=_result_type(p, result),
+            offset_a=a.offset, offset_b=b.offset,
+            beta=0.0 if start == 0 else 1.0,
+        )  # fmt: skip
+        yield from _batched(gemm, Batch(v.groups, a.group, b.group, v.k * v.columns if k_first else v.k))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A factor of a GEMM: where it starts, its leading dimension, the elements from group to group."""
+
+    buffer: str
+    leading: int
+    offset: int
+    group: int
+
+
+def _even_reductions(first: int, rows: int, dtype: str) -> Iterator[tuple[int, int]]:
+    """A run of rows to reduce over, cut after the last multiple of REDUCTION: (first row, rows)."""
+    even = rows - rows % REDUCTION if dtype in ("f16", "bf16") else rows
+    if even:
+        yield first, even
+    if rows > even:
+        yield first + even, rows - even
+
+
+def _within_images(first: int, rows: int, pixels: int) -> Iterator[tuple[int, int]]:
+    """Rows split where images end: (first row, rows)."""
+    end = first + rows
+    while first < end:
+        count = min(end - first, pixels - first % pixels)
+        yield first, count
+        first += count
+
+
+def _result_type(problem: ConvProblem, result: str) -> str:
+    return problem.tensor(result).dtype if result != SUMS else GEMM_TYPES[problem.x.dtype].accumulate

@@ -1,0 +1,1 @@
+"""mma_gemm: implicit GEMM on mma.sync, tiles gathered by software addresses: any problem."""

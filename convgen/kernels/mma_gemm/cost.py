@@ -1,0 +1,65 @@
+"""The cost model of mma_gemm: microseconds from a configuration, before anything is compiled.
+
+Each term is a resource: the tensor cores, shared memory, the latency of a step, the copies, L2, device memory.
+The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py).  Cycles are a multiprocessor's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convgen.kernels.parts.cost import CYCLES, over
+
+SCHEDULERS = 4  # of a multiprocessor
+INSTRUCTION = 6.4  # cycles of a scheduler's tensor core for 16 x 8 x 16
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Fitted figures on one GPU."""
+
+    products: float = 0.895  # of a scheduler's share of the tensor cores' time
+    shared: float = 0.825  # of the time that shared memory takes at 128 bytes a cycle
+    step: float = 8.3  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
+    latency: float = 183.0  # and of a step's copies, shared out over the stages that wait for them
+    copy: float = 0.011  # cycles of a copy to shared memory
+    result: float = 33.2  # cycles for each result of a thread,
+    store: float = 182.3  # and for each of its stores
+    l2: float = 12e6  # bytes a microsecond
+    ragged: float = 1.55  # times longer where pixels begin inside a sector of L2, for x and for y
+    memory: float = 3e6
+    start: float = 1.57  # microseconds of a launch
+    reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
+    reduced: float = 3.6e6
+
+
+H200 = Rates()
+
+
+def gemm_time(
+    *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
+    stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, reduced: int,
+    bytes: int, sms: int, rates: Rates,
+) -> float:  # fmt: skip
+    """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
+    `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded
+    one by one; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
+    pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are
+    a thread's, `reduced` the bytes that a reduction adds up."""
+    r = rates
+
+    def wave(blocks: int) -> float:
+        tensor = math.ceil(blocks * warps / SCHEDULERS) * instructions * INSTRUCTION * r.products
+        shared = blocks * (reads + writes) * r.shared
+        wait = (r.step + r.latency / max(stages - 1, 1)) / blocks
+        step = over(tensor, shared) + blocks * (copies * r.copy + alone) + wait
+        return steps * step + r.result * results + r.store * stores
+
+    full, rest = divmod(tiles, sms * held)
+    last = math.ceil(rest / sms)
+    # blocks end at different times: behind full waves, the last ones run beside blocks of the wave before
+    cycles = wave(held) * (full + last / held) if full else wave(last)
+    time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
+    time = time * r.ragged**ragged + r.start
+    return time + (r.reduce + reduced / r.reduced if reduced else 0.0)

@@ -1,0 +1,174 @@
+"""mma_gemm: tiles of both factors are gathered from x and w by gemm_k, and multiplied by mma.sync, for sm_80 and up.
+
+It serves every layout, channel count and alignment, and groups.  A block makes one tile of one group (and one
+slice of gemm_k); its threads copy the next tiles with cp.async while its warps multiply this one.  After
+"Characterizing and Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication
+Accelerators" (2021), section V: the lowered matrix is never made, blocks of it are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.mma_gemm import cost
+from convgen.kernels.mma_gemm.config import Config
+from convgen.kernels.mma_gemm.launches import launches, workspaces
+from convgen.kernels.mma_gemm.layout import MOST_REGISTERS, Layout
+from convgen.kernels.mma_gemm.source import source
+from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
+from convgen.targets import Target
+
+MOST_THREADS = 1024  # of a block
+MOST_GROUPS = 65535  # blocks along a grid's y
+MOST_PART = 64 * 96  # accumulators of a warp
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile and the warps that share it."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+
+
+#: Cycles of an element that is loaded by itself: from a sector that others share, or from one of its own
+#: (ResNet-50 in NCHW on an NVIDIA H200; the model was 2 to 10 times too fast without).
+TOGETHER, APART = 0.12, 0.5
+#: Tiles that are worth a try, by warp tiles of at most 64 x 64: larger ones read shared memory less often.
+SHAPES = tuple(
+    Shape(wm * m, wn * n, wm, wn)
+    for m, n in ((64, 64), (48, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32), (16, 64), (64, 16))
+    for wm, wn in ((1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (2, 4), (4, 2))
+)
+#: Stages that are worth a try, of rows of 128 bytes and of shorter ones.  Six of large tiles leave room for one block a
+#: multiprocessor, which is all that few tiles need.
+STAGES, SHORT_STAGES = (3, 4, 6), (4,)
+
+
+class MmaGemm(base.Kernel[Config, Layout]):
+    name = "mma_gemm"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        found = mma_obstacles(problem, target)
+        if problem.groups > MOST_GROUPS:
+            message = f"{problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"
+            found.append(Obstacle(message, "strategy direct"))
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        size = problem.x.element.bytes
+        trial = _layout(problem, target, Shape(64, 64, 2, 2), 64 // size, fixed)
+        # elements that are gathered wait in registers: shorter rows
+        gathered = not (trial.loading("x").asynchronous and trial.loading("w").asynchronous)
+        depth = problem.taps * problem.c_per_group
+        k = int(fixed.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
+        stages = SHORT_STAGES if size * k <= 64 else STAGES
+        pipelines = (int(fixed["stages"]),) if "stages" in fixed else stages
+        for shape in _shapes(fixed):
+            layout = _layout(problem, target, shape, k, fixed)
+            few = layout.tile_count < target.sms
+            splits = [int(fixed["split_k"])] if "split_k" in fixed else [1, 2, 3, 4, 6, 8] if few else [1]
+            for split_k, stage in product(splits, pipelines):
+                if stage > max(pipelines[0], -(-layout.walks["x"].depth // (k * split_k))):
+                    continue  # no slice has as many steps
+                own = replace(layout, config=replace(layout.config, split_k=split_k, stages=stage))
+                own.__dict__["walks"] = layout.walks  # which neither changes
+                blocks = int(fixed.get("blocks", own.held))
+                yield replace(own, config=replace(own.config, blocks=blocks))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c, problem, found = layout.config, layout.problem, Obstacles()
+        found += math_obstacles(problem, c.math)
+        for name, extent, warps, step in (
+            ("m", c.tile_m, c.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
+            ("n", c.tile_n, c.warps_n, ROWS if layout.swapped else COLUMNS * 2),
+        ):
+            if extent % (warps * step):
+                found.no(f"tile {name}={extent} does not split into {warps} warps of a multiple of {step}",
+                         f"a multiple of {warps * step}", f"tile.{name}")  # fmt: skip
+        if layout.row_bytes not in (64, 128):
+            sizes = " or ".join(str(b // layout.element_bytes) for b in (64, 128))
+            found.no(f"tile k={c.tile_k} makes rows of {layout.row_bytes} bytes in shared memory",
+                     f"k must be {sizes} for {problem.x.dtype}", "tile.k")  # fmt: skip
+        if c.threads > MOST_THREADS:
+            found.no(f"a block has {c.threads} threads", f"at most {MOST_THREADS}", "warps.m")
+        return found or self._room(layout)
+
+    def _room(self, layout: Layout) -> list[Obstacle]:
+        """What does not fit shared memory, or registers."""
+        c, target, found = layout.config, layout.target, Obstacles()
+        if layout.shared_bytes > target.shared_bytes_per_block:
+            found.no(f"{c.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
+                     f"{target.shared_bytes_per_block}", "fewer stages or a smaller tile", "stages")  # fmt: skip
+        if layout.warp_rows * layout.warp_columns > MOST_PART:
+            found.no(f"a warp's part of {layout.warp_rows}x{layout.warp_columns} does not fit its registers",
+                     "more warps, or a smaller tile", "tile.n")  # fmt: skip
+        if c.split_k > layout.walks["x"].depth:
+            found.no(f"split_k {c.split_k} is more than gemm_k", "a smaller split_k", "split_k")
+        return found
+
+    def time(self, layout: Layout) -> float:
+        problem, c = layout.problem, layout.config
+        loads = [(layout.tile(role).rows, layout.loading(role)) for role in "xw"]
+        instructions = layout.slices * layout.warp_rows / ROWS * layout.warp_columns / COLUMNS
+        results = c.tile_m * c.tile_n / c.threads
+        us = cost.gemm_time(
+            instructions=instructions * (3 if c.math == "tf32x3" else 1) * (2 if layout.element_bytes == 4 else 1),
+            reads=layout.slices * c.warps_m * c.warps_n * (layout.warp_rows + layout.warp_columns) / 4,
+            writes=(c.tile_m + c.tile_n) * layout.row_bytes / 128,
+            copies=sum(rows * c.tile_k / how.piece for rows, how in loads if how.asynchronous),
+            alone=sum(
+                rows * c.tile_k * (TOGETHER if how.together else APART) for rows, how in loads if not how.asynchronous
+            ),
+            warps=c.warps_m * c.warps_n,
+            steps=layout.steps,
+            stages=c.stages,
+            held=max(c.blocks, layout.held),
+            results=results,
+            stores=results / layout.run,
+            tiles=layout.tile_count * c.split_k,
+            traffic=(c.tile_m + c.tile_n) * layout.row_bytes,
+            ragged=layout.ragged,
+            reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
+            bytes=problem.min_bytes,
+            sms=layout.target.sms,
+            rates=cost.H200,
+        )
+        return us * (1 + max(0, layout.registers - MOST_REGISTERS) / 10)
+
+    def plan(self, layout: Layout) -> Plan:
+        math = layout.config.math
+        return plan_of(layout, launches(layout), workspaces(layout), arithmetic=math)
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+def _shapes(fixed: Options) -> list[Shape]:
+    """The tiles that go with the options; where none is worth a try, the one they ask for."""
+    names = {"m": "tile.m", "n": "tile.n", "warps_m": "warps.m", "warps_n": "warps.n"}
+    found = [s for s in SHAPES if all(o not in fixed or getattr(s, f) == fixed[o] for f, o in names.items())]
+    defaults = zip(names.values(), (64, 64, 2, 2), strict=True)
+    return found or [Shape(*(int(fixed.get(option, default)) for option, default in defaults))]
+
+
+def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: Options) -> Layout:
+    """The layout of a tile, with two stages and a whole gemm_k."""
+    math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+    order = str(fixed.get("order", "channel_first"))
+    config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math)
+    return Layout(problem, target, config)
+
+
+KERNEL = MmaGemm()

@@ -1,0 +1,45 @@
+"""The launches of mma_gemm: the product, and where gemm_k is split, the reduction behind it."""
+
+from __future__ import annotations
+
+import math
+
+from convgen.ir.plan import Launch, Param, Workspace
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.mma_gemm.layout import Layout
+from convgen.kernels.parts import output
+from convgen.kernels.parts.elementwise import Pointer, factor_pointers, fprop_pointers, result_pointers
+
+REDUCE_BLOCK = 256
+
+
+def pointers(layout: Layout) -> list[Pointer]:
+    """The product's parameters."""
+    problem = layout.problem
+    if layout.config.split_k == 1:
+        return fprop_pointers(problem)
+    return [*factor_pointers(problem), Pointer("partial", problem.accumulate, "partial", written=True)]
+
+
+def reduce_run(problem: ConvProblem) -> int:
+    """Neighbouring elements that a thread of the reduction finishes."""
+    return math.gcd(output.neighbours(problem.y, output.columns(problem)), 4)
+
+
+def launches(layout: Layout) -> tuple[Launch, ...]:
+    problem, config = layout.problem, layout.config
+    entry = f"convgen_{problem.name}"
+    params = tuple(p.vector_param for p in pointers(layout))
+    grid = (math.prod(layout.tiles), problem.groups, config.split_k)
+    first = Launch(entry, grid, config.threads, params, layout.shared_bytes, blocks_per_sm=config.blocks)
+    if config.split_k == 1:
+        return (first,)
+    threads = -(-problem.y.size // reduce_run(problem))
+    reads = (Param("partial", "pointer", "partial"), *(p.vector_param for p in result_pointers(problem)))
+    return first, Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
+
+
+def workspaces(layout: Layout) -> tuple[Workspace, ...]:
+    """The slices' partial sums."""
+    split = layout.config.split_k
+    return (Workspace("partial", 4 * layout.problem.y.size * split),) if split > 1 else ()

@@ -1,0 +1,145 @@
+"""What follows from a problem and a configuration of mma_gemm: operands, tiles, steps, shared memory, registers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from convgen.kernels import base
+from convgen.kernels.mma_gemm.config import Config
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES, MMAS, Mma
+from convgen.kernels.parts.reader import Loading, Reader, Tile, loading, reader
+from convgen.kernels.parts.walk import Walk, walk
+from convgen.targets import RESERVED_SHARED
+
+WARP = 32
+#: Of a thread, by the estimate: more would spill.
+MOST_REGISTERS = 255
+#: Bytes that L2 hands out together.
+SECTOR = 32
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """What follows from a problem and a configuration."""
+
+    @cached_property
+    def columns(self) -> output.Columns:
+        return output.columns(self.problem)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the product's rows are output channels, and its columns pixels."""
+        return self.columns.role == "pixels"
+
+    @property
+    def warp_rows(self) -> int:
+        c = self.config
+        return c.tile_n // c.warps_n if self.swapped else c.tile_m // c.warps_m
+
+    @property
+    def warp_columns(self) -> int:
+        c = self.config
+        return c.tile_m // c.warps_m if self.swapped else c.tile_n // c.warps_n
+
+    @property
+    def warps_across(self) -> int:
+        return self.config.warps_m if self.swapped else self.config.warps_n
+
+    @cached_property
+    def run(self) -> int:
+        return output.run_length(self.problem, self.columns, self.warp_columns)
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self.config.tile_k * self.element_bytes
+
+    @cached_property
+    def walks(self) -> dict[str, Walk]:
+        return {role: walk(self.problem, role, self.config.order, self.config.tile_k) for role in ("x", "w")}
+
+    @property
+    def steps(self) -> int:
+        """k steps of one slice."""
+        return -(-self.walks["x"].depth // (self.config.tile_k * self.config.split_k))
+
+    def tile(self, role: str) -> Tile:
+        c = self.config
+        return Tile(c.tile_m if role == "x" else c.tile_n, c.tile_k, c.threads, self.element_bytes)
+
+    def reader(self, role: str) -> Reader:
+        c = self.config
+        tile = self.tile(role)
+        permuted = self.run > 2 and (role == "x") == self.swapped
+        return reader(self.problem, self.walks[role], role, tile, self.steps * c.tile_k, c.split_k, permuted)
+
+    @property
+    def mma(self) -> Mma:
+        return MMAS[self.problem.x.dtype, self.config.math]
+
+    @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*(factors[::-1] if self.swapped else factors))
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.config.stages * (self.config.tile_m + self.config.tile_n) * self.row_bytes
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        p, c = self.problem, self.config
+        return -(-p.output_pixels // c.tile_m), -(-p.k_per_group // c.tile_n)
+
+    @property
+    def index(self) -> str:
+        return lowering.index_type(self.problem, (self.tiles[0] * self.config.tile_m,))
+
+    def loading(self, role: str) -> Loading:
+        """How a tile of x or w is loaded."""
+        return loading(self.walks[role], self.tile(role))
+
+    @cached_property
+    def registers(self) -> int:
+        """An estimate of the registers a thread needs."""
+        r, c = self.warp_rows, self.warp_columns
+        total = r * c // WARP + (r + c) // 4 * (3 if self.config.math == "tf32x3" else 2) + 28
+        for role in ("x", "w"):
+            loads = self.loading(role)
+            total += loads.share.rows * (1 + len(self.walks[role].bounds))
+            if not loads.asynchronous:
+                # elements on their way, and where each piece of them comes from
+                pieces = CHUNK_BYTES // self.element_bytes // loads.piece
+                total += 4 * loads.share.rows * loads.share.chunks + 4 * pieces
+        return total
+
+    @property
+    def held(self) -> int:
+        """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
+        by_registers = self.target.register_blocks(min(self.registers, MOST_REGISTERS), self.config.threads)
+        by_shared = self.target.shared_bytes_per_sm // (self.shared_bytes + RESERVED_SHARED)
+        return max(1, min(4, by_shared, by_registers))
+
+    @property
+    def slices(self) -> int:
+        """Instructions of a k step: 32 bytes of gemm_k each."""
+        return self.row_bytes // K_BYTES
+
+    @property
+    def tile_count(self) -> int:
+        return math.prod(self.tiles) * self.problem.groups
+
+    @property
+    def ragged(self) -> int:
+        """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
+        can store 16 bytes at once: what narrower stores cost is told by their number."""
+        x_pixel, y_pixel = self.problem.c * self.element_bytes, self.problem.k * self.problem.y.element.bytes
+        stores = not self.swapped and self.config.split_k == 1
+        return (x_pixel % SECTOR != 0) + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)

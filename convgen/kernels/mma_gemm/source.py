@@ -1,0 +1,106 @@
+"""The text of mma_gemm: finished values for templates/mma_gemm/kernel.cu.j2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Launch, Plan
+from convgen.kernels.mma_gemm.launches import pointers, reduce_run
+from convgen.kernels.mma_gemm.layout import Layout
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, result_pointers, window_formulas
+from convgen.kernels.parts.mma import COLUMNS, ROWS
+from convgen.kernels.parts.reader import Reader
+
+ORDER_DOCS = {
+    "channel_first": "taps, channels inside",
+    "channel_last": "channels, taps inside",
+    "taps_inner": "blocks of channels, taps inside them, the block's channels inside these",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows `first` to `last` of a thread's share, asked for among the products of one slice of a step."""
+
+    slice: int
+    reader: Reader
+    first: int
+    last: int
+
+
+def dealt(readers: Sequence[Reader], slices: int) -> tuple[Part, ...]:
+    """A step's copies over its slices but the last, which waits; none where a reader needs more than a copy a row."""
+    if not all(r.divisible for r in readers):
+        return ()
+    rows = [(r, i) for r in readers for i in range(r.share.rows)]
+    share = -(-len(rows) // (slices - 1))
+    found = []
+    for k in range(slices - 1):
+        for r in readers:
+            if own := [i for owner, i in rows[k * share : (k + 1) * share] if owner is r]:
+                found.append(Part(k, r, own[0], own[-1] + 1))
+    return tuple(found)
+
+
+def source(plan: Plan, layout: Layout) -> str:
+    problem, config = layout.problem, layout.config
+    along, run, index = layout.columns, layout.run, layout.index
+    maps = output.product_map(problem)
+    accumulator = layout.mma.accumulator
+    readers = [layout.reader("x"), layout.reader("w")]
+    if config.split_k > 1:
+        result = output.partial_result(problem, maps, run, accumulator)
+    else:
+        result = output.result(problem, maps, along, along.index, run, accumulator)
+    return render(
+        "mma_gemm/kernel.cu.j2",
+        plan,
+        config=config,
+        layout=layout,
+        launch=plan.launch(),
+        columns=along,
+        pixel_dims=output.pixel_dims(problem),
+        order_doc=ORDER_DOCS[config.order],
+        formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
+        row_mmas=layout.warp_rows // ROWS,
+        col_mmas=layout.warp_columns // COLUMNS,
+        run=run,
+        column_of=output.column_of(run),
+        readers=readers,
+        copies=dealt(readers, layout.slices),
+        pointers=pointers(layout),
+        index=index,
+        accumulator=lowering.ACCUMULATORS[accumulator].c_type,
+        result=result,
+        reduction=_reduction(plan, layout) if config.split_k > 1 else None,
+    )
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The kernel that adds the slices' sums, in order, and finishes y."""
+
+    launch: Launch
+    pointers: tuple[Pointer, ...]
+    slices: int
+    size: int
+    run: int
+    index: str
+    accumulator: str
+    result: output.Result
+
+
+def _reduction(plan: Plan, layout: Layout) -> Reduction:
+    problem, config, accumulator = layout.problem, layout.config, layout.mma.accumulator
+    run = reduce_run(problem)
+    index = lowering.index_type(problem, (problem.y.size * config.split_k,))
+    maps = output.element_map(problem)
+    result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator)
+    reads = (Pointer("partial", accumulator, "partial"), *result_pointers(problem))
+    return Reduction(
+        plan.launch("reduce"), reads, config.split_k, problem.y.size, run, index,
+        lowering.ACCUMULATORS[accumulator].c_type, result,
+    )  # fmt: skip

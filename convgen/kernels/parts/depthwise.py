@@ -1,0 +1,73 @@
+"""What the depthwise kernels share: whom they serve, runs of channels, the result of a run, formulas."""
+
+from __future__ import annotations
+
+import math
+
+from sympy import Expr, Integer
+
+from convgen.ir.index_map import IndexMap, derive, variable
+from convgen.ir.integer import floordiv, symbol
+from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
+from convgen.kernels.parts.mma import MOST_PIXELS
+from convgen.targets import Target
+
+
+def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
+    """Why a problem is not a depthwise convolution that these kernels serve."""
+    found = Obstacles(lowering.type_obstacles(problem, target))
+    no = found.no
+    if problem.op is not Op.FPROP:
+        no(f"op {problem.op} is not served, fprop alone")
+    if problem.groups != problem.c:
+        no(f"groups {problem.groups} of {problem.c} channels: each channel must be a group")
+    if problem.rank > 2:
+        no("three spatial dims are not served")
+    if problem.output_pixels >= MOST_PIXELS:
+        no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+    return found
+
+
+def channel_run(problem: ConvProblem) -> int:
+    """Channels that are neighbours in x and in y, as a power of two that divides all offsets: of outputs."""
+    along = output.Columns("channels", ("k",), problem.k)
+    in_x = problem.x.dims[-1] == "c"
+    multiplier = problem.k_per_group
+    if not in_x or output.neighbours(problem.y, along) <= 1:
+        return 1
+    run = math.gcd(problem.k, 16)
+    while run > 1 and multiplier % run and run % multiplier:
+        run //= 2
+    # a run of inputs must be aligned as well
+    while run > multiplier and problem.c % (run // multiplier):
+        run //= 2
+    return run
+
+
+def run_result(problem: ConvProblem, vector: int) -> output.Result:
+    """The epilogue and the store of `vector` neighbouring channels from channel k of output pixel n, p, q."""
+    along = output.Columns("channels", ("k",), problem.k)
+    return output.result(problem, _element_map(problem), along, symbol("k"), vector, problem.accumulate)
+
+
+def _element_map(problem: ConvProblem) -> IndexMap:
+    """y and the operands over an output pixel and its channel."""
+    dims = ("n", *problem.spatial.output, "k")
+    variables = [variable(d, problem.extent(d)) for d in dims]
+    at: dict[str, Expr] = {v.name: v.symbol for v in variables}
+    return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
+
+
+def formulas(problem: ConvProblem) -> list[str]:
+    """What a depthwise convolution is, for comments."""
+    sp, m = problem.spatial, problem.k_per_group
+    x = element("x", ("n", *sp.input, "k" if m == 1 else f"k / {m}"))
+    product = f"{x} * {element('w', ('k', *sp.filter))}"
+    return [
+        f"{element('y', ('n', *sp.output, 'k'))} = sum over {', '.join(sp.filter)} of {product}, where",
+        *window_formulas(problem),
+        *epilogue_formulas(problem),
+    ]

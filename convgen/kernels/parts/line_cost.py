@@ -1,0 +1,68 @@
+"""The cost model of the kernels that keep lines of x in shared memory (`lines`): microseconds of a configuration.
+
+Each term is a resource: the tensor cores, shared memory, the latency of a worker's chain, the copies, device
+memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py).  Cycles are a multiprocessor's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convgen.kernels.parts.cost import CYCLES, over
+
+BANKS, QUADS, QUAD = 32, 8, 4
+
+
+def conflicts(pixel_words: float) -> int:
+    """Words that a bank has to give for one load of a warp, of four words at each of eight pixels."""
+    words: dict[int, set[int]] = {}
+    for pixel in range(QUADS):
+        for part in range(QUAD):
+            word = int(pixel * pixel_words) + part
+            words.setdefault(word % BANKS, set()).add(word)
+    return max(map(len, words.values()))
+
+
+@dataclass(frozen=True)
+class LineRates:
+    """Of a kernel that keeps lines in shared memory.  A worker is a warp, or a warpgroup; a part is what it
+    multiplies at once."""
+
+    products: float  # of the tensor cores' time
+    reads: float  # of shared memory's time
+    stores: float  # of the time to store a part at 128 bytes a cycle
+    step: float  # cycles of a worker's chain: a k step of 16 (mma.sync) or 64 pixels,
+    channel: float  # an output channel,
+    part: float  # a part
+    tile: float  # cycles between tiles
+    latency: float  # cycles of a patch's copy, and bytes of it a cycle
+    copy: float
+    filters: float  # cycles that a thread takes for a byte of filters
+    start: float  # microseconds of a launch
+    memory: float  # bytes a microsecond
+    sharing: float  # of the memory's time, for each block of a multiprocessor after the first
+
+
+MMA_LINES = LineRates(1.9, 1.55, 3.85, 38.0, 0.87, 39.9, 603, 109, 17.5, 22.9, 1.2, 4.2e6, 0.0)
+WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9, 2.08, 3.79e6, 0.045)
+
+
+def lines_time(
+    *, products: float, reads: float, stores: float, steps: float, channels: int, parts: int, workers: int,
+    threads: int, tiles: int, blocks: int, stages: int, patch: int, filters: int, bytes: int, sms: int,
+    rates: LineRates,
+) -> float:  # fmt: skip
+    """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `reads` and `stores`
+    of shared memory, and `steps` steps of a worker's chain; `patch` and `filters` are bytes of a block."""
+    r = rates
+    resident = min(blocks, math.ceil(tiles / sms))
+    shared = max(products * r.products, reads * r.reads + stores * r.stores)
+    chain = r.part + r.step * steps + r.channel * channels
+    part = max(resident * workers * shared, chain + shared)
+    tile = math.ceil(parts / workers) * part + r.tile
+    copy = r.latency + patch / r.copy * resident
+    tile = max(tile, copy) if stages > 1 else tile + copy / math.sqrt(resident)
+    rounds = math.ceil(tiles / (sms * blocks))
+    time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start
+    return over(time, bytes / r.memory * (1 + r.sharing * (resident - 1)) + r.start)

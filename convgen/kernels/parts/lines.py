@@ -1,0 +1,408 @@
+"""Whole input rows in shared memory, and the windows of output pixels in them.
+
+Where a pixel has 3 channels, a tap is too short a run for 16-byte chunks, but a window's row is one run of
+S * C contiguous elements (the multi-tile idea of "Characterizing and Demystifying the Implicit Convolution
+Algorithm on Commercial Matrix-Multiplication Accelerators", section IV-B, along the row alone).  A block
+copies the rows that its output pixels need, once, as they lie in memory; every lane then reads the 32-bit
+words of its fragments straight from its pixel's window, so that nothing is lowered and nothing is loaded
+twice.  Filters stay in shared memory for all of a block's tiles, dealt out as fragments want them.
+
+A window begins anywhere, a word on a multiple of 4 bytes.  Windows that begin `shift` elements into a word
+read filters that are shifted by as much: output columns fall into `phases` classes of equal shift.  With
+channels in planes (NCHW) a run is S elements of one channel's row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from sympy import Integer
+
+from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.plan import Launch
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle
+from convgen.kernels.parts import line_cost, lowering, output
+from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
+from convgen.kernels.parts.persistent import persistent
+from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES, advance
+from convgen.kernels.parts.walk import Digit, loop_map, number
+
+WORD = 4
+MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
+
+
+class Config(Protocol):
+    """Output pixels and channels of a tile, patches in shared memory, blocks a multiprocessor."""
+
+    @property
+    def tile_m(self) -> int: ...
+    @property
+    def tile_n(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def blocks(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window's elements lie in x's rows.
+
+    A line is a contiguous stretch of x: an input row, or with planes one channel's row.  A window takes a
+    run of `run` elements from each of `lines` lines; neighbouring pixels are `pixel` elements apart.
+    """
+
+    planes: bool
+    lines: int
+    run: int
+    pixel: int
+
+
+def window(problem: ConvProblem) -> Window | None:
+    """None where a window's rows are no runs."""
+    x = problem.x
+    s, r = problem.filter[-1], math.prod(problem.filter[:-1])
+    if problem.rank > 2 or problem.groups > 1 or (s > 1 and problem.dilation[-1] > 1):
+        return None
+    c = problem.c
+    inner = (x.stride("w") if x.extent("w") > 1 else c, x.stride("c") if c > 1 else 1)
+    if inner == (c, 1):
+        return Window(False, r, s * c, c)
+    if x.extent("w") > 1 and x.stride("w") == 1:
+        return Window(True, c * r, s, 1)
+    return None
+
+
+@dataclass(frozen=True)
+class Lines(base.Layout[Any]):
+    """What follows from a problem and a configuration.  Sizes in elements or bytes, as their names say."""
+
+    @cached_property
+    def window(self) -> Window:
+        found = window(self.problem)
+        assert found
+        return found
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def per_word(self) -> int:
+        return WORD // self.element_bytes
+
+    @property
+    def stride(self) -> int:
+        return self.problem.stride[-1]
+
+    @property
+    def step(self) -> int:
+        """Elements from one output column's window to the next one's."""
+        return self.stride * self.window.pixel
+
+    @property
+    def phases(self) -> int:
+        return self.per_word // math.gcd(self.per_word, self.step)
+
+    @property
+    def margin_bytes(self) -> int:
+        """Zeros before a line, for padding; a whole number of vectors."""
+        before = self.problem.pad_lo[-1] * self.window.pixel * self.element_bytes
+        return -(-before // CHUNK_BYTES) * CHUNK_BYTES
+
+    @property
+    def first_bytes(self) -> int:
+        """Where in a line the window of output column 0 begins."""
+        return self.margin_bytes - self.problem.pad_lo[-1] * self.window.pixel * self.element_bytes
+
+    def shift(self, phase: int) -> int:
+        """Elements from a word's start to where the windows of a phase begin."""
+        return (self.first_bytes // self.element_bytes + phase * self.step) % self.per_word
+
+    @property
+    def run_words(self) -> int:
+        longest = max(self.shift(p) for p in range(self.phases)) + self.window.run
+        return -(-longest // self.per_word)
+
+    @property
+    def words(self) -> int:
+        return self.window.lines * self.run_words
+
+    @property
+    def k_steps(self) -> int:
+        return -(-self.words // (K_BYTES // WORD))
+
+    # --- output pixels: tiles of each image's pixels, its rows padded to a multiple of the phases
+
+    @property
+    def q(self) -> int:
+        return self.problem.output[-1]
+
+    @property
+    def p(self) -> int:
+        return math.prod(self.problem.output[:-1])
+
+    @property
+    def padded_q(self) -> int:
+        return -(-self.q // self.phases) * self.phases
+
+    @property
+    def image_tiles(self) -> int:
+        return -(-self.p * self.padded_q // self.config.tile_m)
+
+    @property
+    def tiles(self) -> int:
+        return self.problem.n * self.image_tiles
+
+    @property
+    def n_tiles(self) -> int:
+        return -(-self.problem.k // self.config.tile_n)
+
+    # --- the patch: the lines that a tile needs
+
+    @property
+    def row_stride(self) -> int:
+        return self.problem.stride[0] if self.problem.rank == 2 else 1
+
+    @property
+    def row_dilation(self) -> int:
+        return self.problem.dilation[0] if self.problem.rank == 2 else 1
+
+    @property
+    def row_pad(self) -> int:
+        return self.problem.pad_lo[0] if self.problem.rank == 2 else 0
+
+    @property
+    def height(self) -> int:
+        return self.problem.input[0] if self.problem.rank == 2 else 1
+
+    @property
+    def filter_rows(self) -> int:
+        return self.problem.filter[0] if self.problem.rank == 2 else 1
+
+    @cached_property
+    def patch_rows(self) -> int:
+        """Most input rows that a tile's windows span."""
+        m, q, end = self.config.tile_m, self.padded_q, self.image_tiles - 1
+        crosses = (q - 1) // (m % q) if m % q else 0  # the first tile that may end a row later than tile 0 does
+        spans = [min((t + 1) * m - 1, self.p * q - 1) // q - t * m // q for t in (0, min(crosses, end), end)]
+        return max(spans) * self.row_stride + (self.filter_rows - 1) * self.row_dilation + 1
+
+    @property
+    def patch_lines(self) -> int:
+        return self.patch_rows * (self.problem.c if self.window.planes else 1)
+
+    @property
+    def line_elements(self) -> int:
+        return self.problem.input[-1] * self.window.pixel
+
+    @property
+    def pitch(self) -> int:
+        """Bytes of a line in shared memory."""
+        last = (self.padded_q - 1) * self.step * self.element_bytes + self.first_bytes
+        read = last // WORD * WORD + self.run_words * WORD
+        return -(-max(read, self.margin_bytes + self.line_elements * self.element_bytes) // CHUNK_BYTES) * CHUNK_BYTES
+
+    @property
+    def patch_bytes(self) -> int:
+        return self.patch_lines * self.pitch
+
+    @property
+    def vector(self) -> int:
+        """Elements of one copy to shared memory."""
+        x = self.problem.x
+        strides = [x.stride(d) for d in ("n", "h", "c") if x.stride(d) > 1 and x.extent(d) > 1]
+        vector = math.gcd(self.line_elements, CHUNK_BYTES // self.element_bytes, *strides)
+        return vector if vector * self.element_bytes >= LEAST_ASYNC_BYTES else 1
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.vector * self.element_bytes >= LEAST_ASYNC_BYTES
+
+    # --- shared memory
+
+    @property
+    def phase_filter_bytes(self) -> int:
+        return self.k_steps * self.config.tile_n * K_BYTES
+
+    @property
+    def filter_bytes(self) -> int:
+        return self.phases * self.phase_filter_bytes
+
+    @property
+    def filter_shares(self) -> int:
+        """Quads of threads that deal out a column's filter."""
+        return max(1, self.threads // (4 * self.config.tile_n))
+
+    @property
+    def table_bytes(self) -> int:
+        """Between the filters and the patches."""
+        return 0
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.filter_bytes + self.table_bytes + self.config.stages * self.patch_bytes
+
+    # --- the product
+
+    @cached_property
+    def columns(self) -> output.Columns:
+        """A lane's neighbours are channels; where those are none in y, it stores element by element."""
+        return output.Columns("channels", ("k",), self.problem.k_per_group)
+
+    @cached_property
+    def run(self) -> int:
+        return output.run_length(self.problem, self.columns, self.config.tile_n)
+
+    @property
+    def threads(self) -> int:
+        raise NotImplementedError
+
+    # --- the estimate
+
+    @property
+    def conflicts(self) -> int:
+        """Words that a bank has to give for one load of a warp: eight neighbours of a class of columns."""
+        return line_cost.conflicts(self.step * self.phases / self.per_word)
+
+    def time(
+        self, rates: line_cost.LineRates, *, products: float, reads: float, steps: float, part: int, workers: int,
+    ) -> float:  # fmt: skip
+        """Estimated microseconds: cycles of a part of so many pixels, workers of a block."""
+        c = self.config
+        return line_cost.lines_time(
+            products=products,
+            reads=reads,
+            stores=part * c.tile_n * self.problem.y.element.bytes / 128,
+            steps=steps,
+            channels=c.tile_n,
+            parts=c.tile_m // part,
+            workers=workers,
+            threads=self.threads,
+            tiles=self.tiles * self.n_tiles,
+            blocks=c.blocks,
+            stages=c.stages,
+            patch=self.patch_bytes,
+            filters=self.filter_bytes,
+            bytes=self.problem.min_bytes,
+            sms=self.target.sms,
+            rates=rates,
+        )
+
+
+def tile_channels(problem: ConvProblem) -> int:
+    """Output channels of a tile, by default: all, or few that are wasted."""
+    if problem.k <= 128:
+        return -(-problem.k // 16) * 16
+    return next(t for t in (96, 112, 128, 64) if t == 64 or -(-problem.k // t) * t - problem.k < 16)
+
+
+def unserved(problem: ConvProblem) -> list[Obstacle]:
+    """What stands against lines, whatever the configuration."""
+    elsewhere = "kernel mma_gemm serves it"
+    if window(problem) is None:
+        what = f"a window's row is not contiguous in {problem.x.name}, or there are groups or three spatial dims"
+        return [Obstacle(what, elsewhere, "kernel")]
+    order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
+    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims):
+        return [Obstacle(f"{problem.y.name}'s pixels lie in the order {' '.join(order)}", "n p q", "kernel")]
+    return []
+
+
+def uneven_tile(n: int, multiple: int) -> list[Obstacle]:
+    """What stands against a tile of channels that instructions do not fill."""
+    if n % multiple == 0:
+        return []
+    up = -(-n // multiple) * multiple
+    return [Obstacle(f"tile n={n} is not a multiple of {multiple} channels", f"n={up}", "tile.n")]
+
+
+def too_large(layout: Lines) -> list[Obstacle]:
+    """What stands against a layout that does not fit shared memory."""
+    blocks, target = layout.config.blocks, layout.target
+    if layout.shared_bytes <= target.shared_limit(blocks):
+        return []
+    what = f"filters of {layout.problem.c} channels and {layout.problem.taps} taps, and the rows they need, take"
+    room = f"{target} has {target.shared_limit(blocks)} for each of {blocks} blocks"
+    return [Obstacle(f"{what} {layout.shared_bytes} bytes of shared memory; {room}", "a smaller tile", "tile.m")]
+
+
+def launch(layout: Lines) -> Launch:
+    """The kernel's launch."""
+    return persistent(
+        layout.problem, [p.vector_param for p in fprop_pointers(layout.problem)], tiles=layout.tiles,
+        slices=layout.n_tiles, threads=layout.threads, shared_bytes=layout.shared_bytes,
+        blocks_per_sm=layout.config.blocks,
+    )  # fmt: skip
+
+
+def values(layout: Lines) -> dict[str, object]:
+    """Finished values for the templates (templates/implicit_gemm/lines.j2)."""
+    problem, config, run = layout.problem, layout.config, layout.run
+    along = layout.columns
+    bits_type = output.bits_type(problem.x.element)
+    index = lowering.index_type(problem, (layout.tiles * config.tile_m,))
+    maps = output.product_map(problem)
+    copies = layout.line_elements // layout.vector
+    digits = [
+        *([Digit("c", problem.c, 0)] if layout.window.planes else []),
+        Digit("row", layout.patch_rows, 0),
+        Digit("vector", copies, 0),
+    ]
+    digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
+
+    result = output.result(problem, maps, along, along.index, run, problem.accumulate)
+    return {
+        "config": config,
+        "layout": layout,
+        "window": layout.window,
+        "launch": launch(layout),
+        "formulas": [*window_formulas(problem), *epilogue_formulas(problem)],
+        "pointers": fprop_pointers(problem),
+        "index": index,
+        "bits_type": bits_type,
+        "x_source": output.as_bits(problem.x, bits_type),
+        "w_source": output.as_bits(problem.w, bits_type),
+        "run": run,
+        "column_of": output.column_of(run),
+        "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
+        "result": result,
+        "held": 0 < len(result.channels) * config.tile_n // 4 <= MOST_HELD,
+        "copies": copies,
+        "next_copy": advance(digits, number(digits, layout.threads)),
+        "x_offset": _x_offset(problem, layout, index),
+        "w_offset": _w_offset(problem, layout),
+    }
+
+
+def _x_offset(problem: ConvProblem, layout: Lines, index: str) -> str:
+    """C text of a vector's offset in x, from image, c (of planes), h and vector."""
+    x = problem.x
+    terms = [("image", x.stride("n")), ("h", x.stride("h")), ("vector", layout.vector)]
+    if layout.window.planes:
+        terms.insert(1, ("c", x.stride("c")))
+    return lowering.linear(terms, index)
+
+
+def _w_offset(problem: ConvProblem, layout: Lines) -> str:
+    """C text of a filter element's offset in w, from channel `k`, `line` and `at` in the run."""
+    maps = loop_map(problem)
+    scope = lowering.Scope("int")
+    k = scope.declare("k", problem.k)
+    line = scope.declare("line", layout.window.lines)
+    at = scope.declare("at", layout.window.run)
+    rows = Integer(layout.filter_rows)
+    if layout.window.planes:
+        values = {"c_in_group": floordiv(line, rows), "r": mod(line, rows), "s": at}
+    else:
+        c = Integer(problem.c)
+        values = {"c_in_group": mod(at, c), "s": floordiv(at, c), "r": line}
+    values["k_in_group"] = k
+    offset = maps.offset("w").subs({symbol(name): e for name, e in values.items()}, simultaneous=True)
+    return scope.text(offset)

@@ -1,0 +1,11 @@
+"""The option of kernels that multiply neighbouring groups as one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from convgen.kernels.config import Field
+
+GROUP_PACK = Annotated[
+    int, Field("neighbouring groups that are multiplied as one, their filters filled up with zeros", low=1, high=4096)
+]

@@ -1,0 +1,324 @@
+"""A tile of x or w on its way to shared memory: which thread loads what, and the text that does it.
+
+A tile is rows of `TILE_K` elements in chunks of 16 bytes.  A thread owns a few chunks of a few rows.  Where
+vectors of 4 bytes or more are contiguous and aligned it copies them with cp.async; where they are not it
+gathers elements into registers while the step before is multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from convgen.ir.index_map import decompose
+from convgen.ir.integer import symbol
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import lowering
+from convgen.kernels.parts.mma import CHUNK_BYTES
+from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
+from convgen.kernels.parts.walk import Digit, Walk, number
+
+#: cp.async copies 4, 8 or 16 bytes.
+LEAST_ASYNC_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows by elements of gemm_k, loaded by so many threads."""
+
+    rows: int
+    k: int
+    threads: int
+    element_bytes: int
+
+    @property
+    def chunks(self) -> int:
+        return self.k * self.element_bytes // CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Share:
+    """A thread's share of a tile: C text of its row (`i` counts them) and its first chunk."""
+
+    row: str
+    rows: int
+    chunk: str
+    chunks: int
+    chunk_stride: int
+    active: str  # condition for having work; empty where it always holds
+
+
+def share(tile: Tile, along_rows: bool) -> Share:
+    """`along_rows`: neighbouring threads take neighbouring rows, else neighbouring chunks."""
+    if not along_rows:
+        step = tile.threads // tile.chunks
+        rows = -(-tile.rows // step)
+        guard = f"row < {tile.rows}" if rows * step != tile.rows else ""
+        return Share(_plus(f"thread / {tile.chunks}", "i", step, rows), rows, f"thread % {tile.chunks}", 1, 1, guard)
+    if tile.rows >= tile.threads:
+        rows = -(-tile.rows // tile.threads)
+        guard = f"row < {tile.rows}" if rows * tile.threads != tile.rows else ""
+        return Share(_plus("thread", "i", tile.threads, rows), rows, "0", tile.chunks, 1, guard)
+    parts = max(p for p in range(1, tile.threads // tile.rows + 1) if tile.chunks % p == 0)
+    guard = f"thread < {parts * tile.rows}" if parts * tile.rows != tile.threads else ""
+    # threads without work load what others do: past the tile's last chunk memory may end
+    chunk = f"thread / {tile.rows}{f' % {parts}' if guard else ''}" if parts > 1 else "0"
+    return Share(f"thread % {tile.rows}", 1, chunk, tile.chunks // parts, parts, guard)
+
+
+def _plus(text: str, counter: str, step: int, count: int) -> str:
+    return f"{text} + {counter} * {step}" if count > 1 else text
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a tile is loaded: by cp.async or element by element, `piece` elements under one condition; whether
+    elements that are loaded at the same time share sectors of memory."""
+
+    asynchronous: bool
+    piece: int
+    share: Share
+    together: bool
+
+
+def loading(walk: Walk, tile: Tile) -> Loading:
+    elements = CHUNK_BYTES // tile.element_bytes
+    vector = min(walk.aligned, elements)
+    if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
+        return Loading(True, vector, share(tile, along_rows=False), True)
+    # neighbouring threads go along what is contiguous
+    inner = walk.digits[-1]
+    along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
+    together = along_rows or inner.step == 1 or inner.extent < tile.k
+    return Loading(False, min(walk.piece, elements), share(tile, along_rows), together)
+
+
+#: Of a word that tells for each tap whether a row's elements are inside.
+TAP_BITS = 32
+
+
+@dataclass(frozen=True)
+class RowBound:
+    """A coordinate that must lie in [0, extent): the row's part of it, and what `count` units of a digit, `by`
+    each, add to it.  Bits `bit` and on of a row's word of taps tell for each unit whether it is inside."""
+
+    name: str
+    row: str  # C text
+    extent: int
+    digit: str
+    count: int
+    by: int
+    bit: int
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Finished values for the template's `reader`."""
+
+    name: str
+    doc: str
+    index: str
+    row_type: str  # C type of the offset that a row makes
+    bits_type: str  # C type of an element's bits
+    source: str  # the tensor as a pointer to it
+    element_bytes: int
+    asynchronous: bool
+    piece: int  # elements that are loaded under one condition
+    element_step: int  # from one element of a piece to the next
+    chunk_elements: int
+    share: Share
+    even: bool  # no step goes past the end of the innermost digit: all threads have the same digits
+    row_index: str
+    permuted: bool
+    coordinates: tuple[str, ...]
+    row_offset: str
+    bounds: tuple[RowBound, ...]
+    digits: tuple[Digit, ...]
+    digits_at_start: tuple[str, ...]
+    k_index: str  # C type of the offset that gemm_k makes
+    k_offset: str
+    k_inside: tuple[str, ...]  # conditions that do not depend on the row
+    row_inside: tuple[str, ...]  # conditions for row i
+    wanted: str  # of a row's word of taps, C text; empty where the coordinates themselves are kept
+    next_piece: tuple[str, ...]
+    next_chunk: tuple[str, ...]
+    next_step: tuple[str, ...]
+    grouped: bool
+    sliced: bool
+
+    @property
+    def start_parameters(self) -> str:
+        extra = (f", {self.index} group" if self.grouped else "") + (", int first_k" if self.sliced else "")
+        return f"{self.index} first{extra}"
+
+    @property
+    def pieces(self) -> int:
+        return self.chunk_elements // self.piece
+
+    @property
+    def divisible(self) -> bool:
+        """Whether its rows can be asked for at different times: each is one copy of a thread."""
+        return self.asynchronous and self.pieces == self.share.chunks == 1
+
+
+def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
+    """Lines that add a constant number to digits, with carries: no digit of it reaches its extent, so one
+    subtraction a digit is enough."""
+    lines: list[str] = []
+    carry = False
+    for i in range(len(digits) - 1, -1, -1):
+        digit, add = digits[i], number[i]
+        if add:
+            lines.append(f"{digit.name} += {add};")
+        carry = i > 0 and (carry or add > 0)
+        if carry:
+            lines.append(
+                f"if ({digit.name} >= {digit.extent}) {{ {digit.name} -= {digit.extent}; ++{digits[i - 1].name}; }}"
+            )
+    return tuple(lines)
+
+
+def _digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
+    text = lowering.linear([(d.name, d.step) for d in digits], index)
+    return f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if constant else text
+
+
+def _row_terms(walk: Walk) -> tuple[int, ...]:
+    """Coefficients of the row's part of the offset, its constant last."""
+    terms = walk.row.expand().as_coefficients_dict()
+    return (*(int(step) for e, step in terms.items() if e != 1), int(terms.get(Integer(1), 0)))
+
+
+def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
+    return [d.name if m.by == 1 else f"{d.name} * {m.by}" for d in digits for m in d.moves if m.dim == dim]
+
+
+def _row_bounds(walk: Walk, rows: Mapping[str, str]) -> tuple[RowBound, ...]:
+    """`rows` is the C text of the row's part of each coordinate."""
+    found: list[RowBound] = []
+    for b in walk.bounds:
+        if b.row is not None:
+            ((digit, by),) = [(d, m.by) for d in walk.digits for m in d.moves if m.dim == b.dim] or [
+                (Digit("", 1, 0), 0)
+            ]
+            bit = found[-1].bit + found[-1].count if found else 0
+            name = lowering.coordinate_name(b.dim)
+            found.append(RowBound(name, rows[b.dim], b.extent, digit.name, digit.extent, by, bit))
+    return tuple(found)
+
+
+def _wanted(bounds: Sequence[RowBound], outermost: Digit) -> str:
+    """The bits of this step's taps, where one word of them takes the place of several coordinates."""
+    if len(bounds) < 2 or bounds[-1].bit + bounds[-1].count > TAP_BITS:
+        return ""
+    terms = []
+    for b in bounds:
+        if not b.digit:
+            terms.append(f"{1 << b.bit}u")
+            continue
+        # past the end of gemm_k the outermost digit goes on
+        digit = f"min({b.digit}, {b.count - 1})" if b.digit == outermost.name else b.digit
+        terms.append(f"1u << ({digit} + {b.bit})" if b.bit else f"1u << {digit}")
+    return " | ".join(terms)
+
+
+@dataclass(frozen=True)
+class Row:
+    """C text of where a row lies: its number's name, lines that name its coordinates, its offset, its bounds."""
+
+    index: str
+    coordinates: tuple[str, ...]
+    offset: str
+    bounds: tuple[RowBound, ...]
+
+
+def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
+    """`constant` is left out of the offset."""
+    scope = lowering.Scope(index)
+    group = scope.declare("group", problem.groups)
+    if role == "x":
+        name = "gemm_m"
+        dims = pixel_dims(problem)
+        m = scope.declare(name, problem.output_pixels)
+        at = lowering.coordinates(scope, m, dims, [problem.extent(d) for d in dims])
+    else:
+        name = "gemm_n"
+        at = {"k_in_group": scope.declare(name, problem.k_per_group)}
+    values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
+    offset = scope.text((walk.row - constant).subs(values))
+    bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
+    coordinates = lowering.drop_unused(scope.take(), "\n".join([offset, *(b.row for b in bounds)]))
+    return Row(name, tuple(coordinates), offset, bounds)
+
+
+def reader(
+    problem: ConvProblem, walk: Walk, role: str, tile: Tile, covered: int, slices: int, permuted: bool
+) -> Reader:
+    """`covered` is how much of gemm_k one slice steps over; `permuted` tells that the tile's rows are the
+    product's columns, dealt out by `column_of`."""
+    size = tile.element_bytes
+    chunk_elements = CHUNK_BYTES // size
+    loads = loading(walk, tile)
+    mine, piece = loads.share, loads.piece
+
+    index = lowering.index_type(problem, ())
+    # offsets that cannot be negative become addresses in fewer instructions and registers
+    *steps, constant = _row_terms(walk)
+    unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
+    row = _row(problem, walk, role, index, constant if unsigned else 0)
+    chunk_scope = lowering.Scope("int")
+    first = chunk_scope.declare("first_chunk", covered * slices if slices > 1 else tile.k)
+    digits = walk.digits
+    start = decompose(first, [d.name for d in digits], lambda name: next(d.extent for d in digits if d.name == name))
+    k_inside = [f"{digits[0].name} < {digits[0].extent}"] if covered * slices > walk.depth else []
+    k_inside += [f"{' + '.join(_moved(digits, b.dim))} < {b.extent}" for b in walk.bounds if b.row is None]
+    wanted = _wanted(row.bounds, digits[0]) if loads.asynchronous else ""
+    row_inside = [
+        f"u32({' + '.join([f'{b.name}[i]', *_moved(digits, dim)])}) < {b.extent}"
+        for dim, b in zip((b.dim for b in walk.bounds if b.row is not None), row.bounds, strict=True)
+    ]
+    # a tile may end behind gemm_k
+    reach = sum(d.extent * abs(d.step) for d in digits) * (1 + tile.k / walk.depth)
+    k_index = "int" if reach < lowering.INT_LIMIT else index
+    pieces = chunk_elements // piece
+    even = loads.asynchronous and pieces == mine.chunks == 1
+    even = even and not digits[-1].moves and digits[-1].extent % tile.k == 0
+    chunk_jump = mine.chunk_stride * chunk_elements - (chunk_elements if pieces > 1 else 0)
+    tensor = problem.tensor(role)
+    c_type = bits_type(tensor.element)
+    how = f"cp.async of {piece * size} bytes" if loads.asynchronous else f"elements, {piece} at a time"
+    what = "pixels" if role == "x" else "output channels"
+    return Reader(
+        name=role,
+        doc=f"{role}: {tile.rows} {what} by {tile.k} of gemm_k; {how}",
+        index=index,
+        row_type="u32" if unsigned else index,
+        bits_type=c_type,
+        source=as_bits(tensor, c_type),
+        element_bytes=size,
+        asynchronous=loads.asynchronous,
+        piece=piece,
+        element_step=digits[-1].step,
+        chunk_elements=chunk_elements,
+        share=mine,
+        even=even,
+        row_index=row.index,
+        permuted=permuted,
+        coordinates=row.coordinates,
+        row_offset=row.offset,
+        bounds=row.bounds,
+        digits=digits,
+        digits_at_start=tuple(f"{name} = {chunk_scope.text(e)};" for name, e in start.items()),
+        k_index=k_index,
+        k_offset=_digit_offset(digits, k_index, constant if unsigned else 0),
+        k_inside=tuple(k_inside),
+        row_inside=("(taps[i] & wanted) == wanted",) if wanted else tuple(row_inside),
+        wanted=wanted,
+        next_piece=advance(digits, number(digits, piece)) if pieces > 1 else (),
+        next_chunk=advance(digits, number(digits, chunk_jump)) if mine.chunks > 1 else (),
+        next_step=advance(digits, number(digits, tile.k)),
+        grouped=problem.groups > 1,
+        sliced=slices > 1,
+    )

@@ -1,0 +1,63 @@
+"""Names that the language had: old specs and measurements are read by the new ones.
+
+Specs that have an old name are warned; a release after the names changed, its row here goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from convgen.kernels.config import Options
+
+#: Strategies: the old name and the new one.
+STRATEGIES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """An option of a strategy (by its new name), what it is called now, and old values with the new ones."""
+
+    strategy: str
+    old: str
+    new: str
+    values: Mapping[int | str, int | str] = field(default_factory=dict)
+
+
+OPTIONS: tuple[Renamed, ...] = (
+    Renamed(
+        "implicit_gemm", "kernel", "kernel",
+        {"gather": "mma_gemm", "rows": "stem_mma", "rows_wgmma": "stem_wgmma", "grouped": "small_groups"},
+    ),
+    Renamed("implicit_gemm", "split", "split_k"),
+    Renamed("tma_im2col", "merge", "k_blocks"),
+    Renamed("tma_im2col", "split", "split_k"),
+    Renamed("tma_im2col", "rows", "swap_ab", {"pixels": 0, "channels": 1}),
+    Renamed("tma_im2col", "shares", "multicast", {"x": "a", "w": "b"}),
+    Renamed("tma_im2col", "stream", "stream_k"),
+    Renamed("tma_im2col", "bundle", "group_pack"),
+    Renamed("tma_patch", "rows", "swap_ab", {"pixels": 0, "channels": 1}),
+    Renamed("tma_patch", "bundle", "group_pack"),
+    Renamed("depthwise", "kernel", "kernel", {"patches": "depthwise_direct", "stream": "depthwise_stream"}),
+)  # fmt: skip
+
+
+def strategy(name: str) -> str:
+    """A strategy by its present name."""
+    return STRATEGIES.get(name, name)
+
+
+def option(of: str, name: str) -> str:
+    """An option of a strategy by its present name."""
+    return next((row.new for row in OPTIONS if (row.strategy, row.old) == (strategy(of), name)), name)
+
+
+def value(of: str, name: str, given: int | str) -> int | str:
+    """A value of an option, which may have an old name, by its present name."""
+    row = next((row for row in OPTIONS if (row.strategy, row.old) == (strategy(of), name)), None)
+    return row.values.get(given, given) if row else given
+
+
+def options(of: str, given: Options) -> dict[str, int | str]:
+    """Options and their values by their present names."""
+    return {option(of, name): value(of, name, v) for name, v in given.items()}

@@ -1,0 +1,298 @@
+"""Groups of few channels: the input patch stays in shared memory, filters stay in registers.
+
+An mma takes 16 input channels and 8 output channels at a time, a group of ResNeXt has 4 and 4.  Groups are
+joined until they fill the instruction, with zeros where input and output are of different groups: the
+products that this wastes cost less than the memory traffic that bounds such layers.  A block copies the
+rows of x under its output rows once, for a slice of the channels; each warp keeps the filters of one joined
+group in its registers and takes every tap's fragments from the patch, a constant distance apart.
+
+A zero times an infinity or a NaN of a joined neighbour is a NaN: non-finite values spread among joined groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths, mma_obstacles
+from convgen.kernels.parts.persistent import persistent
+from convgen.kernels.parts.reader import advance
+from convgen.kernels.parts.walk import Digit, number
+from convgen.kernels.small_groups import cost
+from convgen.kernels.small_groups.config import Config
+from convgen.targets import Target
+
+WARP = 32
+#: Registers of a thread that filters may take.
+MOST_FILTER_REGISTERS = 108
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """What follows from a problem and a configuration."""
+
+    @property
+    def element_bytes(self) -> int:
+        return self.problem.x.element.bytes
+
+    @property
+    def k_elements(self) -> int:
+        """Input channels of one instruction."""
+        return K_BYTES // self.element_bytes
+
+    @property
+    def join(self) -> int:
+        return joined(self.problem)
+
+    @property
+    def in_channels(self) -> int:
+        """Of a joined group."""
+        return self.join * self.problem.c_per_group
+
+    @property
+    def out_channels(self) -> int:
+        return self.join * self.problem.k_per_group
+
+    @property
+    def warp_n(self) -> int:
+        """Output channels of a warp."""
+        return 16 if self.out_channels % 16 == 0 else 8
+
+    @property
+    def units(self) -> int:
+        """Warps that it takes to make one pixel's output channels of a slice."""
+        return self.config.slice * self.out_channels // self.warp_n
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.units * self.config.warps_m
+
+    @property
+    def k_slices(self) -> int:
+        """Instructions of a tap."""
+        return self.in_channels // self.k_elements
+
+    @property
+    def filter_registers(self) -> int:
+        return self.problem.taps * self.k_slices * self.warp_n // COLUMNS * 2
+
+    @property
+    def slices(self) -> int:
+        return self.problem.groups // (self.join * self.config.slice)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.problem)
+
+    @property
+    def p_tiles(self) -> int:
+        return -(-self.axes[0].output // self.config.tile_p)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one slice."""
+        return self.problem.n * self.p_tiles
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of a tile."""
+        return self.config.tile_p * self.axes[1].output
+
+    @property
+    def m_tiles(self) -> int:
+        return -(-self.pixels // ROWS)
+
+    @property
+    def patch_rows(self) -> int:
+        return self.axes[0].inputs(self.config.tile_p)
+
+    @property
+    def patch_columns(self) -> int:
+        return self.axes[1].inputs(self.axes[1].output)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of 16 bytes of a pixel's slice."""
+        return self.config.slice * self.in_channels * self.element_bytes // CHUNK_BYTES
+
+    @property
+    def pitch(self) -> int:
+        """Bytes of a pixel in shared memory: an odd number of chunks, so that 8 neighbours are in different banks."""
+        return (self.chunks | 1) * CHUNK_BYTES
+
+    @property
+    def patch_bytes(self) -> int:
+        return self.patch_rows * self.patch_columns * self.pitch
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.config.stages * self.patch_bytes
+
+    @property
+    def mma(self) -> Mma:
+        return MMAS[self.problem.x.dtype, ""]
+
+    @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*factors)
+
+    @cached_property
+    def columns(self) -> output.Columns:
+        return output.Columns("channels", ("k",), math.gcd(self.problem.k, self.warp_n))
+
+    @cached_property
+    def run(self) -> int:
+        return output.run_length(self.problem, self.columns, self.warp_n)
+
+
+def joined(problem: ConvProblem) -> int:
+    """How many groups fill an instruction; 0 where no number does."""
+    k_elements = K_BYTES // problem.x.element.bytes
+    c, k = problem.c_per_group, problem.k_per_group
+    join = math.lcm(k_elements // math.gcd(k_elements, c), 8 // math.gcd(8, k))
+    return 0 if problem.groups % join else join
+
+
+def _unserved(problem: ConvProblem, target: Target) -> str:
+    """Why this kernel cannot serve a problem, whatever the configuration; empty where it can."""
+    x = problem.x
+    if problem.groups == 1:
+        return "there is one group"
+    if problem.rank > 2:
+        return "three spatial dims"
+    if maths(x.dtype) != ("",):
+        return f"{x.dtype} is multiplied in parts"
+    if x.dims != tuple(d for d in ("n", *problem.spatial.input, "c") if d in x.dims):
+        return f"layout of {x.name} is {' '.join(x.dims)}"
+    order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
+    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims) or problem.y.dims[-1] != "k":
+        return f"layout of {problem.y.name} is {' '.join(problem.y.dims)}"
+    if not joined(problem):
+        return f"no number of groups of {problem.c_per_group} and {problem.k_per_group} channels fills an instruction"
+    layout = Layout(problem, target, Config(1, 1, 1, 1))
+    if layout.filter_registers > MOST_FILTER_REGISTERS:
+        return f"filters of a warp take {layout.filter_registers} registers"
+    return ""
+
+
+class SmallGroups(base.Kernel[Config, Layout]):
+    name = "small_groups"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        if found := mma_obstacles(problem, target):
+            return found
+        why = _unserved(problem, target)
+        return [Obstacle(f"kernel small_groups: {why}", "kernel mma_gemm serves it", "kernel")] if why else []
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        """Of those that estimates call equal, first what was faster: wide slices, two patches."""
+
+        def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+            return (int(fixed[name]),) if name in fixed else values
+
+        p = axes(problem)[0].output
+        rows = tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))
+        for row, slice_, warps, stages, blocks in product(
+            given("tile.p", rows), given("slice", (8, 4, 2, 1)), given("warps.m", (1, 2, 4, 8)),
+            given("stages", (2, 1)), given("blocks", (1, 2, 3, 4, 6)),
+        ):  # fmt: skip
+            yield Layout(problem, target, Config(row, slice_, warps, stages, blocks))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c, found = layout.config, Obstacles()
+        slices = layout.problem.groups // layout.join
+        if slices % c.slice:
+            found.no(f"slice {c.slice} does not divide the {slices} joined groups", option="slice")
+        if not 64 <= layout.threads <= 1024:
+            found.no(f"a block has {layout.threads} threads", "64 to 1024: other warps m or slice", "warps.m")
+        elif c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
+            found.no(f"a multiprocessor has registers for {most} blocks of {layout.threads} threads",
+                     f"blocks {most}" if most else "fewer warps", "blocks")  # fmt: skip
+        if layout.shared_bytes > (limit := layout.target.shared_limit(c.blocks)):
+            found.no(f"patches take {layout.shared_bytes} bytes of shared memory; {layout.target} has {limit} for "
+                     f"each of {c.blocks} blocks", "fewer rows", "tile.p")  # fmt: skip
+        return found
+
+    def time(self, layout: Layout) -> float:
+        c = layout.config
+        warps = max(layout.threads // WARP, 1)
+        return cost.groups_time(
+            steps=layout.problem.taps * layout.k_slices * -(-layout.m_tiles // c.warps_m),
+            warps=warps,
+            tiles=layout.tiles * max(layout.slices, 1),
+            blocks=c.blocks,
+            stages=c.stages,
+            patch=layout.patch_rows * layout.patch_columns * layout.chunks * CHUNK_BYTES,
+            filters=warps * WARP * layout.filter_registers * 4,
+            bytes=layout.problem.min_bytes,
+            sms=layout.target.sms,
+            rates=cost.H200,
+        )
+
+    def plan(self, layout: Layout) -> Plan:
+        launch = persistent(
+            layout.problem, [p.vector_param for p in fprop_pointers(layout.problem)], tiles=layout.tiles,
+            slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
+            blocks_per_sm=layout.config.blocks,
+        )  # fmt: skip
+        notes = ("non-finite values of x spread among joined groups",) if layout.join > 1 else ()
+        return plan_of(layout, [launch], notes=notes)
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        problem, config = layout.problem, layout.config
+        bits_type = output.bits_type(problem.x.element)
+        index = lowering.index_type(problem, ())
+        maps = output.channel_map(problem)
+        result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
+        digits = (
+            Digit("row", layout.patch_rows, 0),
+            Digit("column", layout.patch_columns, 0),
+            Digit("chunk", layout.chunks, 0),
+        )
+        return render(
+            "small_groups/kernel.cu.j2",
+            plan,
+            config=config,
+            layout=layout,
+            rows=layout.axes[0],
+            columns=layout.axes[1],
+            launch=plan.launch(),
+            formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
+            pointers=fprop_pointers(problem),
+            index=index,
+            bits_type=bits_type,
+            x_source=output.as_bits(problem.x, bits_type),
+            w_source=output.as_bits(problem.w, bits_type),
+            run=layout.run,
+            column_of=output.column_of(layout.run),
+            accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
+            result=result,
+            next_copy=advance(digits, number(digits, layout.threads)),
+            x_strides=problem.x,
+            w_offset=lowering.filter_offset(problem, "k"),
+        )
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs: two rows of instructions at a time."""
+    return layout.filter_registers + 2 * (layout.warp_n // 2 + 4) + 44
+
+
+KERNEL = SmallGroups()

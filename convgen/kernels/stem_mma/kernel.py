@@ -1,0 +1,126 @@
+"""First layers: lines of x in shared memory (parts/lines.py), multiplied by mma.sync.
+
+A lane's words of each k step, and which of their bits are the window's, stand in a table in shared memory, so
+windows of any length and types of any size are served.  Each warp works on one class of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts import line_cost, lines
+from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
+from convgen.kernels.stem_mma.config import Config
+from convgen.targets import Target
+
+WARP = 32
+#: Channels whose filters a warp loads at once: of two instructions.
+PAIR = 2 * COLUMNS
+#: Accumulators of a warp, at most.
+MOST_PART = 64 * 64
+
+
+@dataclass(frozen=True)
+class Layout(lines.Lines):
+    """What follows from a problem and a configuration."""
+
+    @property
+    def table_bytes(self) -> int:
+        return self.phases * self.k_steps * 4 * CHUNK_BYTES
+
+    @property
+    def mma(self) -> Mma:
+        return MMAS[self.problem.x.dtype, self.config.math]
+
+    @property
+    def multiply(self) -> str:
+        """The PTX function: rows by columns."""
+        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        return self.mma.function(*factors)
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.config.warps_m
+
+
+class StemMma(base.Kernel[Config, Layout]):
+    name = "stem_mma"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        return mma_obstacles(problem, target) or lines.unserved(problem)
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+        tiles = [(warp_m * warps, warps) for warp_m, warps in product((64, 48, 32, 16), (4, 8, 2))]
+        fitting = [
+            (m, warps) for m, warps in tiles if fixed.get("tile.m", m) == m and fixed.get("warps.m", warps) == warps
+        ]
+        if not fitting:
+            warps = int(fixed.get("warps.m", 4))
+            fitting = [(int(fixed.get("tile.m", 64 * warps)), warps)]
+        for (m, warps), stages in product(fitting, [int(fixed["stages"])] if "stages" in fixed else (2, 1)):
+            layout = Layout(problem, target, Config(m, n, warps, stages, math))
+            for blocks in [int(fixed["blocks"])] if "blocks" in fixed else _blocks(layout):
+                yield replace(layout, config=replace(layout.config, blocks=blocks))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c = layout.config
+        found = [*math_obstacles(layout.problem, c.math), *lines.uneven_tile(c.tile_n, PAIR)]
+        if found:
+            return found
+        if c.tile_m % (ROWS * c.warps_m):
+            step = ROWS * c.warps_m
+            found.append(Obstacle(f"tile m={c.tile_m} does not split into {c.warps_m} warps of a multiple of {ROWS}",
+                                  f"a multiple of {step}", "tile.m"))  # fmt: skip
+        if c.warps_m % layout.phases:
+            found.append(Obstacle(f"{c.warps_m} warps do not split into {layout.phases} classes of columns",
+                                  f"a multiple of {layout.phases}", "warps.m"))  # fmt: skip
+        if c.warp_m * c.tile_n > MOST_PART:
+            found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
+                                  "more warps, or a smaller tile", "tile.n"))  # fmt: skip
+        return found or lines.too_large(layout)
+
+    def time(self, layout: Layout) -> float:
+        c = layout.config
+        instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if c.math == "tf32x3" else 1)
+        return layout.time(
+            line_cost.MMA_LINES,
+            products=layout.k_steps * instructions * 1.6,
+            reads=layout.k_steps * (c.warp_m / 4 * layout.conflicts + c.tile_n / 4 + 1),
+            steps=layout.k_steps * c.warp_m / ROWS,
+            part=c.warp_m,
+            workers=c.warps_m,
+        )
+
+    def plan(self, layout: Layout) -> Plan:
+        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math)
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        return render("stem_mma/kernel.cu.j2", plan, multiply=layout.multiply, **lines.values(layout))
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs."""
+    c = layout.config
+    fragments = (c.warp_m // 4 + c.tile_n // 4) * (2 if c.math == "tf32x3" else 1)
+    return c.warp_m * c.tile_n // WARP + fragments + c.warp_m // 8 + 44
+
+
+def _blocks(layout: Layout) -> tuple[int, ...]:
+    most = layout.target.register_blocks(_registers(layout), layout.threads)
+    return tuple(b for b in (4, 3, 2, 1) if b <= max(most, 1))
+
+
+KERNEL = StemMma()

@@ -1,0 +1,141 @@
+"""First layers on Hopper: as stem_mma, with wgmma in place of mma.sync.
+
+A window still begins anywhere, so pixels go from shared memory into registers word by word, as wgmma's factor
+A; filters stay in shared memory as its factor B.  A warpgroup multiplies 64 pixels at a time; while the tensor
+cores work on one warpgroup's pixels, the others load theirs and store their results.
+
+Words of gemm_k lie as in stem_mma, line after line.  Every place is known when the kernel is compiled but for
+the lane's part of it, so a load is one instruction with an offset: a quad of lanes reads four neighbouring
+words, of two lines at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts import line_cost, lines
+from convgen.kernels.parts.mma import mma_obstacles
+from convgen.kernels.stem_wgmma.config import Config
+from convgen.targets import Target
+
+WARPGROUP = 128
+#: Pixels of one wgmma.
+UNIT = 64
+#: Words of a line that a quad of lanes reads.
+QUAD = 4
+TYPES = frozenset({"f16", "bf16"})
+#: Registers of a thread that hold pixels: k steps, four each, twice.
+MOST_CHUNK, RING_CHUNK = 6, 4
+
+
+@dataclass(frozen=True)
+class Layout(lines.Lines):
+    """What follows from a problem and a configuration."""
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * self.config.warpgroups
+
+    @property
+    def multiply(self) -> str:
+        dtype = self.problem.x.dtype
+        return f"wgmma_m64n{self.config.tile_n}k16_f32_{dtype}_{dtype}_rs"
+
+    @property
+    def chunk(self) -> int:
+        """k steps whose pixels are loaded at once: half of all where registers hold all."""
+        half = -(-self.k_steps // 2)
+        return half if half <= MOST_CHUNK else RING_CHUNK
+
+    def masks(self, word: int) -> tuple[int, ...] | None:
+        """Of word 0 or -1 of a line, for each phase, the bits that are the window's; None where all are."""
+        place = word % self.run_words
+        found = tuple(
+            sum(
+                0xFFFF << 16 * e
+                for e in range(self.per_word)
+                if 0 <= place * self.per_word + e - self.shift(phase) < self.window.run
+            )
+            for phase in range(self.phases)
+        )
+        return None if all(bits == 0xFFFFFFFF for bits in found) else found
+
+
+class StemWgmma(base.Kernel[Config, Layout]):
+    name = "stem_wgmma"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        found = Obstacles(mma_obstacles(problem, target))
+
+        def no(message: str) -> None:
+            found.no(f"kernel stem_wgmma: {message}", "kernel stem_mma serves it", "kernel")
+
+        if "wgmma" not in target.features:
+            no(f"target {target} has no wgmma")
+        if problem.x.dtype not in TYPES:
+            no(f"{problem.x.dtype} factors, f16 and bf16 are served")
+        elif (window := lines.window(problem)) and window.run * problem.x.element.bytes <= (QUAD - 1) * lines.WORD:
+            no(f"a window's row has {window.run} elements, less than the words that a quad of lanes reads")
+        return found or lines.unserved(problem)
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+            return (int(fixed[name]),) if name in fixed else values
+
+        for m, n, warps, stages, blocks in product(
+            given("tile.m", (128, 256, 384, 512, 768, 1024)), given("tile.n", (lines.tile_channels(problem),)),
+            given("warps.m", (4, 8, 16)), given("stages", (2, 1)), given("blocks", (4, 3, 2, 1)),
+        ):  # fmt: skip
+            yield Layout(problem, target, Config(m, n, warps, stages, blocks))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c, found = layout.config, Obstacles()
+        if c.tile_m % (UNIT * layout.phases):
+            step = UNIT * layout.phases
+            found.no(f"tile m={c.tile_m} is not a multiple of {step} pixels", f"m={step} or a multiple", "tile.m")
+        if c.warpgroups % layout.phases:
+            found.no(f"{c.warpgroups} warpgroups do not split into {layout.phases} classes of columns",
+                     f"warps m={4 * layout.phases} or a multiple", "warps.m")  # fmt: skip
+        if c.tile_m < UNIT * c.warpgroups:
+            found.no(f"tile m={c.tile_m} leaves some of {c.warpgroups} warpgroups without {UNIT} pixels",
+                     f"m={UNIT * c.warpgroups} or more", "tile.m")  # fmt: skip
+        if c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
+            found.no(f"a multiprocessor has registers for {most} blocks of {layout.threads} threads",
+                     f"blocks {most}" if most else "a smaller tile", "blocks")  # fmt: skip
+        return found or lines.too_large(layout)
+
+    def time(self, layout: Layout) -> float:
+        c = layout.config
+        return layout.time(
+            line_cost.WGMMA_LINES,
+            products=layout.k_steps * max(c.tile_n / 2, 16),
+            reads=layout.k_steps * (16 * layout.conflicts + c.tile_n / 4),
+            steps=layout.k_steps,
+            part=UNIT,
+            workers=c.warpgroups,
+        )
+
+    def plan(self, layout: Layout) -> Plan:
+        return plan_of(layout, [lines.launch(layout)])
+
+    def source(self, plan: Plan) -> str:
+        layout = plan.layout
+        assert isinstance(layout, Layout)
+        return render("stem_wgmma/kernel.cu.j2", plan, **lines.values(layout))
+
+
+def _registers(layout: Layout) -> int:
+    """An estimate of the registers a thread needs."""
+    return layout.config.tile_n // 2 + 8 * layout.chunk + 36
+
+
+KERNEL = StemWgmma()

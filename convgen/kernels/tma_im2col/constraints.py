@@ -1,0 +1,180 @@
+"""Why a tensor map cannot express a problem, or the hardware not run a configuration of tma_im2col."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, SWIZZLE_ALIGNMENT, launch_registers
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
+from convgen.kernels.tma_im2col.layout import Layout
+
+
+@dataclass(frozen=True)
+class Im2colLimits:
+    """Ranges of an im2col tensor map by rank (CUDA driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col offsets)."""
+
+    corner_low: int
+    corner_high: int
+    offset_high: int
+
+
+LIMITS: dict[int, Im2colLimits] = {
+    3: Im2colLimits(-32768, 32767, 65535),
+    4: Im2colLimits(-128, 127, 255),
+    5: Im2colLimits(-16, 15, 31),
+}
+
+
+def map_obstacles(gemm: Gemm) -> list[Obstacle]:
+    """What the im2col tensor map cannot express."""
+    found = Obstacles()
+    if gemm.pointwise:
+        return found
+    rank = gemm.problem.rank + 2
+    limits = LIMITS[rank]
+    for axis, taps in zip(gemm.axes, gemm.problem.filter, strict=True):
+        if axis.element_stride > MAX_ELEMENT_STRIDE:
+            found.no(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
+        for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
+            if not limits.corner_low <= corner <= limits.corner_high:
+                found.no(
+                    f"the im2col box's {name} corner on {axis.dim} is {corner}; "
+                    f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
+                    "less padding or dilation",
+                )
+        furthest = axis.offset(taps - 1)
+        if furthest > limits.offset_high:
+            found.no(
+                f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
+                "a smaller dilation",
+            )
+    return found
+
+
+def illegal(layout: Layout) -> list[Obstacle]:
+    """What a configuration asks for that the hardware does not have."""
+    found = [*_consumers(layout), *_groups(layout), *_k_loop(layout), *_cluster(layout), *_columns_of_b(layout)]
+    return found or _shared_memory(layout)
+
+
+def _consumers(layout: Layout) -> Obstacles:
+    """How consumers share a tile, and the registers that it takes them."""
+    config, found = layout.config, Obstacles()
+    no = found.no
+    pingpong = config.schedule == "pingpong"
+    if pingpong and config.consumers == 1:
+        no("schedule pingpong needs 2 or 3 consumers", "consumers 2", "schedule")
+    rows, axis = (config.tile_n, "n") if config.swap_ab else (config.tile_m, "m")
+    share = 64 * (1 if pingpong else config.consumers)
+    if rows % share:
+        each = "" if pingpong else f" for each of {config.consumers} consumers"
+        no(f"tile {axis}={rows} does not split into 64 rows{each}", f"{axis}={share} or a multiple", f"tile.{axis}")
+    if config.swap_ab and layout.gemm.plane:
+        no("swap_ab is not served where channels lie outside of the pixels of y", "swap_ab 0", "swap_ab")
+    accumulators, budget = config.accumulators, layout.registers - 40
+    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
+    at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
+    if config.columns // 2 > at_launch:
+        axis = config.columns_axis
+        no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for "
+           f"it", f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
+    if accumulators > budget:
+        no(
+            f"tile {config.tile_m}x{config.tile_n} keeps {accumulators} accumulators a thread; "
+            f"{config.consumers} consumers leave {max(budget, 0)} registers for them",
+            "a smaller tile, or more cooperative consumers",
+            "tile.n",
+        )
+    return found
+
+
+def _groups(layout: Layout) -> Obstacles:
+    """A tile is of one group."""
+    problem, config, found = layout.gemm.problem, layout.config, Obstacles()
+    if problem.groups == 1:
+        return found
+    k, c = problem.k_per_group, problem.c_per_group
+    if k % config.tile_n:
+        found.no(f"tile n={config.tile_n} does not divide the {k} output channels of a group", option="tile.n")
+    if c % config.tile_k:
+        found.no(f"tile k={config.tile_k} does not divide the {c} input channels of a group", option="tile.k")
+    if config.shared == "a" and k % (config.tile_n * config.cluster):
+        found.no(
+            f"the {config.cluster} tiles of a cluster are of several groups, which read other channels of x",
+            "multicast b, or cluster 1",
+            "multicast",
+        )
+    return found
+
+
+def _k_loop(layout: Layout) -> Obstacles:
+    """How k blocks share stages, and are split or dealt out among blocks."""
+    config, found = layout.config, Obstacles()
+    no = found.no
+    stages = layout.k_stages
+    if layout.k_blocks % config.k_blocks:
+        no(f"k_blocks {config.k_blocks} does not divide the {layout.k_blocks} of a tile", option="k_blocks")
+    if config.split_k > 1:
+        if config.schedule == "pingpong":
+            no("split_k goes with schedule cooperative", option="split_k")
+        least, what = (16, "pixels") if config.swap_ab else (8, "channels")
+        if config.columns % (least * config.split_k):
+            no(f"tile {config.columns_axis}={config.columns} does not split into {config.split_k} times {least} {what}",
+               option="split_k")  # fmt: skip
+        if config.cluster > 1:
+            no("split_k makes clusters of its own", "cluster 1", "cluster")
+        if stages < config.split_k:
+            no(f"{stages} stages of k are fewer than split_k {config.split_k}", option="split_k")
+    if config.stream_k:
+        for name, value, plain in (
+            ("schedule", config.schedule, "cooperative"), ("split_k", config.split_k, 1),
+            ("cluster", config.cluster, 1), ("blocks", config.blocks, 1),
+        ):  # fmt: skip
+            if value != plain:
+                no(f"stream_k goes with {name} {plain}, not {value}", f"{name} {plain}", name)
+        if layout.tile_count * stages >= 2**31:
+            no("stream_k counts the k loops of all tiles in 32 bits, which these do not fit", "stream_k 0", "stream_k")
+        if layout.gemm.a_planes:
+            no("stream_k is not served where x is multiplied in planes", "stream_k 0", "stream_k")
+    return found
+
+
+def _cluster(layout: Layout) -> Obstacles:
+    """What a cluster loads together, in slices."""
+    config, found = layout.config, Obstacles()
+    if not config.shared:
+        return found
+    if layout.gemm.a_planes:
+        found.no("a cluster does not share what lies in planes", "cluster 1", "cluster")
+    axis, extent = ("m", config.tile_m) if config.shared == "a" else ("n", config.tile_n)
+    if extent % (8 * config.cluster):
+        found.no(f"tile {axis}={extent} does not split into {config.cluster} slices of whole 8 rows", option="cluster")
+    return found
+
+
+def _shared_memory(layout: Layout) -> Obstacles:
+    config, target, found = layout.config, layout.target, Obstacles()
+    limit = target.shared_limit(config.blocks)
+    if layout.shared_bytes > limit:
+        fits = (limit - (layout.shared_bytes - config.stages * layout.stage)) // layout.stage
+        found.no(
+            f"{config.stages} stages of a {config.tile_m}x{config.tile_n}x{config.tile_k} tile take "
+            f"{layout.shared_bytes} bytes of shared memory; {target} has {limit}",
+            f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",
+            "stages" if fits >= 2 else "tile.m",
+        )
+    return found
+
+
+def _columns_of_b(layout: Layout) -> Obstacles:
+    """Where B's columns are contiguous, TMA brings them 64 at a time."""
+    config, found = layout.config, Obstacles()
+    share = COLUMNS_BOX * (config.cluster if config.shared == "b" else 1)
+    if layout.gemm.b_columns and config.tile_n % share:
+        found.no(f"tile n={config.tile_n} is not a multiple of {share} channels, which lie together in the filter",
+                 f"n={share} or a multiple", "tile.n")  # fmt: skip
+    if layout.gemm.b_columns and config.k_blocks * config.tile_m * layout.span % SWIZZLE_ALIGNMENT:
+        found.no(f"stages of {config.tile_m} pixels by {config.tile_k} channels leave B off {SWIZZLE_ALIGNMENT} bytes",
+                 "a larger tile k", "tile.k")  # fmt: skip
+    return found

@@ -1,0 +1,78 @@
+"""The cost model of tma_im2col: microseconds from a configuration, before anything is compiled.
+
+A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at
+which TMA fetches rows, the latency that stages in flight must cover, the tail of a partly filled wave, the
+epilogue, device memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_cost.py, which
+also says how far the model's choice is from the best that was measured).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convgen.kernels.parts.cost import CYCLES, loading, over, storing
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Fitted figures of tma_im2col on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
+
+    start: float = 1.45  # from launch to the first wgmma, and out again
+    shared_wait: float = 36.63  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    mma: float = 1.053  # of the tensor cores' peak time
+    l2: float = 62.63  # bytes a cycle for a multiprocessor
+    row: float = 2.446  # cycles a row of a box
+    weight_row: float = 1.632
+    straddle: float = 0.7542  # more, for each line that a row touches beyond its first
+    ragged: float = 0.7259  # more, where rows begin inside a sector
+    latency: float = 748.1  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.192  # stages that are being read and so not in flight
+    store: float = 8.609e-5  # a tile's element
+    ragged_store: float = 0.2835  # more, where pixels of y begin inside a sector
+    turn: float = 0.6977  # between the MMAs of two tiles
+    multicast: float = 0.2468  # how much of the x that a cluster need not fetch twice counts; of w, nothing
+    joint: float = 43.61  # cycles a stage that the blocks of a cluster wait for one another
+    split: float = 0.4704  # joining a cluster, a tile
+    split_store: float = 0.0002586  # a partial sum's element
+    finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
+    part: float = 2.4e-4  # an element of a tile's part, written and read again
+    memory: float = 4.75e6  # bytes a microsecond
+
+
+H200 = Rates()
+
+
+def time(
+    *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
+    k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: int, products: float,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+) -> float:  # fmt: skip
+    """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
+    `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
+    `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
+    `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes."""
+    r = rates
+    units = tiles * split_k
+    mma = rows / 64 * products * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
+    a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
+    load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
+        2 * k, x_pitch, r.straddle, r.ragged
+    )
+    ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
+    own_steps = math.ceil(steps / split_k)
+    # of a tile: its multiplying and its storing, and the bytes of device memory that go with each
+    share = 1 / max(units / sms, 1) / r.memory
+    main = over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / k_blocks) / CYCLES, reads * share)
+    epilogue = r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
+    if split_k > 1:
+        epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
+    alone = main + over(epilogue, writes * share)
+    # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
+    busy = alone if split_k > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + writes) * share)
+    if stream_k:
+        parts = r.finish + r.part * m * n
+        return over(units / sms * busy + epilogue + parts + r.start, (reads + writes) / r.memory + r.start)
+    in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
+    time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
+    return over(time + r.start, (reads + writes) / r.memory + r.start)

@@ -1,0 +1,141 @@
+"""A problem as tma_im2col multiplies it: operands A, B and C, and how they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from convgen.ir.index_map import TmaAxis, tma_axes
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import cost, prepare
+from convgen.kernels.parts.assignment import Assignment, assignment
+from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
+
+#: Channels of a box of B where it lies with its columns contiguous: the widest swizzle's span, of 2-byte elements.
+COLUMNS_BOX = 64
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[pixels, columns] = A[pixels, taps x channels] B[columns, taps x channels], of 2-byte factors.
+
+    A is x (dgrad: y's gradient) by the windows of its pixels, B the filter, C y (dgrad: x's gradient), in the names of
+    the forward convolution that has the same product.  `prepared` has the tensors as the kernel reads them.
+    """
+
+    assigned: Assignment
+    prepared: prepare.Prepared
+    b_columns: bool  # B's columns are contiguous (wgmma's MN-major), not its channels (K-major)
+
+    @cached_property
+    def problem(self) -> ConvProblem:
+        return self.prepared.problem
+
+    @cached_property
+    def pixels(self) -> int:
+        """gemm_m."""
+        return self.problem.output_pixels
+
+    @cached_property
+    def columns(self) -> int:
+        """gemm_n: output channels of all groups."""
+        return self.problem.k
+
+    @cached_property
+    def channels(self) -> int:
+        """Of a tap, in a group."""
+        return self.problem.c_per_group
+
+    @cached_property
+    def element_bytes(self) -> int:
+        """Of A and B."""
+        return self.problem.x.element.bytes
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """1x1, unit stride, no padding: A is a matrix already, and a plain tiled map serves."""
+        return is_pointwise(self.problem)
+
+    @cached_property
+    def axes(self) -> tuple[TmaAxis, ...]:
+        """The windows, as TMA walks them."""
+        return () if self.pointwise else tma_axes(self.problem)
+
+    @cached_property
+    def plane(self) -> int:
+        """The pixels of an image where they are neighbours in C, channels outside of them; else 0."""
+        return plane(self.problem)
+
+    @cached_property
+    def a_planes(self) -> bool:
+        """Whether A is multiplied as it lies, in planes: an image is the matrix [channels, pixels] already."""
+        return x_in_planes(self.problem)
+
+    @cached_property
+    def stores_by_tma(self) -> bool:
+        """Whether a tile of C can leave by TMA stores: channels innermost, pixels in order, rows aligned; or planes,
+        where 64 pixels are never of two images."""
+        problem, y = self.problem, self.problem.y
+        if self.plane:
+            return self.plane % 64 == 0 or self.a_planes
+        in_order = tuple(d for d in ("n", *problem.spatial.output, "k") if d in y.dims)
+        return y.dims == in_order and y.element.bytes == 2 and problem.k * 2 % ROW_ALIGNMENT == 0
+
+    @cached_property
+    def store_vector(self) -> int:
+        """Elements that threads may store at once where TMA cannot: neighbours in C, aligned wherever a row begins.  0
+        where neighbours are neither channels nor pixels of an image, or not of 2 bytes."""
+        y = self.problem.y
+        if self.plane:
+            return math.gcd(self.plane, 8)
+        return math.gcd(self.columns, 8) if y.dims[-1] == "k" and y.element.bytes == 2 else 0
+
+    @property
+    def taps_outside(self) -> bool:
+        """Whether the filter's taps lie outside of its output channels: RSKC, not KRSC."""
+        return self.problem.w.dims[0] != "k" and self.problem.taps > 1
+
+    @property
+    def pixels_together(self) -> int:
+        """Pixels that tiles cut up as one row: those of an image where A is in planes, else all."""
+        return self.plane if self.a_planes else self.pixels
+
+    def m_tiles(self, m: int) -> int:
+        """Tiles of m pixels; where A is in planes, of one image each."""
+        return self.problem.n * -(-self.plane // m) if self.a_planes else -(-self.pixels // m)
+
+    @cached_property
+    def traffic(self) -> dict[str, int]:
+        """What the cost model asks of the problem."""
+        return cost.traffic(self.problem)
+
+
+def is_pointwise(problem: ConvProblem) -> bool:
+    """1x1, unit stride, no padding."""
+    return problem.taps == 1 and set(problem.stride) == {1} and not any((*problem.pad_lo, *problem.pad_hi))
+
+
+def plane(problem: ConvProblem) -> int:
+    """The pixels of an image where they are neighbours in y, channels outside of them; else 0."""
+    y, pixels = problem.y, math.prod(problem.output)
+    in_order = lies_as(y, ("n", "k", *problem.spatial.output))
+    return pixels if in_order and y.element.bytes == 2 and pixels > 1 and problem.k > 1 else 0
+
+
+def x_in_planes(problem: ConvProblem) -> bool:
+    """Whether x is multiplied as it lies, in planes."""
+    x, pixels = problem.x, plane(problem)
+    in_order = lies_as(x, ("n", "c", *problem.spatial.input))
+    return is_pointwise(problem) and in_order and pixels > 0 and pixels % 8 == problem.c % 8 == 0
+
+
+@lru_cache(maxsize=64)
+def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
+    """The GEMM of a problem that `assignment.served` says is one, neighbouring groups packed."""
+    assigned = assignment(problem)
+    forward = assigned.problem
+    # dgrad's filter, as it lies, has B's columns innermost and its channels outermost
+    columns = assigned.mirrored and forward.k % 8 == 0 and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
+    prepared = prepare.channels_last(forward, copy_x=not x_in_planes(forward), copy_w=not columns, bundle=group_pack)
+    return Gemm(assigned, prepared, columns)

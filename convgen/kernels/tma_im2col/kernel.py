@@ -1,0 +1,86 @@
+"""tma_im2col: an implicit GEMM on Hopper, fed by TMA's im2col mode.
+
+gemm_m runs over output pixels (n, p, q), gemm_n over output channels, gemm_k over taps and channels.
+One producer thread asks TMA for a tile of A (a walk of the im2col box, shifted by the tap) and a tile of
+B for each k block; consumer warpgroups multiply them with wgmma; a tile of C leaves through shared memory
+and a TMA store.  Blocks are persistent: each takes tiles until none is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts import assignment, prepare
+from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
+from convgen.kernels.tma_im2col import cost
+from convgen.kernels.tma_im2col.config import Config
+from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles
+from convgen.kernels.tma_im2col.gemm import gemm
+from convgen.kernels.tma_im2col.launches import launches, workspaces
+from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.source import source
+from convgen.kernels.tma_im2col.space import refine, space
+from convgen.targets import Target
+
+LARGEST_TILE = 256  # pixels
+
+
+class TmaIm2col(base.Kernel[Config, Layout]):
+    name = "tma_im2col"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
+        if found:
+            return found
+        found += prepare.bundle_obstacle(problem, {})
+        if not found:
+            found += map_obstacles(gemm(problem))
+        if assignment.assignment(problem).problem.output_pixels + LARGEST_TILE >= 2**31:
+            found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
+        return space(problem, target, fixed)
+
+    def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
+        return refine(best, fixed)
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        fault = prepare.bundle_fault(layout.problem, layout.config.group_pack)
+        return [Obstacle(fault, option="group_pack")] if fault else illegal(layout)
+
+    def time(self, layout: Layout) -> float:
+        return layout.gemm.prepared.time + cost.time(rates=cost.H200, **demands(layout))
+
+    def plan(self, layout: Layout) -> Plan:
+        packed = (prepare.SPREADS,) if layout.config.group_pack > 1 else ()
+        notes = (*layout.gemm.assigned.notes, *layout.gemm.prepared.notes, *packed)
+        return plan_of(layout, launches(layout), workspaces(layout), notes=notes)
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+def demands(layout: Layout) -> dict[str, Any]:
+    """A layout as the cost model sees it."""
+    config = layout.config
+    rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
+    return dict(
+        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, k=config.tile_k, stages=config.stages,
+        consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
+        k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
+        stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.k_blocks,
+        products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
+        sms=layout.target.sms, **layout.gemm.traffic,
+    )  # fmt: skip
+
+
+KERNEL = TmaIm2col()

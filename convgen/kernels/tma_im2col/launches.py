@@ -1,0 +1,74 @@
+"""The launches of tma_im2col: what prepares its operands, the product, and where tiles are shared, their finish."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convgen.ir.plan import Launch, Param, Workspace
+from convgen.kernels.parts import operand_tiles
+from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
+
+PARTIALS = Param("partials", "pointer", "workspace.partials")
+
+
+def _assigned(layout: Layout, params: list[Param]) -> tuple[Param, ...]:
+    """Parameters over the tensors of the given problem, or over what was prepared of them."""
+    prepared = layout.gemm.prepared.params(params)
+    buffers = layout.gemm.assigned.buffers
+    return tuple(
+        replace(p, buffer=buffers[p.buffer], map=p.map and replace(p.map, buffer=buffers[p.buffer]))
+        if p.buffer in buffers
+        else p
+        for p in prepared
+    )
+
+
+def launches(layout: Layout) -> tuple[Launch, ...]:
+    g, config, problem = layout.gemm, layout.config, layout.gemm.problem
+    prefix, blocks = f"convgen_{problem.name}", layout.launched
+    result = Param("c_map", "tensor_map", "y", c_map(layout)) if g.stores_by_tma else Param("y", "pointer", "y")
+    params = [
+        Param("a_map", "tensor_map", "x", a_map(layout)),
+        Param("b_map", "tensor_map", "w", b_map(layout)),
+        result,
+        *([PARTIALS] if config.stream_k else []),
+        *operand_tiles.params(problem, layout.arriving, g.plane),
+    ]
+    main = Launch(
+        entry=prefix,
+        grid=(blocks, 1, 1),
+        block=layout.threads,
+        params=_assigned(layout, params),
+        shared_bytes=layout.shared_bytes,
+        cluster=config.split_k * config.cluster,
+        persistent=not config.stream_k,  # the second kernel must know how many blocks there are
+        dependent=True,
+        blocks_per_sm=config.blocks,
+    )
+    prepares = tuple(_from_given(layout, launch) for launch in g.prepared.launches())
+    if not config.stream_k:
+        return (*prepares, main)
+    operands = [Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands]
+    finish = Launch(
+        entry=f"{prefix}_finish",
+        grid=(max(blocks - 1, 1), config.tile_m * config.tile_n // (64 * config.columns), 1),
+        block=128,
+        params=_assigned(layout, [PARTIALS, Param("y", "pointer", "y"), *operands]),
+        dependent=True,
+    )
+    return (*prepares, main, finish)
+
+
+def _from_given(layout: Layout, launch: Launch) -> Launch:
+    """What prepares operands reads the tensors of the given problem."""
+    buffers = layout.gemm.assigned.buffers
+    return replace(launch, params=tuple(replace(p, buffer=buffers.get(p.buffer, p.buffer)) for p in launch.params))
+
+
+def workspaces(layout: Layout) -> tuple[Workspace, ...]:
+    """Prepared operands, and parts of tiles."""
+    config, found = layout.config, layout.gemm.prepared.workspaces
+    if not config.stream_k:
+        return found
+    return (*found, Workspace(PARTIALS.buffer, 2 * layout.launched * config.tile_m * config.tile_n * 4))

@@ -1,0 +1,202 @@
+"""What follows from a problem and a configuration of tma_im2col: tiles, k blocks, shared memory, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from convgen.kernels import base
+from convgen.kernels.parts import operand_tiles
+from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
+from convgen.kernels.parts.operand_tiles import Chunk
+from convgen.kernels.tma_im2col.config import Config
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
+
+#: Channels of the widest chunk without a swizzle; two of 64 pixels take 26 KB a consumer.
+WIDEST_CHUNK = 104
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """A configuration of a GEMM."""
+
+    gemm: Gemm
+
+    # ---- tiles
+
+    @property
+    def cluster_m(self) -> int:
+        """Pixels of a cluster's tiles, which have channels in common."""
+        return self.config.tile_m * (self.config.cluster if self.config.shared == "b" else 1)
+
+    @property
+    def cluster_n(self) -> int:
+        """Channels of a cluster's tiles, which have pixels in common."""
+        return self.config.tile_n * (self.config.cluster if self.config.shared == "a" else 1)
+
+    @property
+    def tile_count(self) -> int:
+        """Tiles, counted by whole clusters."""
+        return self.gemm.m_tiles(self.cluster_m) * -(-self.gemm.columns // self.cluster_n) * self.config.cluster
+
+    @property
+    def launched(self) -> int:
+        """Blocks: one a tile, or for each share of a tile's k loop; those that share all k loops evenly."""
+        blocks = self.tile_count * self.config.split_k
+        return min(self.target.sms, blocks * self.k_stages) if self.config.stream_k else blocks
+
+    # ---- the k loop
+
+    @cached_property
+    def channel_blocks(self) -> int:
+        """Blocks of `tile_k` channels that a tap is read by."""
+        return -(-self.gemm.channels // self.config.tile_k)
+
+    @property
+    def k_blocks(self) -> int:
+        """k blocks of a tile: one tap's block of channels each."""
+        return self.gemm.problem.taps * self.channel_blocks
+
+    @property
+    def k_stages(self) -> int:
+        """Stages that a tile's k blocks fill, several to a stage."""
+        return self.k_blocks // self.config.k_blocks
+
+    @property
+    def last_products(self) -> int:
+        """Products, of 16 channels each, in the last of a tap's blocks of channels: none of what lies past them all.
+        Stages of several blocks in no such order are multiplied in full."""
+        config, blocks = self.config, self.channel_blocks
+        in_order = config.order == "channels_inner" and config.k_blocks % blocks == 0
+        if config.k_blocks == 1 or blocks == 1 or in_order:
+            return products(self.gemm.channels - (blocks - 1) * config.tile_k)
+        return products(config.tile_k)
+
+    # ---- shared memory, in bytes
+
+    @cached_property
+    def span(self) -> int:
+        """tile_k channels of a row of A or B: the swizzle's span."""
+        return self.config.tile_k * self.gemm.element_bytes
+
+    @cached_property
+    def stage(self) -> int:
+        """A stage holds `k_blocks` boxes of A and of B."""
+        return self.config.k_blocks * (self.config.tile_m + self.config.tile_n) * self.span
+
+    @cached_property
+    def chunk_shape(self) -> tuple[int, int]:
+        """Pixels and channels of a chunk that C leaves in, two a consumer: 64 pixels by so many channels, or up to 64
+        pixels by 64 channels."""
+        columns = self.config.columns // self.config.split_k
+        if self.config.swap_ab:
+            return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
+        return 64, chunk_columns(self.gemm, columns)
+
+    @property
+    def chunk_m(self) -> int:
+        return self.chunk_shape[0]
+
+    @property
+    def chunk_n(self) -> int:
+        return self.chunk_shape[1]
+
+    @cached_property
+    def chunk(self) -> int:
+        return self.chunk_m * self.chunk_n * 2 if self.gemm.store_vector else 0
+
+    @cached_property
+    def arriving(self) -> tuple[Chunk, ...]:
+        """The operands that arrive as tiles, in chunks like those of C."""
+        problem = self.gemm.problem
+        if problem.epilogue is None or self.config.stream_k or not self.gemm.stores_by_tma:
+            return ()
+        m, n = self.chunk_shape
+        pixels = self.gemm.plane
+        return operand_tiles.boxes(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
+
+    @cached_property
+    def slots(self) -> int:
+        """Of each consumer, for a chunk of each of the operands."""
+        return operand_tiles.slots(self.arriving, self.config.consumers * self.config.blocks) if self.arriving else 0
+
+    @cached_property
+    def slot(self) -> int:
+        return sum(c.bytes for c in self.arriving)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the chunks start at the next 1024 bytes."""
+        ragged = self.config.stages * self.stage % 1024 > 0
+        return self.gemm.plane > 0 or (self.chunk > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """All but the stages and the chunks' alignment: the base's, chunks, operands, a split's sums, barriers."""
+        c = self.config
+        partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
+        barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
+        return 1024 + c.consumers * (2 * self.chunk + self.slots * self.slot) + partials + barriers
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.fixed_bytes + 1024 * self.aligned + self.config.stages * (self.stage + 16)
+
+    @property
+    def shared_table(self) -> tuple[tuple[str, str], ...]:
+        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        c = self.config
+        blocks = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else ""
+        rows = [
+            ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
+            ("B", f"{c.stages} stages{blocks} x {c.tile_n} channels x {self.span}"),
+        ]
+        if self.chunk:
+            rows.append(("y", f"{c.consumers} consumers x 2 chunks x {self.chunk}"))
+        if self.arriving:
+            names = " and ".join(chunk.name for chunk in self.arriving)
+            rows.append((names, f"{c.consumers} consumers x {self.slots} slots x {self.slot}"))
+        if c.split_k > 1:
+            sums = c.tile_m * c.tile_n * 4 // c.split_k
+            rows.append(("sums", f"{c.split_k - 1} other blocks x {sums}"))
+        count = 2 * c.stages + (c.consumers if c.schedule == "pingpong" else 0) + 2 * c.consumers * self.slots
+        rows.append(("barriers", f"{count} x 8"))
+        return tuple(rows)
+
+    # ---- threads and registers
+
+    @property
+    def threads(self) -> int:
+        """Of a block.  Operands that arrive as tiles have a producer, and so a warp, for each consumer."""
+        warps = 5 * self.config.consumers + 1 if self.arriving else 0
+        return max(block_threads(self.config.consumers, self.config.blocks), 32 * warps)
+
+    @property
+    def registers(self) -> int:
+        """That a consumer's thread may use."""
+        split = register_split(self.config.consumers, self.config.blocks)
+        return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
+
+    @property
+    def stores_pairs(self) -> bool:
+        """Whether threads store C as wgmma's fragments lie, and two float32 channels of a pixel at once: four threads
+        fill a sector."""
+        y = self.gemm.problem.y
+        return y.dtype == "f32" and y.dims[-1] == "k" and self.gemm.columns % 2 == 0 and not self.config.swap_ab
+
+    @property
+    def b_boxes(self) -> int:
+        """TMA loads of a k block of B: where its columns are contiguous, of 64 columns each."""
+        rows = self.config.tile_n // (self.config.cluster if self.config.shared == "b" else 1)
+        return rows // COLUMNS_BOX if self.gemm.b_columns else 1
+
+
+def chunk_columns(gemm: Gemm, columns: int) -> int:
+    """Channels of a chunk of `columns` that C leaves in, 64 pixels at a time, where wgmma's rows are pixels.
+
+    A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
+    for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
+    spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
+    if spans[0] >= 32 or gemm.plane or not gemm.stores_by_tma:
+        return spans[0]
+    return max([spans[0], *(c for c in range(8, WIDEST_CHUNK + 1, 16) if columns % c == 0)])

@@ -1,0 +1,159 @@
+"""Configurations of tma_im2col that are worth a thought."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.parts import prepare
+from convgen.kernels.tma_im2col.config import Config
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
+from convgen.kernels.tma_im2col.layout import Layout, chunk_columns
+from convgen.targets import Target
+
+#: wgmma's rows of a tile, and how many consumers share them in which way, that are worth a thought.
+SHAPES = (
+    (128, 2, "cooperative"),
+    (64, 1, "cooperative"),
+    (192, 3, "cooperative"),
+    (256, 2, "cooperative"),
+    (64, 2, "pingpong"),
+    (64, 3, "pingpong"),
+    (128, 2, "pingpong"),
+)
+MAX_STAGES = 12
+#: k blocks of a stage that are worth a thought, and channels of all of them, at most.
+K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
+#: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
+#: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
+CLUSTERS = ((2, "a"), (2, "b"))
+CLUSTERED = 24
+#: The best so many are considered with their k loops shared evenly, too.
+STREAMED = 4
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """Every tile, without a cluster that shares operands unless the options ask for one."""
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
+    cluster = int(fixed.get("cluster", 1))
+    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
+    for pack in packs:
+        g = gemm(problem, pack)
+        for config in _tiles(g, target, fixed, pack):
+            for multicast in operands:
+                yield _staged(Layout(problem, target, config, g), fixed, cluster, multicast, config.stream_k)
+
+
+def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
+    """The best configurations in clusters that load an operand together, and with their k loops shared evenly."""
+    if "cluster" in fixed:
+        return
+    alone = list(itertools.islice((x for x in best if x.config.split_k == 1), CLUSTERED))
+    for layout in alone:
+        for blocks, operand in CLUSTERS:
+            if fixed.get("multicast", operand) == operand and _neighbours(layout, operand) >= blocks:
+                yield _staged(layout, fixed, blocks, operand, layout.config.stream_k)
+    if "stream_k" not in fixed:
+        whole = [x for x in alone if x.config.schedule == "cooperative" and x.config.blocks == 1]
+        for layout in whole[:STREAMED]:
+            yield _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
+
+
+def _neighbours(layout: Layout, operand: str) -> int:
+    """Tiles that read the same part of an operand: all that differ in the other's dim alone."""
+    config, g = layout.config, layout.gemm
+    return -(-g.problem.k_per_group // config.tile_n) if operand == "a" else -(-g.pixels // config.tile_m)
+
+
+def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream_k: int) -> Layout:
+    """In a cluster, and with as many stages as fit, but no more than a tile has use for."""
+    c = layout.config
+
+    def of(stages: int) -> Layout:
+        # dataclasses.replace would take most of the time of a search
+        config = Config(
+            c.tile_m, c.tile_n, c.tile_k, stages, c.consumers, c.schedule, c.order, c.blocks, c.k_blocks, c.split_k,
+            c.swap_ab, cluster, multicast, c.raster, stream_k, c.group_pack,
+        )  # fmt: skip
+        return Layout(layout.problem, layout.target, config, layout.gemm)
+
+    if "stages" in fixed:
+        return of(int(fixed["stages"]))
+    found = of(2)
+    limit = layout.target.shared_limit(c.blocks)
+    useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4)
+    stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
+    # another number of stages may need room to align the chunks
+    while stages > 2:
+        found = of(stages)
+        if found.shared_bytes <= limit:
+            break
+        stages -= 1
+    return found if stages > 2 else of(2)
+
+
+def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Config]:
+    """Tiles and what goes with them, without a cluster that shares operands, and with stages to be found."""
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(fixed[name])] if name in fixed else list(defaults)
+
+    c = g.channels
+    spans = [k for k in (64, 32, 16) if c % k == 0][:1]
+    spans += [k for k in (64, 32, 16) if k not in spans and -(-c // k) * k <= 1.5 * c][:1]
+    order = str(fixed.get("order", "channels_inner"))
+    raster, stream_k = int(fixed.get("raster", 1)), int(fixed.get("stream_k", 0))
+    shapes = list(_tile_shapes(g, fixed))
+    for k in values("tile.k", spans or (16,)):
+        k_blocks = g.problem.taps * -(-c // k)
+        shared = values("k_blocks", [d for d in K_BLOCKS if k_blocks % d == 0 and k * d <= WIDEST_STAGE])
+        for m, n, consumers, schedule, swap_ab in shapes:
+            tiles = g.m_tiles(m) * -(-g.columns // n)
+            splits = (1, 2, 4, 8) if schedule == "cooperative" and tiles < target.sms else (1,)
+            many = (n if swap_ab else m) == 64 and consumers == 1 and tiles > target.sms
+            for together, split_k, blocks in itertools.product(
+                shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,))
+            ):
+                yield Config(
+                    m, n, k, 2, consumers, schedule, order, blocks, together, split_k, swap_ab, 1, "a", raster,
+                    stream_k, pack,
+                )  # fmt: skip
+
+
+def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, int]]:
+    """(m, n, consumers, schedule, swap_ab) that go with the options; where no row of SHAPES does, what they ask for."""
+    for swap_ab in (0, 1):
+        if fixed.get("swap_ab", swap_ab) != swap_ab:
+            continue
+        of_rows, of_columns = ("tile.n", "tile.m") if swap_ab else ("tile.m", "tile.n")
+        if of_columns in fixed:
+            columns = [int(fixed[of_columns])]
+        elif swap_ab:
+            columns = [m for m in range(16, 257, 16) if m < g.pixels + 16]
+        else:
+            columns = _widths(g)
+        fitting = [
+            (r, consumers, schedule)
+            for r, consumers, schedule in SHAPES
+            if fixed.get(of_rows, r) == r
+            and fixed.get("consumers", consumers) == consumers
+            and fixed.get("schedule", schedule) == schedule
+            and (of_rows in fixed or not swap_ab or r <= -(-g.problem.k_per_group // 64) * 64)
+        ]
+        if not fitting and (of_rows in fixed or "swap_ab" in fixed or not swap_ab):
+            fitting = [(int(fixed.get(of_rows, 128)), int(fixed.get("consumers", 2)),
+                        str(fixed.get("schedule", "cooperative")))]  # fmt: skip
+        for (r, consumers, schedule), c in itertools.product(fitting, columns):
+            m, n = (c, r) if swap_ab else (r, c)
+            yield m, n, consumers, schedule, swap_ab
+
+
+def _widths(g: Gemm) -> list[int]:
+    """Output channels a tile: for each number of tiles the least that will do, if it leaves in chunks worth a store."""
+    if g.b_columns:
+        return list(range(COLUMNS_BOX, 257, COLUMNS_BOX))
+    k = g.problem.k_per_group
+    widths = [n for n in range(8, 257, 8) if n < 32 or chunk_columns(g, n) >= 16]
+    return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})
