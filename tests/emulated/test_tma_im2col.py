@@ -259,6 +259,34 @@ def test_operands_that_arrive_as_tiles(name: str, chunk: str, seed: int) -> None
         assert not arriving
 
 
+#: Where TMA does not store y, threads copy operands, as many bytes at once as alignment allows.
+COPIED: dict[str, tuple[ConvProblem, Options]] = {
+    "4 bytes": (CHANNELS["4 bytes"], {**SMALL, "tile.n": 32}),
+    "8 bytes, channels as rows": (CHANNELS["8 bytes"], {**PINGPONG, "rows": "channels", "tile.m": 48, "tile.n": 64}),
+    "16 bytes, images inside": (CHANNELS["16 bytes, images inside"], {**PINGPONG, "tile.m": 128, "tile.n": 64}),
+    "planes of 16 bytes": (
+        laid_out(make("fprop", 5, 24, 37, (12, 10), (3, 3), pad=1), y="nkpq"), {**PINGPONG, "tile.n": 16},
+    ),
+    "planes of 8 bytes, split": (
+        laid_out(make("fprop", 3, 72, 40, (14, 14), (3, 3), pad=1), y="nkpq"), {**SMALL, "split": 2, "tile.n": 32},
+    ),
+    "planes of 4 bytes, stream": (
+        laid_out(make("fprop", 9, 40, 40, (7, 6), (3, 3), pad=1), y="nkpq"), {**SMALL, "tile.n": 24, "stream": 1},
+    ),
+    "by TMA, stream": (make("fprop", 9, 40, 72, (7, 6), (3, 3), pad=1), {**SMALL, "tile.n": 24, "stream": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_operands_that_threads_copy(name: str, seed: int) -> None:
+    problem, options = COPIED[name]
+    dims = ", ".join(problem.y.dims)
+    epilogue = f"operand b: f32[k]  operand z: f16[{dims}]  operand u: f32[{dims}]  y = relu(acc + b + z) - u"
+    made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed)
+    assert "tile_z" in made.source and "tile_u" in made.source
+    assert ("cp_async" in made.source) == ("TMA" not in name)
+
+
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:
     """The channels' operands of a tile this wide have no room beside the accumulators."""
     problem = make("fprop", 3, 24, 200, (9, 7), (3, 3), pad=1)

@@ -128,12 +128,13 @@ def slots(chunks: Sequence[Chunk], consumers: int) -> int:
 
 @dataclass(frozen=True)
 class Arriving:
-    """Finished text of an operand that arrives in chunks: the byte of the slot at which they start; boxes (first
-    column, byte of the slot); the byte of its chunk at which element (row, column) is; whether ldmatrix reads it where
-    stmatrix writes; lines that define the epilogue's `value_<name>`."""
+    """Finished text of an operand that arrives in chunks: elements of `size` bytes, of which threads copy `vector` at
+    once; the byte of the slot at which its chunks start; boxes (first column, byte of the slot); the byte of its chunk
+    at which element (row, column) is; lines that define the epilogue's `value_<name>`."""
 
     name: str
     size: int
+    vector: int
     start: int
     boxes: tuple[tuple[int, int], ...]
     place: str
@@ -141,13 +142,18 @@ class Arriving:
 
     @property
     def as_y(self) -> bool:
+        """Whether ldmatrix reads it where stmatrix writes y."""
         return self.size == 2
 
 
-def text(chunks: Sequence[Chunk], single: bool, transposed: bool) -> list[Arriving]:
-    """For accumulators one by one (`single`), or by the pair.  `transposed`: fragments lie across a chunk's rows."""
+def text(chunks: Sequence[Chunk], vector: int, single: bool, transposed: bool) -> list[Arriving]:
+    """For accumulators one by one (`single`), or by the pair.  `vector`: neighbours that are aligned wherever a row
+    begins; `transposed`: fragments lie across a chunk's rows."""
     values = _single if single else _pair
-    return [Arriving(c.name, c.size, c.start, c.boxes, c.place, values(c, transposed)) for c in chunks]
+    return [
+        Arriving(c.name, c.size, min(vector, 16 // c.size), c.start, c.boxes, c.place, values(c, transposed))
+        for c in chunks
+    ]
 
 
 def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         Param("b_map", "tensor_map", "w", b_map(layout)),
         result,
         *([PARTIALS] if config.stream_k else []),
-        *operand_tiles.params(problem, layout.arriving, g.plane),
+        *operand_tiles.params(problem, layout.arriving if g.stores_by_tma else (), g.plane),
     ]
     main = Launch(
         entry=prefix,

@@ -107,13 +107,17 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def arriving(self) -> tuple[Chunk, ...]:
-        """The operands that arrive as tiles, in chunks like those of C."""
-        problem = self.gemm.problem
-        if problem.epilogue is None or self.config.stream_k or not self.gemm.stores_by_tma:
+        """The operands that arrive as tiles, in chunks like those of C: by TMA where C leaves by it, else copied by
+        threads, which takes vectors of 4 bytes or more."""
+        g, problem = self.gemm, self.gemm.problem
+        if problem.epilogue is None or not (vector := g.store_vector):
             return ()
         m, n = self.chunk_shape
-        pixels = self.gemm.plane
-        return operand_tiles.boxes(problem, pixels or problem.k, *((n, m) if pixels else (m, n)))
+        shape = (n, m) if g.plane else (m, n)
+        if g.stores_by_tma:
+            return operand_tiles.boxes(problem, g.plane or problem.k, *shape)
+        wide = (t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4)
+        return operand_tiles.chunks(wide, *shape)
 
     @cached_property
     def slots(self) -> int:
@@ -167,8 +171,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def threads(self) -> int:
-        """Of a block.  Operands that arrive as tiles have a producer, and so a warp, for each consumer."""
-        warps = 5 * self.config.consumers + 1 if self.arriving else 0
+        """Of a block.  Operands that TMA brings have a producer, and so a warp, for each consumer."""
+        warps = 5 * self.config.consumers + 1 if self.gemm.stores_by_tma and self.arriving else 0
         return max(block_threads(self.config.consumers, self.config.blocks), 32 * warps)
 
     @property

@@ -88,7 +88,10 @@ def source(plan: Plan, layout: Layout) -> str:
         store_pairs=layout.stores_pairs,
         y=problem.y,
         epilogue=epilogue_of(problem, [c.name for c in layout.arriving]),
-        arriving=operand_tiles.text(layout.arriving, config.swap_ab > 0, config.swap_ab > 0 or g.plane > 0),
+        at_coordinates=epilogue_of(problem),
+        arriving=operand_tiles.text(
+            layout.arriving, vector, single=config.swap_ab > 0, transposed=config.swap_ab > 0 or g.plane > 0
+        ),
         load_early=_loads_early(layout),
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),

@@ -52,7 +52,7 @@ def source(plan: Plan) -> str:
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
-        arriving=operand_tiles.text(size.arriving, single=True, transposed=config.rows == "channels"),
+        arriving=operand_tiles.text(size.arriving, 8, single=True, transposed=config.rows == "channels"),
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
