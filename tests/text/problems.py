@@ -123,6 +123,12 @@ def operands(draw, result: Tensor, name: str, dtypes=("f32",)):
     return Tensor(name, "operand", draw(st.sampled_from(dtypes)), tuple(dims), tuple(result.extent(d) for d in dims))
 
 
+@st.composite
+def operands_like(draw, result: Tensor, name: str, dtypes=("f32",)):
+    """An operand that lies as the result does: a residual, a mask."""
+    return Tensor(name, "operand", draw(st.sampled_from(dtypes)), result.dims, result.extents)
+
+
 def loop_nest(problem: ConvProblem):
     """Every multiply-add, by plain loops: n, output position, tap, g, c and k (of all groups), c_in_group,
     and the input position, which may lie outside of the input."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from problems import operands, problems
+from problems import operands, operands_like, problems
 
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import OPS, ConvProblem, Op
@@ -43,8 +43,9 @@ def _expression(draw, names: Sequence[str], depth: int) -> ep.Expr:
 
 @st.composite
 def epilogues(draw, result: Tensor) -> ep.Epilogue:
-    """Operands over some of the result's dims, perhaps a local, and a result that depends on all of them."""
-    given = [draw(operands(result, name, ("f32", "f16", "bf16", "s8"))) for name in ("b", "z")]
+    """Operands over some of the result's dims, or shaped like it, perhaps a local, and a result that depends on all."""
+    types = ("f32", "f16", "bf16", "s8")
+    given = [draw(operands(result, name, types) | operands_like(result, name, types)) for name in ("b", "z")]
     names = [t.name for t in given]
     local = ep.Assignment("t", _expression(draw, names, 1))
     last = ep.Assignment(result.name, ep.Binary("-", ep.Acc(), _expression(draw, [*names, "t"], 2)))
