@@ -35,14 +35,14 @@ class KernelRow:
 #: In the order in which `auto` prefers them where no cost model tells them apart.
 KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_im2col", "tma_im2col", "TMA im2col loads and wgmma"),
-    KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory (TMA)"),
-    KernelRow("depthwise_direct", "depthwise", "from global memory, any layout and target"),
-    KernelRow("mma_gemm", "implicit_gemm", "tiles gathered by gemm_k, any problem"),
-    KernelRow("stem_wgmma", "implicit_gemm", "first layers of few channels, by wgmma"),
-    KernelRow("stem_mma", "implicit_gemm", "first layers of few channels, by mma.sync"),
-    KernelRow("small_groups", "implicit_gemm", "groups of few channels"),
+    KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
+    KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),
+    KernelRow("mma_gemm", "implicit_gemm", "operands gathered from computed addresses, for any problem"),
+    KernelRow("stem_wgmma", "implicit_gemm", "first layers with few channels, by wgmma"),
+    KernelRow("stem_mma", "implicit_gemm", "first layers with few channels, by mma.sync"),
+    KernelRow("small_groups", "implicit_gemm", "groups with few channels"),
     KernelRow("im2col", "im2col", "im2col or col2im, and a GEMM by cuBLAS"),
-    KernelRow("direct", "direct", "one thread an output, or a few along the channels"),
+    KernelRow("direct", "direct", "one output per thread, or a few along the channels"),
 )
 
 

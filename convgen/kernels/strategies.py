@@ -101,17 +101,15 @@ class Strategy:
 
 _ROWS: tuple[Strategy, ...] = (
     Strategy(
-        "tma_im2col", "implicit GEMM on TMA im2col loads and wgmma: warp-specialised, persistent, any layout (sm_90a)"
+        "tma_im2col", "implicit GEMM on TMA im2col loads and wgmma: warp-specialized, persistent, any layout (sm_90a)"
     ),
-    Strategy(
-        "depthwise", "one filter a channel (groups = c), bound by memory: any multiplier, filter, stride and layout"
-    ),
+    Strategy("depthwise", "one filter per channel (groups = c): any multiplier, filter size, stride and layout"),
     Strategy(
         "implicit_gemm",
-        "implicit GEMM on mma.sync and cp.async with software addresses: any layout, alignment and groups",
+        "implicit GEMM on mma.sync and cp.async, with computed addresses: any layout, alignment and groups",
     ),
-    Strategy("im2col", "loop-free im2col or col2im, and a GEMM by cuBLAS, in slices below a workspace cap"),
-    Strategy("direct", "one thread an output, or a few along the channels: every operator, layout and type"),
+    Strategy("im2col", "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit"),
+    Strategy("direct", "one output per thread, or a few along the channels: every operator, layout and type"),
 )
 #: Name -> strategy, in the order in which `auto` prefers them.
 STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}

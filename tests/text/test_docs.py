@@ -20,8 +20,9 @@ from convgen.cli.arguments import Parser
 from convgen.diagnostics import CODES, SpecError
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
-from convgen.kernels import strategies
-from convgen.kernels.base import Option
+from convgen.kernels import renamed, strategies
+from convgen.kernels.config import Option, option_rows
+from convgen.kernels.registry import kernels_of
 from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
@@ -148,13 +149,44 @@ def test_tables_of_what_the_code_knows(golden):
 def test_the_page_of_strategies(golden):
     parts = [
         "# Strategies and their options",
-        "In the order in which `auto` asks them. A tuned option needs no mention.",
+        "In the order in which `auto` tries them. No option is required: those that you leave out are chosen by the\n"
+        "tuning database or cost models. `tile.m` is written `tile m=128`. Terms are in [the glossary](glossary.md).",
     ]
     for name, strategy in strategies.load_all().items():
-        rows = [f"| `{o.name}` | {o.doc} | {_values(o)} |" for o in strategy.options]
-        table = "\n".join(["| option | is | values |", "|---|---|---|", *rows])
-        parts += [f"## {name}", f"{strategy.summary[0].upper()}{strategy.summary[1:]}.", table]
+        parts += [f"## {name}", f"{_sentence(strategy.summary)}"]
+        kernels = kernels_of(name)
+        if len(kernels) > 1:
+            names = ", ".join(f"`{row.name}`" for row in kernels)
+            parts.append(f"`kernel` names one of its kernels: {names}.")
+            for row in kernels:
+                parts += [f"### {row.name}", _sentence(row.summary), _options(option_rows(row.config))]
+        else:
+            parts.append(_options(strategy.options))
+    former = [f"| {row.strategy} | {_former(row)} | {_present(row)} |" for row in renamed.OPTIONS]
+    former += [f"| {old} | | {new} |" for old, new in renamed.STRATEGIES.items()]
+    parts += [
+        "## Former names",
+        "Older specs, notes and results use these names.",
+        "\n".join(["| strategy | formerly | now |", "|---|---|---|", *former]),
+    ]
     golden.check(ROOT / "docs" / "strategies.md", "\n\n".join(parts) + "\n")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _options(options: Sequence[Option]) -> str:
+    rows = [f"| `{o.name}` | {o.doc} | {_values(o)} |" for o in options]
+    return "\n".join(["| option | meaning | values |", "|---|---|---|", *rows])
+
+
+def _former(row: renamed.Renamed) -> str:
+    return ", ".join(f"`{row.old} {value}`" for value in row.values) or f"`{row.old}`"
+
+
+def _present(row: renamed.Renamed) -> str:
+    return ", ".join(f"`{row.new} {value}`" for value in row.values.values()) or f"`{row.new}`"
 
 
 def _values(option: Option) -> str:

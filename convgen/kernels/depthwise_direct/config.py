@@ -13,8 +13,8 @@ from convgen.kernels.config import Field
 class Config(config.Config):
     """What a thread makes, and how many there are."""
 
-    tile_p: Annotated[int, Field("output rows a thread", low=1, high=64)]
-    tile_q: Annotated[int, Field("output columns a thread", low=1, high=64)]
-    vector: Annotated[int, Field("neighbouring channels a thread", (1, 2, 4, 8, 16))]
-    threads: Annotated[int, Field("threads a block, at most", low=32, high=1024)]
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=16)]
+    tile_p: Annotated[int, Field("output rows per thread", low=1, high=64)]
+    tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
+    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    threads: Annotated[int, Field("most threads per block", low=32, high=1024)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

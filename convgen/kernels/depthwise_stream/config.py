@@ -16,16 +16,16 @@ class Config(config.Config):
     math: Annotated[
         str,
         Field(
-            "fma: on ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads to neighbours",
+            "fma: on ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads to neighbors",
             ("fma", "mma"),
         ),
     ]
-    tile_p: Annotated[int, Field("output rows a thread (mma: a warp)", low=1, high=64)]
-    tile_q: Annotated[int, Field("output columns a thread (mma: a warp)", low=1, high=64)]
-    vector: Annotated[int, Field("neighbouring channels a thread", (1, 2, 4, 8, 16))]
-    slice: Annotated[int, Field("output channels a block", low=1, high=256)]
-    strip: Annotated[int, Field("output columns a block", low=1, high=256)]
-    band: Annotated[int, Field("output rows that a block makes at once", low=1, high=256)]
+    tile_p: Annotated[int, Field("output rows per thread (mma: per warp)", low=1, high=64)]
+    tile_q: Annotated[int, Field("output columns per thread (mma: per warp)", low=1, high=64)]
+    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    slice: Annotated[int, Field("output channels per block", low=1, high=256)]
+    strip: Annotated[int, Field("output columns per block", low=1, high=256)]
+    band: Annotated[int, Field("output rows that a block computes at once", low=1, high=256)]
     stages: Annotated[int, Field("chunks of rows in shared memory", low=1, high=64)]
-    threads: Annotated[int, Field("threads a block, without the producer", low=32, high=1024)]
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=16)]
+    threads: Annotated[int, Field("threads per block, without the producer", low=32, high=1024)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

@@ -13,4 +13,4 @@ from convgen.kernels.config import Field
 class Config(config.Config):
     """Outputs a thread."""
 
-    tile: Annotated[int, Field("outputs a thread, along the channels", (1, 2, 4, 8))]
+    tile: Annotated[int, Field("outputs per thread, along the channels", (1, 2, 4, 8))]

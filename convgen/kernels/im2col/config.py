@@ -16,12 +16,12 @@ class Config(config.Config):
     """How col2im sums, and how large the workspace may be."""
 
     method: Annotated[
-        str, Field("how col2im sums: gather is deterministic, scatter adds atomically", ("gather", "scatter"))
+        str, Field("how col2im adds up: gather is deterministic, scatter uses atomics", ("gather", "scatter"))
     ]
     workspace_mb: Annotated[
         int,
         Field(
-            f"cap on the workspace in MiB (default {DEFAULT_WORKSPACE_MB}); larger problems go in slices",
+            f"limit of the workspace in MiB (default {DEFAULT_WORKSPACE_MB}); larger problems are split into slices",
             low=1, high=1 << 17,
         ),
     ]  # fmt: skip

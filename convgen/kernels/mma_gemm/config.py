@@ -13,18 +13,18 @@ from convgen.kernels.config import Field
 class Config(config.Config):
     """A tile, the warps that share it, stages in flight, and how gemm_k is walked and split."""
 
-    tile_m: Annotated[int, Field("output pixels a tile", low=16, high=2048)]
-    tile_n: Annotated[int, Field("output channels of a group a tile", low=16, high=512)]
-    tile_k: Annotated[int, Field("elements of gemm_k a step", (16, 32, 64, 128))]
+    tile_m: Annotated[int, Field("output pixels per tile", low=16, high=2048)]
+    tile_n: Annotated[int, Field("output channels of a group per tile", low=16, high=512)]
+    tile_k: Annotated[int, Field("elements of gemm_k per k block", (16, 32, 64, 128))]
     warps_m: Annotated[int, Field("warps along m", low=1, high=16)]
     warps_n: Annotated[int, Field("warps along n", low=1, high=8)]
-    stages: Annotated[int, Field("k steps in flight", low=2, high=8)]
-    split_k: Annotated[int, Field("slices of gemm_k, added in order by a second kernel", low=1, high=64)] = 1
-    order: Annotated[str, Field("what gemm_k runs over", ("channel_first", "channel_last", "taps_inner"))] = (
+    stages: Annotated[int, Field("k blocks in flight", low=2, high=8)]
+    split_k: Annotated[int, Field("slices of gemm_k; a second kernel adds their sums in order", low=1, high=64)] = 1
+    order: Annotated[str, Field("the order of gemm_k", ("channel_first", "channel_last", "taps_inner"))] = (
         "channel_first"
     )
     math: Annotated[str, Field("how f32 is multiplied", ("tf32x3", "tf32"))] = ""
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=8)] = 1
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1
 
     @property
     def threads(self) -> int:

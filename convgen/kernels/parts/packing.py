@@ -7,5 +7,5 @@ from typing import Annotated
 from convgen.kernels.config import Field
 
 GROUP_PACK = Annotated[
-    int, Field("neighbouring groups that are multiplied as one, their filters filled up with zeros", low=1, high=4096)
+    int, Field("neighboring groups multiplied as one, with zeros between their filters", low=1, high=4096)
 ]

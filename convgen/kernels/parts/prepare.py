@@ -30,9 +30,7 @@ from convgen.kernels.base import Obstacle, Option, Options
 from convgen.kernels.parts.hopper import lies_as
 from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT
 
-BUNDLE = Option(
-    "group_pack", "neighbouring groups that are multiplied as one, their filters filled up with zeros", 1, 4096
-)
+BUNDLE = Option("group_pack", "neighboring groups multiplied as one, with zeros between their filters", 1, 4096)
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
 #: What a plan says whose filters have zeros filled in.
 SPREADS = "zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own"

@@ -13,8 +13,8 @@ from convgen.kernels.config import Field
 class Config(config.Config):
     """Output rows and joined groups of a block, and the warps that share a joined group's pixels."""
 
-    tile_p: Annotated[int, Field("output rows a block", low=1, high=64)]
-    slice: Annotated[int, Field("joined groups a block", low=1, high=64)]
+    tile_p: Annotated[int, Field("output rows per block", low=1, high=64)]
+    slice: Annotated[int, Field("joined groups per block", low=1, high=64)]
     warps_m: Annotated[int, Field("warps along m", low=1, high=16)]
-    stages: Annotated[int, Field("patches in shared memory", low=1, high=8)]
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=8)] = 1
+    stages: Annotated[int, Field("tiles of input rows in shared memory", low=1, high=8)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1

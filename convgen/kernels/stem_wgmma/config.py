@@ -13,11 +13,11 @@ from convgen.kernels.config import Field
 class Config(config.Config):
     """A tile, its warps (four to a warpgroup), and the patches of input rows in shared memory."""
 
-    tile_m: Annotated[int, Field("output pixels a tile", low=64, high=2048)]
-    tile_n: Annotated[int, Field("output channels a tile", range(8, 257, 8))]
+    tile_m: Annotated[int, Field("output pixels per tile", low=64, high=2048)]
+    tile_n: Annotated[int, Field("output channels per tile", range(8, 257, 8))]
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12, 16))]
-    stages: Annotated[int, Field("patches in shared memory", low=1, high=8)]
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=8)] = 1
+    stages: Annotated[int, Field("tiles of input rows in shared memory", low=1, high=8)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=8)] = 1
 
     @property
     def warpgroups(self) -> int:

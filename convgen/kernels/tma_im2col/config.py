@@ -20,28 +20,32 @@ class Config(config.Config):
     fit the number of multiprocessors better.  The blocks of a `cluster` take neighbouring tiles that have pixels
     (`multicast` a) or channels (b) in common, and TMA brings those to all of them at once."""
 
-    tile_m: Annotated[int, Field("output pixels a tile", range(16, 257, 16))]
-    tile_n: Annotated[int, Field("output channels a tile", range(8, 257, 8))]
-    tile_k: Annotated[int, Field("channels a k block: the swizzle span (16, 32, 64 for 2-byte types)", (16, 32, 64))]
+    tile_m: Annotated[int, Field("output pixels per tile", range(16, 257, 16))]
+    tile_n: Annotated[int, Field("output channels per tile", range(8, 257, 8))]
+    tile_k: Annotated[int, Field("channels per k block: the swizzle span (16, 32, 64 for 2-byte types)", (16, 32, 64))]
     stages: Annotated[int, Field("stages of the pipeline", low=2, high=32)]
     consumers: Annotated[int, Field("consumer warpgroups", low=1, high=3)]
     schedule: Annotated[str, Field("how consumers share the work", ("cooperative", "pingpong"))]
-    order: Annotated[str, Field("what the k loop runs over inside", ("channels_inner", "taps_inner"))] = (
-        "channels_inner"
-    )
-    blocks: Annotated[int, Field("blocks a multiprocessor", low=1, high=4)] = 1
-    k_blocks: Annotated[int, Field("k blocks a stage: more than one for few channels", low=1, high=64)] = 1
+    order: Annotated[str, Field("the inner loop of the k loop", ("channels_inner", "taps_inner"))] = "channels_inner"
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
+    k_blocks: Annotated[int, Field("k blocks per stage: more than one for few channels", low=1, high=64)] = 1
     split_k: Annotated[
-        int, Field("blocks of a cluster that share a tile's k loop; sums are added in a fixed order", (1, 2, 4, 8))
+        int,
+        Field("blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", (1, 2, 4, 8)),
     ] = 1
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))] = 0
-    cluster: Annotated[int, Field("blocks of neighbouring tiles that load an operand together", (1, 2, 4))] = 1
+    cluster: Annotated[int, Field("blocks of neighboring tiles that load an operand together", (1, 2, 4))] = 1
     multicast: Annotated[str, Field("the operand that a cluster loads together", ("a", "b"))] = "a"
     raster: Annotated[
-        int, Field("rasterization: tiles of pixels that go with all output channels before the next", low=1, high=64)
+        int,
+        Field(
+            "rasterization: pixel tiles per band; a band is finished for all output channels before the next",
+            low=1,
+            high=64,
+        ),
     ] = 1
     stream_k: Annotated[
-        int, Field("1: blocks share the k loops of all tiles evenly; a second kernel finishes tiles in parts", (0, 1))
+        int, Field("1: blocks share the k blocks of all tiles evenly; a second kernel finishes shared tiles", (0, 1))
     ] = 0
     group_pack: GROUP_PACK = 1
 
