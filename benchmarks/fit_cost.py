@@ -30,18 +30,15 @@ from scipy.optimize import least_squares, minimize
 from convgen.bench.results import commit, geomean
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.kernels import registry, strategies, tma_patch
+from convgen.kernels import registry, renamed, strategies
 from convgen.kernels.config import Options
-from convgen.kernels.parts import prepare
 from convgen.kernels.search import search
+from convgen.kernels.tma_halo import cost as halo_cost
+from convgen.kernels.tma_halo.space import demands as halo_demands
 from convgen.kernels.tma_im2col import cost as im2col_cost
-from convgen.kernels.tma_im2col.kernel import demands
-from convgen.kernels.tma_patch import cost as patch_cost
-from convgen.kernels.tma_patch.choice import demands as patch_demands
-from convgen.kernels.tma_patch.config import TmaPatchConfig
-from convgen.kernels.tma_patch.geometry import geometry
+from convgen.kernels.tma_im2col.kernel import demands as im2col_demands
 from convgen.planner import database
-from convgen.targets import TARGETS, Target
+from convgen.targets import TARGETS
 
 FOLDS = 5
 #: A configuration this many times slower than its convolution's best counts for nothing.
@@ -63,28 +60,18 @@ class Model:
 
     rates: Any
     time: Callable[..., float]
-    demands: Callable[[ConvProblem, Any], dict[str, Any]]
-    choose: Callable[..., Any]
+    demands: Callable[[Any], dict[str, Any]]
 
 
-def _im2col_layout(problem: ConvProblem, target: Target, options: Options) -> Any:
-    found = search(registry.kernel("tma_im2col"), problem, target, options).best
-    assert found, "measured configurations are legal"
-    return found.layout
-
-
-def _im2col_demands(problem: ConvProblem, layout: Any) -> dict[str, Any]:
-    return demands(layout)
-
-
-def _patch_demands(problem: ConvProblem, config: TmaPatchConfig) -> dict[str, Any]:
-    ready = prepare.channels_last(problem, bundle=config.bundle).problem
-    return patch_demands(ready, TARGET, config, geometry(ready, config))
+def layout_of(strategy: str, problem: ConvProblem, options: Options) -> Any:
+    """The layout that options ask for, which may have names of the time that they were measured at."""
+    found = search(registry.kernel(strategy), problem, TARGET, renamed.options(strategy, options)).best
+    return found.layout if found else None
 
 
 MODELS = {
-    "tma_im2col": Model(im2col_cost.H200, im2col_cost.time, _im2col_demands, _im2col_layout),
-    "tma_patch": Model(patch_cost.H200, patch_cost.patch_time, _patch_demands, tma_patch.choose),
+    "tma_im2col": Model(im2col_cost.H200, im2col_cost.time, im2col_demands),
+    "tma_halo": Model(halo_cost.H200, halo_cost.time, halo_demands),
 }
 
 
@@ -153,7 +140,7 @@ def read(paths: Iterable[Path]) -> list[Row]:
             row = Row(m.key, problem.n, re.sub(r" n=\d+", "", m.key), m.strategy, m.us, {}, str(dict(m.options)))
             model = MODELS.get(m.strategy)
             if model and not strategy.plan(problem, TARGET, m.options).workspaces:  # the kernel alone
-                row = replace(row, demands=model.demands(problem, model.choose(problem, TARGET, m.options)))
+                row = replace(row, demands=model.demands(layout_of(m.strategy, problem, m.options)))
             else:
                 row = replace(row, estimate=strategy.estimate(problem, TARGET, m.options))
             found[m.key, m.candidate] = row

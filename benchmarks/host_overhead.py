@@ -54,7 +54,7 @@ FUSED = """epilogue {
 #: By name.  All but the last have tensor maps and are dependent launches.
 KERNELS = {
     "tma_im2col": CONV.format(name="im2col", size=14, c=256, rest="strategy tma_im2col"),
-    "tma_patch": CONV.format(name="patch", size=28, c=64, rest="strategy tma_patch"),
+    "tma_halo": CONV.format(name="patch", size=28, c=64, rest="strategy tma_halo"),
     "tma_im2col, two operands": CONV.format(name="fused", size=14, c=256, rest=FUSED),
     "tma_im2col, two launches": CONV.format(name="shared", size=7, c=512, rest="strategy tma_im2col { stream_k 1 }"),
     "direct": CONV.format(name="simple", size=14, c=8, rest="strategy direct"),

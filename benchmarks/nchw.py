@@ -36,7 +36,7 @@ from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
 
-STRATEGIES = ("tma_im2col", "tma_patch", "implicit_gemm")
+STRATEGIES = ("tma_im2col", "tma_halo", "implicit_gemm")
 
 
 def in_planes(problem: ConvProblem) -> ConvProblem:

@@ -1,4 +1,4 @@
-"""One kernel of each strategy, and a sample of tma_im2col's and tma_patch's family, under compute-sanitizer.
+"""One kernel of each strategy, and a sample of tma_im2col's and tma_halo's family, under compute-sanitizer.
 
     python benchmarks/sanitize.py --out benchmarks/results/sanitize_h200.json
 
@@ -132,20 +132,20 @@ CASES = {
     "tma_im2col, odd channels as rows": layer("tma_im2col { tile m=48 n=64 consumers 1 swap_ab 1 }", k=135),
     "tma_im2col, wide chunks": layer("tma_im2col { tile m=128 n=144 swap_ab 0 }"),
     "tma_im2col, last channels": layer("tma_im2col { tile m=64 n=64 k=64 consumers 1 k_blocks 1 }", c=136),
-    "tma_patch, last channels": layer("tma_patch { tile k=64 weight_stages 0 }", c=72, k=64),
-    "tma_patch, last channels, streamed": layer("tma_patch { tile k=64 weight_stages 4 }", c=136, k=64),
+    "tma_halo, last channels": layer("tma_halo { tile k=64 weight_stages 0 }", c=72, k=64),
+    "tma_halo, last channels, streamed": layer("tma_halo { tile k=64 weight_stages 4 }", c=136, k=64),
     "tma_im2col, stream": layer("tma_im2col { tile m=64 n=64 consumers 1 stream_k 1 }"),
-    "tma_patch, channels": layer("tma_patch { swap_ab 1 }", c=64, k=64),
-    "tma_patch, pixels": layer("tma_patch { swap_ab 0 }", c=64, k=32),
+    "tma_halo, channels": layer("tma_halo { swap_ab 1 }", c=64, k=64),
+    "tma_halo, pixels": layer("tma_halo { swap_ab 0 }", c=64, k=32),
     "groups, tma_im2col": groups("tma_im2col { group_pack 4 }", c=64, of_group=4),
-    "groups, tma_patch": groups("tma_patch { group_pack 1  fold 1 }", c=64, of_group=32),
-    "groups, tma_patch, bundles": groups("tma_patch { group_pack 8  fold 1 }", c=64, of_group=4),
-    "groups, tma_patch, folded": groups("tma_patch { group_pack 4  fold 4 }", c=64, of_group=4),
+    "groups, tma_halo": groups("tma_halo { group_pack 1  fold 1 }", c=64, of_group=32),
+    "groups, tma_halo, bundles": groups("tma_halo { group_pack 8  fold 1 }", c=64, of_group=4),
+    "groups, tma_halo, folded": groups("tma_halo { group_pack 4  fold 4 }", c=64, of_group=4),
     "planes, tma_im2col": planes("tma_im2col", 75, 72, (16, 10)),
     "planes, tma_im2col, odd": planes("tma_im2col", 136, 71, (13, 15)),
     "planes, tma_im2col, 1x1": planes("tma_im2col", 136, 72, (16, 10), taps=1),
     "planes, tma_im2col, 1x1, stride 2": planes("tma_im2col", 72, 72, (16, 10), taps=1, stride=2),
-    "planes, tma_patch": planes("tma_patch", 64, 64, (13, 15)),
+    "planes, tma_halo": planes("tma_halo", 64, 64, (13, 15)),
     "planes, few channels by wgmma": planes("implicit_gemm { kernel stem_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
     "depthwise, patches": depthwise("kernel depthwise_direct"),
     "depthwise, stream": depthwise(

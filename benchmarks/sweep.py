@@ -28,7 +28,7 @@ from geometries import random_problems, suites
 
 from convgen.bench.build import Builder, Failure, Job
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import registry, strategies, tma_patch
+from convgen.kernels import registry, strategies
 from convgen.kernels.base import Options
 from convgen.kernels.search import search
 from convgen.planner import database
@@ -39,7 +39,7 @@ from convgen.tune.worker import CandidateFailed, Worker
 #: What two configurations of a kind have in common; the model is surer within a kind than between kinds.
 KINDS: dict[str, tuple[str, ...]] = {
     "tma_im2col": ("swap_ab", "consumers", "schedule", "blocks", "k_blocks", "split_k", "shared"),
-    "tma_patch": ("rows", "schedule", "consumers", "images", "weight_stages"),
+    "tma_halo": ("swap_ab", "schedule", "consumers", "images", "weight_stages"),
 }
 #: Configurations of each strategy: the best, the best of other kinds, legal ones at random.
 BEST, OTHER_KINDS, RANDOM = 7, 8, 3
@@ -78,8 +78,6 @@ def configurations(problem: ConvProblem, target: Target, rng: random.Random) -> 
 
 def _times(name: str, problem: ConvProblem, target: Target) -> dict[Any, float]:
     """Microseconds of every legal configuration, the fastest first."""
-    if name == "tma_patch":
-        return {c: tma_patch.estimate(problem, target, c) for c in tma_patch.ranking(problem, target, ())}
     return {t.layout.config: t.us for t in search(registry.kernel(name), problem, target, {}).ranked()}
 
 

@@ -31,7 +31,7 @@ from convgen.targets import TARGETS
 ROOT = Path(__file__).resolve().parent.parent
 #: Strategies that each operator is checked with.
 STRATEGIES = {
-    Op.FPROP: ("auto", "direct", "im2col", "tma_im2col", "tma_patch", "implicit_gemm"),
+    Op.FPROP: ("auto", "direct", "im2col", "tma_im2col", "tma_halo", "implicit_gemm"),
     Op.DGRAD: ("auto", "direct", "im2col"),
     Op.WGRAD: ("auto", "direct", "im2col"),
     Op.IM2COL: ("auto", "direct", "im2col"),

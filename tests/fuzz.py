@@ -1,4 +1,4 @@
-"""Random kernels of tma_im2col and tma_patch, for as long as you like: on the GPU at hand, or in the emulator.
+"""Random kernels of tma_im2col and tma_halo, for as long as you like: on the GPU at hand, or in the emulator.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
 
@@ -22,7 +22,7 @@ from typing import Any
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated", "gpu")]
 
-STRATEGIES = ("tma_im2col", "tma_patch")
+STRATEGIES = ("tma_im2col", "tma_halo")
 #: A process that has seen a fault ends with this.
 FAULT = 3
 

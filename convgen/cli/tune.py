@@ -7,7 +7,7 @@ spent budget or a crash, the same command continues where it stopped.
 examples:
   convgen tune layer.conv
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
-  convgen tune layer.conv --strategies tma_im2col,tma_patch --again
+  convgen tune layer.conv --strategies tma_im2col,tma_halo --again
   convgen tune --export tuning.sqlite   the best of each convolution, as one small file
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from convgen.kernels.config import Options
 
 #: Strategies: the old name and the new one.
-STRATEGIES: Mapping[str, str] = {}
+STRATEGIES: Mapping[str, str] = {"tma_patch": "tma_halo"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ OPTIONS: tuple[Renamed, ...] = (
     Renamed("tma_im2col", "shares", "multicast", {"x": "a", "w": "b"}),
     Renamed("tma_im2col", "stream", "stream_k"),
     Renamed("tma_im2col", "bundle", "group_pack"),
-    Renamed("tma_patch", "rows", "swap_ab", {"pixels": 0, "channels": 1}),
-    Renamed("tma_patch", "bundle", "group_pack"),
+    Renamed("tma_halo", "rows", "swap_ab", {"pixels": 0, "channels": 1}),
+    Renamed("tma_halo", "bundle", "group_pack"),
+    Renamed("tma_halo", "pixels", "tile.m"),
+    Renamed("tma_halo", "channels", "tile.n"),
     Renamed("depthwise", "kernel", "kernel", {"patches": "depthwise_direct", "stream": "depthwise_stream"}),
 )  # fmt: skip
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib import import_module
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from convgen.kernels.base import Obstacle
@@ -103,6 +102,9 @@ _ROWS: tuple[Strategy, ...] = (
     Strategy(
         "tma_im2col", "implicit GEMM on TMA im2col loads and wgmma: warp-specialized, persistent, any layout (sm_90a)"
     ),
+    Strategy(
+        "tma_halo", "the input tile with its halo stays in shared memory and serves every tap: few channels (sm_90a)"
+    ),
     Strategy("depthwise", "one filter per channel (groups = c): any multiplier, filter size, stride and layout"),
     Strategy(
         "implicit_gemm",
@@ -114,18 +116,14 @@ _ROWS: tuple[Strategy, ...] = (
 #: Name -> strategy, in the order in which `auto` prefers them.
 STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
 
-# strategies that are still modules of their own
-_MODULES = {name: f"convgen.kernels.{name}" for name in ("tma_patch",)}
-MODULES: tuple[str, ...] = ("tma_im2col", "tma_patch", "depthwise", "implicit_gemm", "im2col", "direct")
+#: Their names.
+MODULES: tuple[str, ...] = tuple(STRATEGIES)
 
 
-@cache
 def load(name: str) -> Strategy:
     """The strategy of a name.  Raises KeyError."""
-    if name in _MODULES:
-        return import_module(_MODULES[name]).STRATEGY
     return STRATEGIES[name]
 
 
 def load_all() -> dict[str, Strategy]:
-    return {name: load(name) for name in MODULES}
+    return dict(STRATEGIES)

@@ -27,9 +27,9 @@ from convgen.kernels.mma_gemm import config as mma_gemm
 from convgen.kernels.small_groups import config as small_groups
 from convgen.kernels.stem_mma import config as stem_mma
 from convgen.kernels.stem_wgmma import config as stem_wgmma
+from convgen.kernels.tma_halo import config as tma_halo
+from convgen.kernels.tma_halo.layout import geometry
 from convgen.kernels.tma_im2col import config as tma_im2col
-from convgen.kernels.tma_patch.config import TmaPatchConfig
-from convgen.kernels.tma_patch.geometry import geometry
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -63,14 +63,14 @@ def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
     return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1, full)
 
 
-def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
+def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
     size = geometry(p, c)
     along = (p.n, c.images) if c.images > 1 else (p.output[-1], c.strip)
-    # a ring's patches, over all tiles that one multiprocessor takes
-    patches = size.blocks * size.tiles // c.rings
+    # a ring's halo tiles, over all tiles that one multiprocessor takes
+    halos = size.blocks * size.tiles // c.rings
     tiles = {"m": along}
     if p.groups == 1:
-        tiles |= {"n": (p.k, c.channels), "k": (p.c, c.k)}
+        tiles |= {"n": (p.k, c.tile_n), "k": (p.c, c.tile_k)}
 
     def full(tile: int) -> bool:
         tile, channel_tile = divmod(tile, size.channel_tiles)
@@ -78,12 +78,12 @@ def _tma_patch(p: ConvProblem, c: TmaPatchConfig) -> Work:
         image = tile // size.line_tiles // size.strips
         return (
             (channel_tile + 1) * c.own_channels <= p.k
-            and (size.line_tiles == 1 or (line + 1) * c.pixels <= size.patch.line)
+            and (size.line_tiles == 1 or (line + 1) * c.tile_m <= size.halo.line)
             and (strip + 1) * c.strip <= p.output[-1]
             and (image + 1) * c.images <= p.n
         )
 
-    return Work(tiles, patches, c.stages, c.rings, full)
+    return Work(tiles, halos, c.stages, c.rings, full)
 
 
 def _mma_gemm(p: ConvProblem, c: mma_gemm.Config) -> Work:
@@ -121,7 +121,7 @@ def _im2col(p: ConvProblem, c: im2col.Config) -> Work:
 
 WORK: dict[type, Callable[..., Work]] = {
     tma_im2col.Config: _tma_im2col,
-    TmaPatchConfig: _tma_patch,
+    tma_halo.Config: _tma_halo,
     mma_gemm.Config: _mma_gemm,
     stem_mma.Config: _rows,
     stem_wgmma.Config: _rows,

@@ -81,8 +81,8 @@ def test_layout(name: str) -> None:
     assert (found.vector if found else 0) == vector
     made = check_emulated(spec(problem, "tma_im2col", SMALL), 1)
     assert [w.bytes for w in made.plan.workspaces] == [c.target.bytes for c in channels_last(problem).copies]
-    if serves(problem, "tma_patch", {}):
-        check_emulated(spec(problem, "tma_patch", {}), 1)
+    if serves(problem, "tma_halo", {}):
+        check_emulated(spec(problem, "tma_halo", {}), 1)
 
 
 def test_what_lies_right_is_not_copied() -> None:
@@ -102,7 +102,7 @@ def test_what_lies_right_is_not_copied() -> None:
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_any_layout(data: st.DataObject, seed: int) -> None:
-    strategy = data.draw(st.sampled_from(("tma_im2col", "tma_patch")))
+    strategy = data.draw(st.sampled_from(("tma_im2col", "tma_halo")))
     drawn = data.draw(im2col_problems() if strategy == "tma_im2col" else patch_problems())
     c = data.draw(st.integers(1, 40))
     x, w = (data.draw(st.permutations(t.dims)) for t in (drawn.x, drawn.w))

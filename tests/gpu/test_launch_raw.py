@@ -21,7 +21,7 @@ KERNELS = {
     "tma_im2col, split": f"{FEW_TILES} strategy tma_im2col {{ split_k 2 }}",
     "tma_im2col, stream": f"{FEW_TILES} strategy tma_im2col {{ stream_k 1 }}",
     "tma_im2col, NCHW": f"{CHANNELS_FIRST} strategy tma_im2col",
-    "tma_patch": f"{CHANNELS_LAST} {EPILOGUE} strategy tma_patch",
+    "tma_halo": f"{CHANNELS_LAST} {EPILOGUE} strategy tma_halo",
     "depthwise": f"{DEPTHWISE} strategy depthwise",
     "implicit_gemm": f"{CHANNELS_LAST} strategy implicit_gemm {{ kernel gather  split 4 }}",
     "im2col": f"{CHANNELS_LAST} op wgrad strategy im2col",

@@ -1,4 +1,4 @@
-"""tma_im2col and tma_patch on a GPU: schedules over many tiles, random problems, layers; order, graphs, chains."""
+"""tma_im2col and tma_halo on a GPU: schedules over many tiles, random problems, layers; order, graphs, chains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from convgen.runtime.kernel import Kernel
 from convgen.targets import Target
 
 cupy = pytest.importorskip("cupy")
-BOTH = ("tma_im2col", "tma_patch")
+BOTH = ("tma_im2col", "tma_halo")
 
 
 @pytest.fixture(autouse=True)
@@ -135,20 +135,20 @@ LAYERS: dict[str, tuple[str, ConvProblem]] = {
     "resnet50/res3_3x3": ("tma_im2col", make("fprop", 8, 128, 128, (28, 28), (3, 3), pad=1)),
     "resnet50/res4_1x1_in": ("tma_im2col", make("fprop", 8, 512, 256, (28, 28), (1, 1))),
     "resnet50/res5_3x3": ("tma_im2col", make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1, dtype="bf16")),
-    "vgg16/conv1_2": ("tma_patch", make("fprop", 4, 64, 64, (224, 224), (3, 3), pad=1)),
-    "googlenet/3a_5x5": ("tma_patch", make("fprop", 32, 16, 32, (28, 28), (5, 5), pad=2)),
+    "vgg16/conv1_2": ("tma_halo", make("fprop", 4, 64, 64, (224, 224), (3, 3), pad=1)),
+    "googlenet/3a_5x5": ("tma_halo", make("fprop", 32, 16, 32, (28, 28), (5, 5), pad=2)),
     "resnet50/res2_3x3 in planes": (
-        "tma_patch",
+        "tma_halo",
         laid_out(make("fprop", 8, 64, 64, (56, 56), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
     ),
     "resnet50/res5_3x3 in planes": (
         "tma_im2col",
         laid_out(make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
     ),
-    "resnext50/res2_3x3": ("tma_patch", make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)),
+    "resnext50/res2_3x3": ("tma_halo", make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)),
     "resnext50/res3_3x3_s2": ("tma_im2col", make("fprop", 8, 256, 256, (56, 56), (3, 3), 2, 1, groups=32)),
-    "resnext50/res5_3x3": ("tma_patch", make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32)),
-    "resnet50/res3_3x3_s2": ("tma_patch", make("fprop", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1)),
+    "resnext50/res5_3x3": ("tma_halo", make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32)),
+    "resnet50/res3_3x3_s2": ("tma_halo", make("fprop", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1)),
 }
 
 
@@ -201,13 +201,13 @@ IMAGES = make("fprop", 4, 64, 64, (14, 14), (3, 3), pad=1)
 POINTWISE = make("fprop", 4, 64, 64, (14, 14), (1, 1))
 LINKS: tuple[tuple[ConvProblem, str, Options], ...] = (
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 64, "consumers": 1}),
-    (IMAGES, "tma_patch", {}),
+    (IMAGES, "tma_halo", {}),
     (POINTWISE, "tma_im2col", {}),
     (laid_out(IMAGES, w="kcrs"), "tma_im2col", {}),
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 32, "consumers": 1, "split_k": 4}),
     (IMAGES, "tma_im2col", {"schedule": "pingpong", "tile.m": 64, "tile.n": 32}),
-    (IMAGES, "tma_patch", {"weight_stages": 4}),
-    (laid_out(IMAGES, w="rsck"), "tma_patch", {}),
+    (IMAGES, "tma_halo", {"weight_stages": 4}),
+    (laid_out(IMAGES, w="rsck"), "tma_halo", {}),
     (IMAGES, "tma_im2col", {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "blocks": 2}),
 )
 LENGTH = 20

@@ -405,14 +405,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
 
 def test_every_column_of_a_row_is_measured_or_says_why(gpu: FakeBackend):
     problem = make_problem()
-    names = ("auto", "im2col", "direct", "tma_patch")
+    names = ("auto", "im2col", "direct", "tma_halo")
     columns = {name: Column(Job(problem, TARGETS["sm_90a"], name, {})) for name in names}
     (row,) = Bench(gpu, build.Builder().build_all).rows([Entry("a", columns)])
     assert row.us == pytest.approx(10, rel=0.03) and row.own.verified
     assert row.results["im2col"].us == pytest.approx(40, rel=0.03)
     assert row.results["direct"].us is None and row.results["direct"].verified is False
     assert "wrong in" in row.results["direct"].note
-    assert row.results["tma_patch"].note == "tma_patch cannot serve it"
+    assert row.results["tma_halo"].note == "tma_halo cannot serve it"
     assert row.tflops == pytest.approx(2 * problem.macs / row.us / 1e6)
 
 

@@ -347,7 +347,7 @@ def test_what_several_strategies_say_is_said_once(capsys):
     Path("layer.conv").write_text(SPEC.replace("f16", "e4m3").replace("direct", "auto"))
     assert main(["check", "layer.conv", "--only", "first"]) == 1
     out = capsys.readouterr().out
-    assert "tma_im2col and tma_patch cannot serve first: target sm_80 has no wgmma" in out
+    assert "tma_im2col and tma_halo cannot serve first: target sm_80 has no wgmma" in out
     assert (
         "depthwise, implicit_gemm, im2col and direct cannot serve first: target sm_80 does not convert e4m3 (x, w, y)"
     ) in out

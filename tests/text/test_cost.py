@@ -21,7 +21,7 @@ from convgen.kernels.depthwise_stream.maths import layout_of
 from convgen.kernels.parts import cost
 from convgen.planner import choose, untuned
 
-BOTH = ("tma_im2col", "tma_patch")
+BOTH = ("tma_im2col", "tma_halo")
 #: Of an H200 (NVIDIA's data sheet): dense f16 operations, and bytes of device memory, a microsecond.
 PEAK_OPERATIONS, PEAK_BYTES = 989.5e6, 4.8e6
 #: Room for rounding, where two times may be equal.
@@ -227,7 +227,7 @@ def test_a_choice_is_quick(strategy: str, layer: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "strategy"),
     [
-        ("few channels", "tma_patch"),
+        ("few channels", "tma_halo"),
         ("deep", "tma_im2col"),
         ("pointwise", "tma_im2col"),
         ("stepping", "tma_im2col"),
@@ -250,7 +250,7 @@ IN_PLANES: dict[str, tuple[ConvProblem, str, bool]] = {
     "1x1 of odd planes": (make("fprop", 64, 2048, 512, (7, 7), (1, 1)), "tma_im2col", True),
     "1x1, stride 2": (make("fprop", 64, 256, 512, (56, 56), (1, 1), stride=2), "tma_im2col", True),
     "3x3": (make("fprop", 64, 256, 256, (14, 14), (3, 3), pad=1), "tma_im2col", True),
-    "3x3, few channels": (make("fprop", 64, 64, 64, (56, 56), (3, 3), pad=1), "tma_patch", True),
+    "3x3, few channels": (make("fprop", 64, 64, 64, (56, 56), (3, 3), pad=1), "tma_halo", True),
 }
 
 

@@ -87,7 +87,7 @@ def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int)
 
 @pytest.mark.parametrize("name", ("depthwise/dw12_s2", "depthwise/dw13", "mobilenet_v2/dw960_7"))
 def test_auto_takes_depthwise_for_small_planes(name: str):
-    """tma_patch took 1.2 to 1.5 times as long, and was estimated to be faster."""
+    """tma_halo took 1.2 to 1.5 times as long, and was estimated to be faster."""
     found = fit_kernels.layer_problem(name, 8)
     assert found and untuned(found, fit_kernels.TARGET, "auto", {}).strategy.name == "depthwise"
 

@@ -1,4 +1,4 @@
-"""tma_im2col and tma_patch as plans: what they refuse and how, what they choose, and that a plan is within the
+"""tma_im2col and tma_halo as plans: what they refuse and how, what they choose, and that a plan is within the
 hardware's limits and its tensor maps walk the tensors as the convolution is defined."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.kernels.parts.prepare import bundles
 
-BOTH = ("tma_im2col", "tma_patch")
+BOTH = ("tma_im2col", "tma_halo")
 
 
 def refusals(text: str) -> Sequence[Diagnostic]:
@@ -94,18 +94,18 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "corner of one axis": (
         "tma_im2col", make("fprop", 1, 8, 8, (70000,), (2,), dilation=40000), "upper corner on w is -40000", "",
     ),
-    "pixels": ("tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels do not fit 32 bits", "direct"),
-    "patch: dgrad": ("tma_patch", like("dgrad"), "op dgrad", ""),
-    "patch: three axes": ("tma_patch", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
-    "patch: groups": ("tma_patch", ODD_GROUPS, "3 groups of 8 input and 16 output channels", "implicit_gemm"),
+    "tile.m": ("tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels do not fit 32 bits", "direct"),
+    "patch: dgrad": ("tma_halo", like("dgrad"), "op dgrad", ""),
+    "patch: three axes": ("tma_halo", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
+    "patch: groups": ("tma_halo", ODD_GROUPS, "3 groups of 8 input and 16 output channels", "implicit_gemm"),
     "patch: stride 9": (
-        "tma_patch", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",
+        "tma_halo", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",
     ),
-    "patch: 1x1": ("tma_patch", make("fprop", 2, 64, 64, (14, 14), (1, 1)), "nothing to reuse", "tma_im2col"),
-    "patch: types": ("tma_patch", like(dtype="e5m2"), TYPES, ""),
-    "patch: f32 out": ("tma_patch", typed(LAYER, y="f32"), "output type f32", ""),
-    "patch: odd k": ("tma_patch", make("fprop", 2, 64, 63, (14, 14), (3, 3)), "(k=63)", "multiple of 8"),
-    "patch: KNPQ": ("tma_patch", laid_out(LAYER, y="knpq"), "layout of y is k n p q", "n p q k or n k p q"),
+    "patch: 1x1": ("tma_halo", make("fprop", 2, 64, 64, (14, 14), (1, 1)), "nothing to reuse", "tma_im2col"),
+    "patch: types": ("tma_halo", like(dtype="e5m2"), TYPES, ""),
+    "patch: f32 out": ("tma_halo", typed(LAYER, y="f32"), "output type f32", ""),
+    "patch: odd k": ("tma_halo", make("fprop", 2, 64, 63, (14, 14), (3, 3)), "(k=63)", "multiple of 8"),
+    "patch: KNPQ": ("tma_halo", laid_out(LAYER, y="knpq"), "layout of y is k n p q", "n p q k or n k p q"),
 }  # fmt: skip
 
 
@@ -171,22 +171,22 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     ),
     "split of k": ("tma_im2col", {"split_k": 8, "k_blocks": 3, "tile.n": 64}, "split_k", "3 stages of k are fewer", ""),
     "stages": ("tma_im2col", {"tile.m": 128, "tile.n": 128, "stages": 20}, "stages", "bytes of shared memory", "fit"),
-    "channels in rows": ("tma_patch", {"swap_ab": 1, "channels": 32}, "channels", "channels 64", ""),
-    "too many channels": ("tma_patch", {"swap_ab": 0, "channels": 128}, "channels", "at most 64", ""),
-    "pixels in rows": ("tma_patch", {"swap_ab": 0, "pixels": 96}, "pixels", "multiple of 64", ""),
-    "strip": ("tma_patch", {"strip": 15}, "strip", "wider than the output's 14 columns", ""),
-    "strip of images": ("tma_patch", {"strip": 7, "images": 2}, "strip", "strips of all 14", "strip 14"),
-    "images": ("tma_patch", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
-    "one to cooperate": ("tma_patch", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
-    "one stage of weights": ("tma_patch", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
-    "folded channels": ("tma_patch", {"fold": 4, "swap_ab": 0, "channels": 16}, "fold", "4 rows of 8 or more", ""),
-    "folded weights": ("tma_patch", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident weights", "0"),
+    "channels in rows": ("tma_halo", {"swap_ab": 1, "tile.n": 32}, "tile.n", "tile n=64", ""),
+    "too many channels": ("tma_halo", {"swap_ab": 0, "tile.n": 128}, "tile.n", "at most 64", ""),
+    "pixels in rows": ("tma_halo", {"swap_ab": 0, "tile.m": 96}, "tile.m", "multiple of 64", ""),
+    "strip": ("tma_halo", {"strip": 15}, "strip", "wider than the output's 14 columns", ""),
+    "strip of images": ("tma_halo", {"strip": 7, "images": 2}, "strip", "strips of all 14", "strip 14"),
+    "images": ("tma_halo", {"strip": 14, "images": 3}, "images", "more than the 2 there are", ""),
+    "one to cooperate": ("tma_halo", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
+    "one stage of weights": ("tma_halo", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
+    "folded channels": ("tma_halo", {"fold": 4, "swap_ab": 0, "tile.n": 16}, "fold", "4 rows of 8 or more", ""),
+    "folded weights": ("tma_halo", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident weights", "0"),
     "patch accumulators": (
-        "tma_patch", {"pixels": 256, "consumers": 3, "schedule": "pingpong", "swap_ab": 1}, "pixels",
+        "tma_halo", {"tile.m": 256, "consumers": 3, "schedule": "pingpong", "swap_ab": 1}, "tile.m",
         "128 accumulators a thread", "fewer",
     ),
     "patch memory": (
-        "tma_patch", {"pixels": 128, "stages": 8, "schedule": "pingpong", "weight_stages": 0}, "pixels",
+        "tma_halo", {"tile.m": 128, "stages": 8, "schedule": "pingpong", "weight_stages": 0}, "tile.m",
         "bytes of shared memory", "fewer pixels",
     ),
 }  # fmt: skip
@@ -211,19 +211,19 @@ OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
     "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
     "k of two groups": ("tma_im2col", {"group_pack": 2, "tile.k": 64}, "tile.k", "the 32 input channels of a group"),
     "patch: channels of two groups": (
-        "tma_patch",
-        {"group_pack": 4, "fold": 1, "channels": 64},
+        "tma_halo",
+        {"group_pack": 4, "fold": 1, "tile.n": 64},
         "channels",
         "the 32 output channels",
     ),
     "patch: streamed": (
-        "tma_patch",
+        "tma_halo",
         {"group_pack": 2, "weight_stages": 3},
         "weight_stages",
         "group_pack goes with resident",
     ),
     "patch: no narrow channels": (
-        "tma_patch",
+        "tma_halo",
         {"group_pack": 1, "fold": 1},
         "channels",
         "the 8 output channels of a group",
@@ -251,8 +251,8 @@ UNFOLDED: dict[str, tuple[ConvProblem, int, str]] = {
 @pytest.mark.parametrize("name", UNFOLDED)
 def test_rows_that_cannot_be_folded(name: str) -> None:
     problem, fold, message = UNFOLDED[name]
-    assert any(message in o.message for o in strategies.load("tma_patch").obstacles(problem, TARGET, {"fold": fold}))
-    assert not strategies.load("tma_patch").obstacles(problem, TARGET, {"fold": 1})
+    assert any(message in o.message for o in strategies.load("tma_halo").obstacles(problem, TARGET, {"fold": fold}))
+    assert not strategies.load("tma_halo").obstacles(problem, TARGET, {"fold": 1})
 
 
 @pytest.mark.parametrize("c, k, groups, expected", [

@@ -578,14 +578,14 @@ def test_export_adds_the_choices_to_a_file(spec: Path, db: Database, tmp_path: P
 def test_export_drops_what_is_not_the_fastest_any_more(spec: Path, db: Database, tmp_path: Path):
     shipped = tmp_path / "shipped.sqlite"
     key = database.key(problem())
-    for strategy, us in (("direct", 5.0), ("im2col", 9.0), ("tma_patch", 20.0)):
+    for strategy, us in (("direct", 5.0), ("im2col", 9.0), ("tma_halo", 20.0)):
         db.record(Measurement(key, GPU, strategy, {}, Status.RIGHT, us))
     assert cli.main(["tune", "--export", str(shipped)]) == 0
     with Database(tmp_path / "later.sqlite") as later:
         later.record(Measurement(key, GPU, "im2col", {"workspace_mb": 1}, Status.RIGHT, 8.0))
         later.record(Measurement(key, GPU, "direct", {}, Status.TIMED, 8.5))
     assert cli.main(["tune", "--db", str(tmp_path / "later.sqlite"), "--export", str(shipped)]) == 0
-    assert {(m.strategy, m.us) for m in database.read_all(shipped)} == {("im2col", 8.0), ("tma_patch", 20.0)}
+    assert {(m.strategy, m.us) for m in database.read_all(shipped)} == {("im2col", 8.0), ("tma_halo", 20.0)}
 
 
 def test_export_keeps_a_choice_that_was_not_measured_again(spec: Path, db: Database, tmp_path: Path):

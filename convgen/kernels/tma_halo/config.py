@@ -1,0 +1,65 @@
+"""The configuration of tma_halo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+from convgen.kernels.parts.packing import GROUP_PACK
+
+LONGEST_SIDE = 256  # of a tensor map's box
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """`tile_m` pixels of padded width a tile, in strips of `strip` output columns, or over `images` whole images;
+    `tile_n` output channels a block; `tile_k` input channels a halo tile (its swizzle span).
+
+    `pingpong` consumer warpgroups take whole tiles in turn, each with a ring of its own of `stages` halo tiles;
+    `cooperative` ones split a tile's channels (`swap_ab` 1) or pixels and share a ring.  A tile's channels are those
+    of `fold` output rows: what the rows read in common is then multiplied once for all of them, by filters shifted
+    down a row each, with zeros above and below."""
+
+    tile_m: Annotated[int, Field("pixels of padded width a tile", range(16, 257, 16))]
+    strip: Annotated[int, Field("output columns a strip", low=1, high=LONGEST_SIDE)]
+    images: Annotated[int, Field("whole images a tile", low=1, high=LONGEST_SIDE)]
+    tile_n: Annotated[int, Field("output channels a block", (16, 32, 48, 64, 128, 192))]
+    tile_k: Annotated[int, Field("input channels a halo tile", (16, 32, 64))]
+    stages: Annotated[int, Field("halo tiles in flight for each ring", low=1, high=8)]
+    weight_stages: Annotated[
+        int, Field("taps of weights in flight for each ring, 0: all weights resident", low=0, high=16)
+    ]
+    consumers: Annotated[int, Field("consumer warpgroups", low=1, high=3)]
+    schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
+    swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))]
+    group_pack: GROUP_PACK = 1
+    fold: Annotated[int, Field("output rows whose channels are a tile's: few output channels", (1, 2, 4, 8))] = 1
+
+    @property
+    def own_channels(self) -> int:
+        """Output channels of a tile, of each of its rows."""
+        return self.tile_n // self.fold
+
+    @property
+    def fills(self) -> bool:
+        """Whether filters have zeros filled in: the consumers lay them out, not TMA."""
+        return self.group_pack > 1 or self.fold > 1
+
+    @property
+    def rings(self) -> int:
+        return self.consumers if self.schedule == "pingpong" else 1
+
+    @property
+    def shares(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.rings
+
+    @property
+    def consumer_pixels(self) -> int:
+        return self.tile_m if self.swap_ab else self.tile_m // self.shares
+
+    @property
+    def consumer_channels(self) -> int:
+        return self.tile_n // self.shares if self.swap_ab else self.tile_n

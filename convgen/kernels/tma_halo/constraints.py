@@ -1,0 +1,127 @@
+"""Why the hardware cannot run a configuration."""
+
+from __future__ import annotations
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, launch_registers
+from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.halo import windows
+from convgen.kernels.tma_halo.layout import geometry, pixels_outside, threads
+from convgen.targets import Target
+
+
+def illegal(problem: ConvProblem, target: Target, config: Config) -> list[Obstacle]:
+    """What a configuration asks for that the hardware does not have."""
+    found = [*_tile(problem, config), *_fold(problem, config), *_strips(problem, config), *_registers(target, config)]
+    return found or _boxes(problem, target, config)
+
+
+def _tile(problem: ConvProblem, config: Config) -> Obstacles:
+    """How consumers share a tile, and which weights go with it."""
+    found = Obstacles()
+    no = found.no
+    if config.schedule == "cooperative" and config.consumers == 1:
+        no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
+    if config.swap_ab and config.tile_n != 64 * config.shares:
+        no(f"swap_ab 1 goes with 64 channels for each consumer of a tile: tile n={64 * config.shares}",
+           option="tile.n")  # fmt: skip
+    if not config.swap_ab and config.tile_n > 64:
+        no("swap_ab 0 goes with at most 64 channels", option="tile.n")
+    if not config.swap_ab and config.tile_m % (64 * config.shares):
+        no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
+    if problem.groups > 1 and problem.k_per_group % config.own_channels:
+        no(f"{config.own_channels} channels do not divide the {problem.k_per_group} output channels of a group",
+           option="tile.n")  # fmt: skip
+    if problem.groups > 1 and problem.c_per_group % config.tile_k:
+        no(
+            f"tile k={config.tile_k} does not divide the {problem.c_per_group} input channels of a group",
+            option="tile.k",
+        )
+    if config.fills and config.weight_stages:
+        no(
+            f"{'fold' if config.fold > 1 else 'group_pack'} goes with resident weights",
+            "weight_stages 0",
+            "weight_stages",
+        )
+    if config.weight_stages == 1:
+        no("a consumer holds two stages of weights", "weight_stages 2 or more, or 0", "weight_stages")
+    return found
+
+
+def _fold(problem: ConvProblem, config: Config) -> Obstacles:
+    """Output rows as channels."""
+    found = Obstacles()
+    if config.fold == 1:
+        return found
+    no = found.no
+    h, _ = windows(problem, config.fold)
+    rows = windows(problem)[0].output
+    if config.fold > rows:
+        no(f"fold {config.fold} is more than the output's rows, {rows}", option="fold")
+    if config.tile_n % (8 * config.fold):
+        no(f"{config.tile_n} channels do not split into {config.fold} rows of 8 or more", option="fold")
+    if h.stride > MAX_ELEMENT_STRIDE:
+        no(f"fold {config.fold} makes a stride of {h.stride}; a tensor map has {MAX_ELEMENT_STRIDE}", option="fold")
+    if not h.step:
+        no(f"the taps of {config.fold} output rows are not evenly spaced", "fold 1", "fold")
+    if not pixels_outside(problem):
+        no(f"fold goes with channels innermost in {problem.y.name}", "fold 1", "fold")
+    return found
+
+
+def _strips(problem: ConvProblem, config: Config) -> Obstacles:
+    """Strips of an image, or whole images."""
+    found = Obstacles()
+    no = found.no
+    _, w = windows(problem, config.fold)
+    if config.strip > w.output:
+        no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
+    if config.images > 1 and config.strip != w.output:
+        no(f"images {config.images} go with strips of all {w.output} columns", f"strip {w.output}", "strip")
+    if config.images > problem.n:
+        no(f"images {config.images} are more than the {problem.n} there are", option="images")
+    return found
+
+
+def _registers(target: Target, config: Config) -> Obstacles:
+    """Accumulators of a thread."""
+    found = Obstacles()
+    accumulators = config.consumer_pixels * config.consumer_channels // 128
+    registers = REGISTERS[config.consumers]
+    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
+    at_launch = launch_registers(target, threads(config), 1) - 28
+    budget = min((registers.consumer if registers else 255) - 56, at_launch)
+    if accumulators > budget:
+        found.no(
+            f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",
+            "fewer pixels or consumers",
+            "tile.m",
+        )
+    return found
+
+
+def _boxes(problem: ConvProblem, target: Target, config: Config) -> Obstacles:
+    """Boxes and shared memory."""
+    found = Obstacles()
+    no = found.no
+    h, w = windows(problem, config.fold)
+    size = geometry(problem, config)
+    if config.images > 1 and size.line_tiles > 1:
+        no(
+            f"{config.images} images take {size.halo.line} pixels of padded width",
+            "fewer images, more pixels",
+            "images",
+        )
+    sides = (size.halo.width * w.stride, size.halo.tallest * h.stride)
+    if max(sides) > MAX_BOX:
+        no(f"a halo tile spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} a side",
+           "a narrower strip", "strip")  # fmt: skip
+    if size.total > target.shared_bytes_per_block:
+        no(
+            f"halo tiles, weights and chunks take {size.total} bytes of shared memory; "
+            f"{target} has {target.shared_bytes_per_block}",
+            "fewer pixels, stages or consumers, streamed weights",
+            "tile.m",
+        )
+    return found

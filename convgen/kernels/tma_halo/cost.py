@@ -1,0 +1,75 @@
+"""The cost model of tma_halo: microseconds from a configuration, before anything is compiled.
+
+A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at
+which TMA fetches rows, the latency that stages in flight must cover, the tail of a partly filled wave, the
+epilogue, device memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_cost.py, which
+also says how far the model's choice is from the best that was measured).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convgen.ir.problem import SECTOR
+from convgen.kernels.parts.cost import CYCLES, over
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
+
+    start: float = 0.7998
+    shared_wait: float = 22.36
+    mma: float = 1.01
+    row: float = 3.499  # cycles a row of a box, of x or w
+    ragged: float = 0.942
+    latency: float = 754.2
+    stages_held: float = 1.315
+    tap: float = 100.1  # cycles of waiting and signalling, a tap of streamed weights
+    weights: float = 48.46  # bytes a cycle of resident weights, loaded once
+    serial_store: float = 4.63e-5  # a tile's element: what the other consumers' MMAs do not hide
+    memory: float = 4.75e6
+    apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
+
+
+H200 = Rates()
+
+
+def time(
+    *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
+    by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
+    taps: int, apart: bool,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+) -> float:  # fmt: skip
+    """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
+    `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
+    `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
+    of other groups share.  The rest as for im2col_time."""
+    r = rates
+    memory = r.memory * (r.apart if apart else 1.0)
+    if by_channels:
+        step = max(pixels / 2, pixels / 4 + r.shared_wait)
+    else:
+        step = pixels / 64 * max(channels / 2, channels / 4 + r.shared_wait)
+    mma = shares * products * step * r.mma / CYCLES
+    latency = r.latency / CYCLES
+    a_byte = r.row / (2 * k) * (1 + r.ragged * (x_pitch % SECTOR != 0)) / CYCLES
+    halo, weights = box * a_byte, weight_box * a_byte
+    if weight_stages:
+        prologue, load = weights, blocks * (halo + taps * weights)
+        tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
+    else:
+        prologue, load, tap = taps * blocks * weight_box / r.weights / CYCLES, blocks * halo, mma
+    # of a tile: its taps, what its halo tiles keep them waiting, its storing
+    share = 1 / max(tiles * channel_tiles / sms, 1) / memory
+    hidden = (stages - 1) * taps * tap
+    epilogue = writes * share
+    alone = blocks * taps * tap + (blocks - 1) * max(latency + halo - hidden, 0.0) + epilogue
+    between = max(latency + halo - hidden - epilogue, 0.0)
+    # of a multiprocessor that always has another tile to multiply while one is stored
+    busy = max(blocks * taps * mma + r.serial_store * pixels * channels, load, (reads + writes) * share)
+    turns = math.ceil(tiles / max(sms // channel_tiles, 1))
+    in_turn = math.ceil(turns * shares / consumers)
+    time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
+    return over(latency + halo + prologue + time + r.start, (reads + writes) / memory + r.start)

@@ -1,0 +1,156 @@
+"""Patches of x: what a tile of output pixels reads for all taps of a filter, as lines of pixels.
+
+Along an axis, output p and tap r read x at p * stride + lower + r * dilation.  With the tap's offset split
+into shift * stride + phase that is pixel p + shift of the phase: every stride-th pixel of x from
+lower + phase on.  So each phase that a tap needs is a small image of its own, brought by one load, and a
+tap is the same shift for every output.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from convgen.ir.index_map import tma_axes
+from convgen.ir.problem import ConvProblem
+
+ALIGNMENT = 1024  # bytes: where a swizzled operand may start
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Window:
+    """One axis of a window: output p and tap r read x, of `extent`, at p * stride + lower + offsets[r]."""
+
+    extent: int
+    output: int
+    stride: int
+    lower: int
+    offsets: tuple[int, ...]
+
+    @property
+    def step(self) -> int:
+        """From an offset to the next; 0 where they are not evenly spaced."""
+        steps = {b - a for a, b in itertools.pairwise(self.offsets)}
+        return steps.pop() if len(steps) == 1 else int(not steps)
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        return tuple(sorted({o % self.stride for o in self.offsets}))
+
+    def reach(self, phase: int | None = None) -> int:
+        """The largest shift of a phase's taps, or of all taps."""
+        return max(o // self.stride for o in self.offsets if phase is None or o % self.stride == phase)
+
+    @cached_property
+    def pitch(self) -> int:
+        """Pixels from one run of all outputs to the next, where such runs lie end to end in a halo tile.
+
+        Runs may share their padding: what a tap reads past the end of its run is then zero, and the
+        start of the next run, where it reads, is zero too.
+        """
+        longest = self.output + self.reach()
+        ends = [(phase, self.output + self.reach(phase)) for phase in self.phases]
+
+        def outside(phase: int, at: int) -> bool:
+            return not 0 <= self.lower + phase + at * self.stride < self.extent
+
+        for pitch in range(self.output, longest):
+            past = ((phase, at) for phase, end in ends for at in range(pitch, end))
+            if all(outside(phase, at) and outside(phase, at % pitch) for phase, at in past):
+                return pitch
+        return longest
+
+
+@lru_cache(maxsize=64)
+def windows(problem: ConvProblem, fold: int = 1) -> tuple[Window, Window]:
+    """The windows along h and w, `fold` output rows as one.  A convolution over w alone has images one row high."""
+    found = [
+        Window(problem.extent(axis.dim), output, axis.element_stride, axis.lower, axis.offsets(taps))
+        for axis, output, taps in zip(tma_axes(problem), problem.output, problem.filter, strict=True)
+    ]
+    h, w = found if problem.rank == 2 else (Window(1, 1, 1, 0, (0,)), *found)
+    return folded(h, fold), w
+
+
+def folded(window: Window, fold: int) -> Window:
+    """Output p stands for outputs p * fold to p * fold + fold - 1, and reads what any of them reads."""
+    if fold == 1:
+        return window
+    offsets = sorted({i * window.stride + offset for i in range(fold) for offset in window.offsets})
+    return replace(window, output=-(-window.output // fold), stride=window.stride * fold, offsets=tuple(offsets))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One load of a halo tile: pixels of phase (h, w), `height` rows of each image, at byte `start` of the halo tile.
+    TMA brings `box` bytes; from there to `end` lie zeros."""
+
+    h: int
+    w: int
+    height: int
+    start: int
+    box: int
+    end: int
+
+    @property
+    def gap(self) -> int:
+        return self.end - self.start - self.box
+
+
+@dataclass(frozen=True)
+class Halo:
+    """A halo tile: `width` pixels a row, `image` pixels from an image to the next, its phases one after the other.
+    `line` pixels hold all outputs of a strip of an image, or of all images of a tile."""
+
+    width: int
+    image: int
+    line: int
+    phases: tuple[Phase, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.phases[-1].end
+
+    @property
+    def box(self) -> int:
+        """Bytes that TMA brings."""
+        return sum(phase.box for phase in self.phases)
+
+    @property
+    def tallest(self) -> int:
+        return max(phase.height for phase in self.phases)
+
+
+def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: int) -> Halo:
+    """The halo tile of `pixels` outputs along a line of padded width, `span` bytes a pixel.
+
+    The line runs down a strip of `strip` output columns of one image and may start within a row, or holds
+    all outputs of `images` images, `strip` being all columns.
+    """
+    width = w.pitch if strip == w.output else strip + w.reach()
+    line = (h.output - 1) * width + strip
+    first = 0  # pixel of a halo tile that a tile starts at, at most
+    if images > 1:
+        rows = h.pitch - h.reach()
+        image = h.pitch * width
+        line += (images - 1) * image
+    else:
+        first = width - math.gcd(pixels, width) if line > pixels else 0
+        rows = min((first + pixels - 1) // width + 1, h.output)
+        image = 0
+    phases, start = [], 0
+    for a in h.phases:
+        height = h.pitch if images > 1 else rows + h.reach(a)
+        box = images * height * width * span
+        for b in w.phases:
+            read = (first + pixels + h.reach(a) * width + w.reach(b)) * span
+            end = start + aligned(max(box, read))
+            phases.append(Phase(a, b, height, start, box, end))
+            start = end
+    return Halo(width, image, line, tuple(phases))

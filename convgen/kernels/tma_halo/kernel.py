@@ -1,0 +1,101 @@
+"""tma_halo: fprop with the input tile and its halo resident in shared memory, serving every tap.
+
+An im2col load reads each input pixel once a tap; where channels are few, L2 cannot feed it.  Here tiled
+TMA loads bring a tile of x with its halo once, and a tap is a shift of wgmma's descriptor by whole rows
+of that tile (halo.py).  It is addressed as one line of pixels of padded width: the outputs that fall on the
+halo are computed and dropped.  Weights of a block of output channels stay in shared memory for the kernel's
+whole life, or stream through it tap by tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from convgen.ir.plan import Launch, Param, Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts import prepare
+from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
+from convgen.kernels.tma_halo import cost
+from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.constraints import illegal
+from convgen.kernels.tma_halo.layout import Layout, pixels_outside
+from convgen.kernels.tma_halo.maps import w_param, x_maps
+from convgen.kernels.tma_halo.source import source
+from convgen.kernels.tma_halo.space import demands, space
+from convgen.targets import Target
+
+#: How many times longer it takes where y is in planes, stored pixel by pixel (ResNet-50 on an NVIDIA H200).
+PLANES = 1.2
+
+
+class TmaHalo(base.Kernel[Config, Layout]):
+    name = "tma_halo"
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+        found = wgmma_obstacles(problem, target, ("f16", "bf16"))
+        no = found.no
+        x, y = problem.x, problem.y
+        if problem.rank == 3:
+            no("three spatial dims are not served")
+        found += prepare.bundle_obstacle(problem, {})
+        if max(problem.stride) > MAX_ELEMENT_STRIDE:
+            no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
+        if problem.taps == 1:
+            no("a filter of one tap has nothing to reuse")
+        pixels = problem.spatial.output
+        if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
+            no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
+        if problem.k * y.element.bytes % ROW_ALIGNMENT:
+            no(f"a pixel of {y.name} is {problem.k * y.element.bytes} bytes (k={problem.k})",
+               f"k must be a multiple of {ROW_ALIGNMENT // y.element.bytes}")  # fmt: skip
+        if y.size >= 2**31 or x.size >= 2**31:
+            no("a tensor of 2^31 elements or more")
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
+        return space(problem, target, fixed)
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        fault = prepare.bundle_fault(layout.problem, layout.config.group_pack)
+        found = [Obstacle(fault, option="group_pack")] if fault else []
+        return found or illegal(layout.read, layout.target, layout.config)
+
+    def kind(self, layout: Layout) -> object:
+        c = layout.config
+        return c.swap_ab, c.schedule, c.consumers, c.weight_stages > 0, c.images > 1, c.group_pack, c.fold
+
+    def time(self, layout: Layout) -> float:
+        us = cost.time(rates=cost.H200, **demands(layout))
+        return layout.prepared.time + us * (1.0 if pixels_outside(layout.read) else PLANES)
+
+    def plan(self, layout: Layout) -> Plan:
+        problem, config, size, prepared = layout.read, layout.config, layout.size, layout.prepared
+        params = [
+            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(problem, config, size.halo).values()),
+            w_param(problem, config),
+            Param("y", "pointer", "y"),
+            *(Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands),
+        ]
+        launch = Launch(
+            entry=f"convgen_{problem.name}",
+            grid=(size.tiles * size.channel_tiles, 1, 1),
+            block=layout.threads,
+            params=prepared.params(params),
+            shared_bytes=size.total,
+            persistent=True,
+            dependent=True,
+            multiple_of=size.channel_tiles,
+        )
+        notes = prepared.notes + ((prepare.SPREADS,) if config.fills else ())
+        return plan_of(layout, (*prepared.launches(), launch), prepared.workspaces, notes=notes)
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+KERNEL = TmaHalo()

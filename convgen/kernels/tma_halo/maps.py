@@ -1,0 +1,51 @@
+"""The tensor maps of x and w."""
+
+from __future__ import annotations
+
+import math
+
+from convgen.ir.plan import Param, TensorMap
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts import prepare
+from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.halo import Halo, windows
+
+
+def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[str, TensorMap]]:
+    """A map, and its parameter's name, for each height that a phase may have."""
+    h, w = windows(problem, config.fold)
+    c, e = problem.c, problem.x.element.bytes
+    heights = sorted({phase.height for phase in halo.phases})
+    return {
+        height: (
+            "x_map" if len(heights) == 1 else f"x_map_{height}",
+            TensorMap(
+                "x", "tiled", problem.x.dtype, (c, w.extent, h.extent, problem.n),
+                (c * e, w.extent * c * e, h.extent * w.extent * c * e), (1, w.stride, h.stride, 1),
+                # counted in pixels of x: TMA brings one in `stride` of them
+                box=(config.tile_k, halo.width * w.stride, height * h.stride, config.images), swizzle=config.tile_k * e,
+            ),
+        )
+        for height in heights
+    }  # fmt: skip
+
+
+def w_param(problem: ConvProblem, config: Config) -> Param:
+    """w by its tensor map, or as a pointer where the consumers lay filters out themselves."""
+    if config.fills:
+        return Param("w", "pointer", "w", alignment=problem.w.element.bytes * filter_vector(problem.w))
+    return Param("w_map", "tensor_map", "w", _w_map(problem, config))
+
+
+def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
+    c, e, taps = problem.c_per_group, problem.w.element.bytes, problem.taps
+    return TensorMap(
+        "w", "tiled", problem.w.dtype, (c, taps, problem.k), (c * e, taps * c * e), (1, 1, 1),
+        box=(config.tile_k, 1, config.tile_n), swizzle=config.tile_k * e,
+    )  # fmt: skip
+
+
+def filter_vector(w: Tensor) -> int:
+    """Channels of a filter that are one aligned load."""
+    return math.gcd(prepare.VECTOR, w.extent("c")) if w.dims[-1:] == ("c",) else 1

@@ -1,0 +1,217 @@
+"""The text of the kernel: finished values and lines for templates/tma_halo/kernel.cu.j2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.render import render
+from convgen.ir import integer
+from convgen.ir.index_map import Access, decompose, derive, variable
+from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
+from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.halo import Halo, Window, windows
+from convgen.kernels.tma_halo.layout import Geometry, Layout, pixels_outside
+from convgen.kernels.tma_halo.maps import filter_vector, x_maps
+
+
+def source(plan: Plan, layout: Layout) -> str:
+    """The CUDA source of a plan."""
+    config, problem, size = layout.config, layout.read, layout.size
+    h, w = windows(problem, config.fold)
+    return render(
+        "tma_halo/kernel.cu.j2",
+        plan,
+        config=config,
+        size=size,
+        launch=plan.launch(),
+        prepare=layout.prepared.kernel,
+        formula=_formula(problem),
+        output=(windows(problem)[0].output, w.output),
+        filter=(len(h.offsets), len(w.offsets)),
+        swizzle_field=SWIZZLE_FIELD[size.span],
+        loads=_loads(problem, config, size, h, w),
+        products=products(config.tile_k),
+        phases=_phase_table(size.halo, h, w),
+        shift=_shift(h, w),
+        group=prepare.group(problem),
+        joined=size.halo.width < config.strip + w.reach(),
+        place=_place(problem, config, size),
+        registers=REGISTERS[config.consumers],
+        in_type=problem.x.dtype,
+        pack=lowering.PACK[problem.y.dtype],
+        epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
+        arriving=operand_tiles.text(size.arriving, 8, single=True, transposed=config.swap_ab > 0),
+        coordinates=("n", *problem.spatial.output, "k"),
+        last_pair=fragments.last_pair(problem),
+        k_tail=problem.k % config.own_channels != 0,
+        filters=_filters(layout.problem, problem, config) if config.fills else None,
+        planes=not pixels_outside(problem),
+    )
+
+
+def _formula(problem: ConvProblem) -> str:
+    """The convolution as one line."""
+    sp = problem.spatial
+    at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
+    maps = derive(problem, at, {v.name: v.symbol for v in at})
+    x = ", ".join(["n", *(c_expr(maps.loop[d], maps.ranges) for d in sp.input), "c"])
+    if problem.groups > 1:
+        x = x.removesuffix("c") + f"k / {problem.k_per_group} * {problem.c_per_group} + c"
+    taps = ", ".join(sp.filter)
+    return f"y[n, {', '.join(sp.output)}, k] = sum over {taps}, c of x[{x}] * w[k, {taps}, c]"
+
+
+def _affine(position: str, scale: int, constant: int) -> str:
+    text = position if scale == 1 else f"{position} * {scale}"
+    return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
+
+
+@dataclass(frozen=True)
+class Load:
+    """A phase of a halo tile: its tensor map, byte of the halo tile, and start coordinates along w and h."""
+
+    map: str
+    start: int
+    w: str
+    h: str
+
+
+def _loads(problem: ConvProblem, config: Config, size: Geometry, h: Window, w: Window) -> list[Load]:
+    maps = x_maps(problem, config, size.halo)
+    return [
+        Load(
+            maps[phase.height][0],
+            phase.start,
+            _affine("q0", w.stride, w.lower + phase.w) if size.strips > 1 else str(w.lower + phase.w),
+            _affine("line0 / width", h.stride, h.lower + phase.h) if size.line_tiles > 1 else str(h.lower + phase.h),
+        )
+        for phase in size.halo.phases
+    ]
+
+
+def _phase_table(halo: Halo, h: Window, w: Window) -> list[list[int]]:
+    """Where phase (a, b) starts in a halo tile; 0 for one that no tap needs.  Empty where there is one phase."""
+    if h.stride == w.stride == 1:
+        return []
+    starts = {(phase.h, phase.w): phase.start for phase in halo.phases}
+    return [[starts.get((a, b), 0) for b in range(w.stride)] for a in range(h.stride)]
+
+
+def _shift(h: Window, w: Window) -> str:
+    """Bytes from a pixel of a halo tile to what tap (r, s) reads for it."""
+    r, s = (
+        f"{window.offsets[1]} * {tap}" if len(window.offsets) > 1 and window.offsets[1] > 1 else tap
+        for window, tap in ((h, "r"), (w, "s"))
+    )
+    if h.stride == w.stride == 1:
+        return f"({r} * width + {s}) * row_bytes"
+    rows, columns = (f"{tap} / {window.stride}" if window.stride > 1 else tap for window, tap in ((h, r), (w, s)))
+    phase = "".join(f"[{tap} % {window.stride}]" if window.stride > 1 else "[0]" for window, tap in ((h, r), (w, s)))
+    return f"phases{phase} + ({rows} * width + {columns}) * row_bytes"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """How consumers lay a block's filters out in shared memory, as C: `vectors` of `vector` elements each, of which
+    number `at` is at `coordinates` and at `offset` in w; it goes to the packed group's `channel`, and for row `i` of a
+    fold to tap `tap` along h.  `mask`: the swizzle's bits."""
+
+    vector: int
+    type: str
+    vectors: int
+    in_flight: int
+    coordinates: tuple[tuple[str, str], ...]
+    offset: str
+    channel: str
+    tap: str
+    mask: int
+
+
+def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filters:
+    w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
+    h, _ = windows(problem)
+    step = windows(problem, config.fold)[0].step
+    extents = {"k": config.own_channels, "c": w.extent("c") // vector, **{d: problem.extent(d) for d in taps}}
+    vectors = math.prod(extents.values())
+    # neighbouring threads read neighbours
+    order = [*(d for d in w.dims if d in extents), *(d for d in extents if d not in w.dims)]
+    at = symbol("at")
+    ranges = {at: (0, vectors - 1)}
+    coordinates = decompose(at, order, lambda d: Integer(extents[d]))
+    coordinates["k"] = symbol("k0") + coordinates["k"]
+    coordinates["c"] *= vector
+    ranges[symbol("k0")] = (0, max(given.k - config.own_channels, 0))
+    known = {symbol("k"): (0, given.k - 1), symbol("c"): (0, w.extent("c") - 1)}
+    known |= {symbol(d): (0, problem.extent(d) - 1) for d in taps}
+    place = integer.simplify(Access(w, {d: symbol(d) for d in w.dims}).offset, known)
+    channel = symbol("c") + mod(floordiv(symbol("k"), given.k_per_group), config.group_pack) * given.c_per_group
+    i, r = symbol("i"), symbol("r") if problem.rank == 2 else Integer(0)
+    dilation = h.offsets[1] if len(h.offsets) > 1 else 0
+    known[i] = (0, config.fold - 1)
+    return Filters(
+        vector, lowering.ACCESS[2 * vector], vectors,
+        min(-(-vectors // (128 * config.consumers)), prepare.IN_FLIGHT),
+        tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
+        c_expr(place, known), c_expr(integer.simplify(channel, known), known),
+        c_expr(integer.simplify(i * (h.stride // step) + r * (dilation // step), known), known),
+        {128: 0x70, 64: 0x30, 32: 0x10}[config.tile_k * w.element.bytes],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are, as C: a tile for the producer and for a consumer (line0, q0, n), the consumer's first
+    pixel in the halo tile, what to add to its pixels for a `line`, the output pixel of a `line` and whether it
+    is kept."""
+
+    tile: tuple[str, ...]
+    consumer_tile: tuple[str, ...]
+    first: str
+    origin: str
+    pixel: tuple[str, ...]
+    kept: str
+
+
+def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
+    line0 = "tile % line_tiles * tile_pixels" if size.line_tiles > 1 else ""
+    image = "tile / (line_tiles * strips)"
+    if size.strips == 1:
+        image = "tile / line_tiles" if size.line_tiles > 1 else "tile"
+    elif size.line_tiles == 1:
+        image = "tile / strips"
+    q0 = "tile / line_tiles % strips * strip" if size.line_tiles > 1 else "tile % strips * strip"
+    rest = [f"const int q0 = {q0};"] if size.strips > 1 else []
+    n = "n0" if config.images > 1 else "n"
+    rest.append(f"const int {n} = {image}{' * images' if config.images > 1 else ''};")
+    tile = [f"const int line0 = {line0};"] if line0 else []
+    if not config.swap_ab and config.shares > 1:
+        first = "(line0 - tile_line0 / width * width)" if line0 else "line0"
+        begin = [f"const int tile_line0 = {line0};"] if line0 else []
+        begin.append(f"const int line0 = {'tile_line0 + ' if line0 else ''}consumer * pixels;")
+    else:
+        begin, first = tile, "line0 % width" if line0 else ""
+    line = "line % image_pixels" if config.images > 1 else "line"
+    column = "line % width"
+    row = f"{line} / width" + (" * fold + channel / own_channels" if config.fold > 1 else "")
+    pixel = [f"const int p = {row};", f"const int q = {'q0 + ' if size.strips > 1 else ''}{column};"]
+    kept = ["q < Q", "p < P"]
+    if size.strips > 1:
+        kept = [f"{column} < strip", *kept] if problem.output[-1] % config.strip else [f"{column} < strip", "p < P"]
+    if config.images > 1:
+        pixel = ["const int n = n0 + line / image_pixels;", *pixel]
+        if config.tile_m > config.images * size.halo.image:
+            kept.append("line < images * image_pixels")
+        if problem.n % config.images:
+            kept.append("n < N")
+    if problem.k % config.own_channels:
+        kept.append("k < K")
+    origin = "line0 + " if begin else ""
+    return Place(tuple(tile + rest), tuple(begin + rest), first, origin, tuple(pixel), " && ".join(kept))

@@ -1,0 +1,150 @@
+"""Configurations that are worth a thought, and the choice among them by the cost model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from convgen.ir.problem import SECTOR, ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.parts import cost, prepare
+from convgen.kernels.parts.hopper import mean_products, products
+from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.constraints import illegal
+from convgen.kernels.tma_halo.halo import windows
+from convgen.kernels.tma_halo.layout import (
+    Layout,
+    as_read,
+    geometry,
+    layout_of,
+    pixels_outside,
+    shared_bytes,
+    weight_bytes,
+)
+from convgen.targets import Target
+
+PIXELS = tuple(range(32, 257, 16))
+FOLDS = (1, 2, 4, 8)
+FULL = 64  # channels that fill wgmma's m
+WEIGHT_STAGES = (6, 4, 3, 2)
+
+
+def demands(layout: Layout) -> dict[str, Any]:
+    """A layout as the cost model sees it."""
+    problem, target, config, size = layout.read, layout.target, layout.config, layout.size
+    h, w = windows(problem, config.fold)
+    return dict(
+        pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k, stages=config.stages,
+        weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
+        by_channels=config.swap_ab > 0, blocks=size.blocks,
+        products=mean_products(products(config.tile_k), size.last_products, size.blocks),
+        box=size.halo.box, weight_box=size.weight_box,
+        tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
+        apart=problem.groups > 1 and size.span <= SECTOR, **cost.traffic(problem),
+    )  # fmt: skip
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
+    some = False
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
+    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS
+    for pack, fold in itertools.product(packs, folds):
+        prepared = as_read(problem, pack, fold)
+        if "fold" in fixed or _worth_folding(prepared.problem, fold):
+            for config in _configurations(prepared.problem, target, fixed, pack, fold):
+                some = True
+                yield Layout(problem, target, config, prepared)
+    if not some:
+        yield _asked_for(problem, target, fixed)
+
+
+def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
+    """What the options ask for, for its obstacles to be shown."""
+
+    def given(name: str, default: int) -> int:
+        return int(fixed.get(name, default))
+
+    consumers, schedule, swap_ab = given("consumers", 2), str(fixed.get("schedule", "pingpong")), given("swap_ab", 1)
+    channels = 64 * (consumers if swap_ab and schedule == "cooperative" else 1)
+    config = Config(
+        given("tile.m", 64), given("strip", min(problem.output[-1], 64)), given("images", 1), given("tile.n", channels),
+        given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
+        given("group_pack", (*prepare.bundles(problem), 1)[0]), given("fold", 1),
+    )  # fmt: skip
+    return layout_of(problem, target, config)
+
+
+def _configurations(problem: ConvProblem, target: Target, options: Options, bundle: int, fold: int) -> Iterator[Config]:
+    """Legal configurations that go with options, of a problem in packed groups."""
+    fills = bundle > 1 or fold > 1
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(options[name])] if name in options else list(defaults)
+
+    c, k_per_group = problem.c_per_group, problem.k_per_group
+    spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
+    strips, ahead = _strips(problem, options, fold), values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
+    h, w = windows(problem, fold)
+    depths = values("stages", (3, 2, 1))  # the deepest first
+    if problem.groups == 1:
+        narrow = next((n for n in (16, 32, 48) if n >= k_per_group), 64)
+    else:
+        narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
+    narrow = FULL if fold > 1 else narrow
+    for swap_ab, schedule, consumers in itertools.product(
+        values("swap_ab", (1, 0)),
+        [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],
+        values("consumers", (3, 2, 1)),
+    ):
+        shares = consumers if schedule == "cooperative" else 1
+        for channels, k, pixels, (strip, images) in itertools.product(
+            values("tile.n", (64 * shares if swap_ab else narrow,)),
+            values("tile.k", spans),
+            values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0)),
+            strips,
+        ):
+            boxes = -(-c // k) * len(h.offsets) * len(w.offsets)
+            # if the one that takes the least shared memory is illegal, so are all
+            fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
+            least = Config(
+                pixels, strip, images, channels, k, min(depths), fewest, consumers, schedule, swap_ab, bundle, fold
+            )
+            if illegal(problem, target, least):
+                continue
+            size = geometry(problem, least)
+            chunk = size.chunk + size.slots * size.slot
+            for weight_stages in ahead:
+                for stages in depths:
+                    config = Config(
+                        pixels, strip, images, channels, k, stages, weight_stages, consumers, schedule, swap_ab, bundle,
+                        fold,
+                    )  # fmt: skip
+                    weights = weight_bytes(config, size.weight_box, boxes * size.weight_box)
+                    if shared_bytes(config, size.halo.bytes, weights, chunk) <= target.shared_bytes_per_block:
+                        yield config
+                        break  # fewer halo tiles ahead are no faster
+
+
+def _worth_folding(problem: ConvProblem, fold: int) -> bool:
+    """Whether rows fill channels of a tile that would be empty otherwise."""
+    if fold == 1:
+        return True
+    own, k = FULL // fold, problem.k_per_group
+    fits = k % own == 0 if problem.groups > 1 else -(-k // own) * own < -(-k // FULL) * FULL
+    return fits and k < FULL and fold <= windows(problem)[0].output and pixels_outside(problem)
+
+
+def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int, int]]:
+    """Strips, and images a tile, that are worth a thought."""
+    h, w = windows(problem, fold)
+    strips = {-(-w.output // parts) for parts in range(1, 9) if parts == 1 or w.output // parts >= 12}
+    if h.output == 1:  # nothing is dropped where strips are tiles
+        strips |= {p for p in PIXELS if p < w.output}
+    if "strip" in options:
+        strips = {int(options["strip"])}
+    if "images" in options:
+        return [(strip, int(options["images"])) for strip in sorted(strips)]
+    most = PIXELS[-1] // (h.output * w.output) if w.output in strips else 1
+    return [(strip, 1) for strip in sorted(strips)] + [(w.output, i) for i in range(2, min(most, problem.n) + 1)]
