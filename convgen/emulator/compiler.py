@@ -142,7 +142,7 @@ def _runtime_sources() -> str:
 def runtime_library() -> Path:
     """The runtime, compiled where it is not in the cache.  Raises NoHostCompiler."""
     compiler = host_compiler()
-    arguments = [*_COMMON, "-O1", "-fno-exceptions", "-fno-rtti", f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"]
+    arguments = [*_COMMON, "-O2", "-fno-exceptions", "-fno-rtti", f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"]
     if platform.system() != "Darwin":
         arguments.append("-Wl,-z,defs")  # a C compiler leaves out C++'s library: it is heard here
     key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *arguments)

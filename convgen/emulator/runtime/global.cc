@@ -76,6 +76,7 @@ static void check_global(const void* address, u64 bytes, bool write, int line) {
 
 static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, const void* return_address) {
   if (!current) return;
+  if (address - u64(current->stack) < Stack::bytes && address % alignment == 0) return;
   constexpr u32 often = 1 << 20;
   if (++machine->accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
   if (allowed(address, bytes, write, 0, return_address)) {

@@ -171,23 +171,22 @@ template <class View>
 static void check_read(Block* block, u32 offset, u32 bytes, const View& view, Proxy proxy, const Access& access,
                        const char* what) {
   if (!machine->request->checks) return;
-  u32 at = offset;
-  block->shadow.each(offset, bytes, [&](Cell& cell) { read_cell(cell, block, at++, view, proxy, access, what); });
+  block->shadow.each(offset, bytes,
+                     [&](Cell& cell, u32 at) { read_cell(cell, block, at, view, proxy, access, what); });
 }
 
 template <class View>
 static void check_write(Block* block, u32 offset, u32 bytes, const View& view, Proxy proxy, const Access& access,
                         Content content, const char* what) {
   if (!machine->request->checks) return;
-  u32 at = offset;
-  block->shadow.each(offset, bytes,
-                     [&](Cell& cell) { write_cell(cell, block, at++, view, proxy, access, content, what); });
+  block->shadow.each(
+      offset, bytes, [&](Cell& cell, u32 at) { write_cell(cell, block, at, view, proxy, access, content, what); });
 }
 
 // What was on its way has landed: from now on `epoch` tells who may read it.
 static void check_landed(Block* block, u32 offset, u32 bytes, int line, Content content, Epoch epoch) {
   if (!machine->request->checks) return;
-  block->shadow.each(offset, bytes, [&](Cell& cell) {
+  block->shadow.each(offset, bytes, [&](Cell& cell, u32) {
     if (cell.content != Content::in_flight || cell.write.line != line) return;
     cell.content = content;
     cell.write.epoch = epoch;

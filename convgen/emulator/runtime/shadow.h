@@ -1,7 +1,7 @@
 // What is known of each byte of a block's shared memory: who wrote it last, who has read it since, whether an
 // asynchronous copy is on its way there.
 //
-// One cell describes 16 bytes; a cell is split into 16 of one byte each while they differ.
+// One cell describes 16 bytes; while they differ it is split into four cells, and these into four of a byte each.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ inline bool same(const Access& a, const Access& b) {
   return a.epoch.agent == b.epoch.agent && a.epoch.count == b.epoch.count && a.line == b.line;
 }
 
-// Readers since the last write: the first few here, the rest in a list.
+// Readers since the last write: the first few here, some in a list, very many by agent.
 class Readers {
  public:
   template <class Covered>
@@ -37,9 +37,8 @@ class Readers {
       read_[few_++] = access;
       return;
     }
-    if (!more_) more_ = std::make_unique<std::vector<Access>>();
-    if (access.epoch.agent >= more_->size()) more_->resize(access.epoch.agent + 1);
-    (*more_)[access.epoch.agent] = access;
+    if (!more_) more_ = std::make_unique<More>();
+    more_->add(access);
   }
   // The first reader that `covered` does not accept, or null.
   template <class Covered>
@@ -48,7 +47,7 @@ class Readers {
       if (!covered(read_[i].epoch)) return &read_[i];
     }
     if (more_) {
-      for (const Access& a : *more_) {
+      for (const Access& a : more_->accesses) {
         if (a.epoch.count && !covered(a.epoch)) return &a;
       }
     }
@@ -61,64 +60,96 @@ class Readers {
   bool empty() const { return few_ == 0; }
   Readers() = default;
   Readers(const Readers& other)
-      : few_(other.few_), read_(other.read_), more_(other.more_ ? new std::vector<Access>(*other.more_) : nullptr) {}
+      : few_(other.few_), read_(other.read_), more_(other.more_ ? new More(*other.more_) : nullptr) {}
   Readers& operator=(Readers&&) = default;
 
  private:
+  struct More {
+    static constexpr size_t list = 32;
+    std::vector<Access> accesses;
+    bool by_agent = false;
+
+    void add(const Access& access) {
+      if (!by_agent) {
+        for (Access& a : accesses) {
+          if (a.epoch.agent != access.epoch.agent) continue;
+          a = access;
+          return;
+        }
+        if (accesses.size() < list) return accesses.push_back(access);
+        by_agent = true;
+        for (const Access& a : std::exchange(accesses, {})) put(a);
+      }
+      put(access);
+    }
+    void put(const Access& access) {
+      if (access.epoch.agent >= accesses.size()) accesses.resize(access.epoch.agent + 1);
+      accesses[access.epoch.agent] = access;
+    }
+  };
+
   u8 few_ = 0;
   std::array<Access, 3> read_;
-  std::unique_ptr<std::vector<Access>> more_;
+  std::unique_ptr<More> more_;
 };
 
 struct Cell {
   Content content = Content::nothing;
   Access write;
   Readers readers;
-  std::unique_ptr<std::array<Cell, 16>> bytes;  // where content is `split`
+  std::unique_ptr<std::array<Cell, 4>> parts;  // where content is `split`
 };
 
 class Shadow {
  public:
-  explicit Shadow(u32 bytes) : cells_((bytes + 15) / 16) {}
+  explicit Shadow(u32 bytes) : cells_((bytes + largest - 1) / largest) {}
 
-  // Calls visit(cell) for each cell in [offset, offset + bytes), splitting the cells that it covers in part.
+  // Calls visit(cell, offset) for each cell in [offset, offset + bytes), splitting the cells that it covers in part.
   template <class Visit>
   void each(u32 offset, u32 bytes, Visit visit) {
-    for (const u32 end = offset + bytes; offset < end;) {
-      Cell& cell = cells_[offset / 16];
-      const u32 first = offset % 16;
-      const u32 count = end - offset < 16 - first ? end - offset : 16 - first;
-      if (count == 16 && cell.content != Content::split) {
-        visit(cell);
-      } else {
-        if (cell.content != Content::split) split(cell);
-        for (u32 i = first; i < first + count; ++i) visit((*cell.bytes)[i]);
-        if (count == 16) merge(cell);
-      }
-      offset += count;
-    }
+    each_part(cells_.data(), largest, offset, offset, offset + bytes, visit);
   }
 
  private:
+  static constexpr u32 largest = 16;
+
+  // Of cells of `size` bytes each; `from` and `end` count from the first of them, `offset` from the whole memory's.
+  template <class Visit>
+  static void each_part(Cell* cells, u32 size, u32 offset, u32 from, u32 end, Visit& visit) {
+    while (from < end) {
+      Cell& cell = cells[from / size];
+      const u32 first = from % size, count = end - from < size - first ? end - from : size - first;
+      if (count == size && cell.content != Content::split) {
+        visit(cell, offset);
+      } else {
+        if (cell.content != Content::split) split(cell);
+        each_part(cell.parts->data(), size / 4, offset, first, first + count, visit);
+        if (count == size) merge(cell);
+      }
+      from += count;
+      offset += count;
+    }
+  }
   static void split(Cell& cell) {
-    auto bytes = std::make_unique<std::array<Cell, 16>>();
-    for (Cell& b : *bytes) {
-      b.content = cell.content;
-      b.write = cell.write;
-      b.readers = Readers(cell.readers);
+    auto parts = std::make_unique<std::array<Cell, 4>>();
+    for (Cell& part : *parts) {
+      part.content = cell.content;
+      part.write = cell.write;
+      part.readers = Readers(cell.readers);
     }
     cell.content = Content::split;
-    cell.bytes = std::move(bytes);
+    cell.parts = std::move(parts);
   }
   static void merge(Cell& cell) {
-    const Cell& first = (*cell.bytes)[0];
-    for (const Cell& b : *cell.bytes) {
-      if (b.content != first.content || !same(b.write, first.write) || !b.readers.empty()) return;
+    const Cell& first = (*cell.parts)[0];
+    if (first.content == Content::split) return;
+    for (const Cell& part : *cell.parts) {
+      if (part.content != first.content || !same(part.write, first.write) || !part.readers.empty()) return;
     }
     cell.content = first.content;
     cell.write = first.write;
     cell.readers.clear();
-    cell.bytes.reset();
+    cell.parts.reset();
   }
 
   std::vector<Cell> cells_;
