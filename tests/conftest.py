@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["CONVGEN_TUNING_DB"] = str(Path(folder.name) / "tuning.sqlite")
     kept = getattr(config, "cache", None)  # none under `-p no:cacheprovider`
     os.environ.setdefault("CONVGEN_CACHE_DIR", str(kept.mkdir("convgen") if kept else Path(folder.name) / "cache"))
+    os.environ["CUPY_CACHE_DIR"] = str(Path(folder.name) / "cupy")
 
 
 def _draw_by(seed: str | None) -> None:

@@ -158,7 +158,8 @@ def test_full_disk_warns_and_leaves_nothing(tmp_path):
         "assert [w.category for w in seen] == [CacheWarning], seen\n"
         "assert cache.get('key-ab') is None\n"
     )
-    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    # -B, for Python leaves half a file of byte code where it cannot write a whole one
+    run = subprocess.run([sys.executable, "-B", "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert not entry_files(tmp_path)
 
