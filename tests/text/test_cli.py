@@ -210,34 +210,37 @@ def test_specs_with_the_same_convolution_do_not_overwrite_each_other(capsys, mon
 # ---- files -------------------------------------------------------------------------------------
 
 
-def _limit_files(size: int):
-    """In a child: no file may grow beyond `size`, as on a full disk."""
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    return limit
-
-
-def test_a_full_disk_leaves_no_file_and_no_temporary(monkeypatch):
+@pytest.fixture
+def process_on_a_full_disk(monkeypatch):
+    """As `process`, where no file may grow beyond a size."""
     monkeypatch.setenv("CONVGEN_CACHE", "0")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # Python leaves half a file where it cannot write a whole one
+
+    def start(size: int, *arguments: str) -> subprocess.Popen:
+        def limit() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        return process(*arguments, preexec_fn=limit)
+
+    return start
+
+
+def test_a_full_disk_leaves_no_file_and_no_temporary(process_on_a_full_disk):
     Path("there").mkdir()
     for out in ("there", "new", "there/new/deep"):
-        made = process("compile", "layer.conv", "-o", out, "--emit", "cu,cubin", preexec_fn=_limit_files(1000))
+        made = process_on_a_full_disk(1000, "compile", "layer.conv", "-o", out, "--emit", "cu,cubin")
         _, err = made.communicate()
         assert made.returncode == 2
         assert "cannot be written: File too large" in err and "Traceback" not in err
     assert not Path("new").exists() and list(Path("there").iterdir()) == []
 
 
-def test_a_failed_set_leaves_the_old_files(monkeypatch):
+def test_a_failed_set_leaves_the_old_files(process_on_a_full_disk):
     assert main(["compile", "layer.conv", "-o", "out", "--emit", "cu,json"]) == 0
     before = {p: p.read_bytes() for p in Path("out").iterdir()}
-    monkeypatch.setenv("CONVGEN_CACHE", "0")
-    made = process("compile", "layer.conv", "-D", "n=4", "-o", "out", "--emit", "cu,json",
-                   preexec_fn=_limit_files(min(map(len, before.values()))))  # fmt: skip
+    smallest = min(map(len, before.values()))
+    made = process_on_a_full_disk(smallest, "compile", "layer.conv", "-D", "n=4", "-o", "out", "--emit", "cu,json")
     made.communicate()
     assert made.returncode == 2
     assert {p: p.read_bytes() for p in Path("out").iterdir()} == before
