@@ -163,7 +163,7 @@ def test_the_page_of_strategies(golden):
         else:
             parts.append(_options(strategy.options))
     former = [f"| {row.strategy} | {_former(row)} | {_present(row)} |" for row in renamed.OPTIONS]
-    former += [f"| {old} | | {new} |" for old, new in renamed.STRATEGIES.items()]
+    former += [f"| | `{old}` | `{new}` |" for old, new in renamed.STRATEGIES.items()]
     parts += [
         "## Former names",
         "Older specs, notes and results use these names.",

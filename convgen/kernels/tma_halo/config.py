@@ -22,20 +22,20 @@ class Config(config.Config):
     of `fold` output rows: what the rows read in common is then multiplied once for all of them, by filters shifted
     down a row each, with zeros above and below."""
 
-    tile_m: Annotated[int, Field("pixels of padded width a tile", range(16, 257, 16))]
-    strip: Annotated[int, Field("output columns a strip", low=1, high=LONGEST_SIDE)]
-    images: Annotated[int, Field("whole images a tile", low=1, high=LONGEST_SIDE)]
-    tile_n: Annotated[int, Field("output channels a block", (16, 32, 48, 64, 128, 192))]
-    tile_k: Annotated[int, Field("input channels a halo tile", (16, 32, 64))]
-    stages: Annotated[int, Field("halo tiles in flight for each ring", low=1, high=8)]
+    tile_m: Annotated[int, Field("pixels per tile, in rows of padded width", range(16, 257, 16))]
+    strip: Annotated[int, Field("output columns per strip", low=1, high=LONGEST_SIDE)]
+    images: Annotated[int, Field("whole images per tile", low=1, high=LONGEST_SIDE)]
+    tile_n: Annotated[int, Field("output channels per tile", (16, 32, 48, 64, 128, 192))]
+    tile_k: Annotated[int, Field("input channels per halo tile", (16, 32, 64))]
+    stages: Annotated[int, Field("halo tiles in flight per ring", low=1, high=8)]
     weight_stages: Annotated[
-        int, Field("taps of weights in flight for each ring, 0: all weights resident", low=0, high=16)
+        int, Field("taps of filters in flight per ring; 0: all filters stay in shared memory", low=0, high=16)
     ]
     consumers: Annotated[int, Field("consumer warpgroups", low=1, high=3)]
     schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))]
     group_pack: GROUP_PACK = 1
-    fold: Annotated[int, Field("output rows whose channels are a tile's: few output channels", (1, 2, 4, 8))] = 1
+    fold: Annotated[int, Field("output rows that share a tile's channels: for few output channels", (1, 2, 4, 8))] = 1
 
     @property
     def own_channels(self) -> int:
