@@ -5,8 +5,9 @@
 
 Arrays of NumPy are computed on the CPU, those of CuPy and torch where they are: on a GPU by a launch on the current
 stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s); the layout in memory is what the strides say: a channels_last
-tensor is NHWC, a contiguous one NCHW, and the result has the input's layout.  Kernels are built on first use, once a
-set of shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
+tensor is NHWC, a contiguous one NCHW, and the result is NHWC where the input or the filter is.  Kernels are built on
+first use, once a set of shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call
+would use.
 
 Element types are float16, bfloat16, float32, and those 8-bit types whose results are wider: int8 (int32), float8_e4m3fn
 and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has what

@@ -1,9 +1,9 @@
 """From the shapes, strides and types of a call's arrays to what is computed: a convolution, and a view of each array.
 
 Nothing here looks at data, so recipes are kept by their arguments: a call that was made before takes one look-up.
-Memory layouts follow strides.  The result's axes lie in memory as those of the input do.  Where an input's strides
-leave it open whether its channels are last or first (one channel, or one pixel), the filter's decide, else they are
-last.  An array whose elements do not follow one another is copied.
+Memory layouts follow strides.  As in torch, the result's channels are last where the input or the filter says so, and
+first where neither does and one of them says that; where the strides of both leave it open (one channel, or one pixel),
+they are last.  An input of another order passes it on, and an array whose elements do not follow one another is copied.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def _forward(
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
 ) -> Recipe:  # fmt: skip
     _same_type("input", x, "weight", w)
-    (view_x, view_w) = _views(x, w)
+    view_x, view_w = _views(x, w)
     output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
-    y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), view_x.order)
+    y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
     views, facts = _operands(operands, y.shape)
     made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy)
@@ -139,7 +139,7 @@ def _input(
 ) -> Recipe:  # fmt: skip
     _same_type("grad_output" if not steps else "input", y, "weight", w)
     view_y, view_w = _views(y, w)
-    x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), view_y.order)
+    x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), result_order(y, w))
     views, facts = _operands(operands, x.shape)
     specs = x, _spec(w, view_w), _spec(y, view_y)
     made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy)
@@ -160,7 +160,7 @@ def weight_gradient(
     _check_output(y.shape, (x.shape[0], weight_size[0], *output_extents(x.shape[2:], weight_size[2:], s, pads, d)))
     _same_type("input", x, "grad_output", y)
     view_x, view_y = _views(x, y)
-    w = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), weight_size, view_x.order)
+    w = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), weight_size, result_order(x, y))
     specs = _spec(x, view_x), w, _spec(y, view_y)
     made = Convolution(Op.WGRAD, *specs, s, pads, d, groups, strategy=strategy)
     return Recipe(made, (view_x, view_y), w)
@@ -174,7 +174,7 @@ def lower(
     rank = len(x.shape) - 2
     if rank not in (1, 2, 3):
         raise WrongShape(f"input has shape {x.shape}: expected batch, channels and 1 to 3 spatial axes")
-    view = _views(x)[0]
+    view = _view(x, channels_last(rank))
     made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy)
     return Recipe(made, (view,), _lowered(made))
 
@@ -224,30 +224,32 @@ def _lowered(made: Convolution) -> TensorSpec:
 # ---- layouts -----------------------------------------------------------------------------------
 
 
-def _views(main: Given, other: Given | None = None) -> tuple[View, ...]:
-    """Views of the tensor whose layout the result takes, and of the other one, whose axes run in parallel."""
-    rank = len(main.shape) - 2
+def _views(a: Given, b: Given) -> tuple[View, View]:
+    """Views of what a convolution reads: two tensors whose axes run in parallel."""
+    order = result_order(a, b)
+    return _view(a, order), _view(b, order)
+
+
+def _view(given: Given, preferred: tuple[int, ...]) -> View:
+    rank = len(given.shape) - 2
+    order = order_of(given.shape, given.strides, preferred, channels_last(rank), channels_first(rank))
+    return View(order or preferred, order is None)
+
+
+def result_order(a: Given, b: Given) -> tuple[int, ...]:
+    """The order in memory of the result's axes, where these two are read."""
+    rank = len(a.shape) - 2
     last, first = channels_last(rank), channels_first(rank)
-    preferred = (last, first)
-    if (
-        other is not None
-        and all(is_packed(main.shape, main.strides, order) for order in preferred)
-        and not is_packed(other.shape, other.strides, last)
-        and is_packed(other.shape, other.strides, first)
-    ):
-        preferred = (first, last)
-    order = order_of(main.shape, main.strides, *preferred)
-    found = [View(order or last, order is None)]
-    if other is not None:
-        preferred = (first, last) if order == first else (last, first)
-        order = order_of(other.shape, other.strides, *preferred)
-        found.append(View(order or preferred[0], order is None))
-    return tuple(found)
+    clear = [_clear_order(given, last, first) for given in (a, b)]
+    if last in clear or first in clear:
+        return last if last in clear else first
+    return order_of(a.shape, a.strides, last) or last
 
 
-def result_order(x: Given, w: Given) -> tuple[int, ...]:
-    """The order in memory of the axes of a convolution's result."""
-    return _views(x, w)[0].order
+def _clear_order(given: Given, *orders: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The one of two orders that a tensor has; None where it has both (one channel, or one pixel) or neither."""
+    fits = [order for order in orders if is_packed(given.shape, given.strides, order)]
+    return fits[0] if len(fits) == 1 else None
 
 
 def _spec(given: Given, view: View) -> TensorSpec:

@@ -64,7 +64,7 @@ class Convolution:
         axes = SPATIAL[self.rank].input
         lowers = self.op in (Op.IM2COL, Op.COL2IM)
         lines = [
-            f"conv conv{self.rank}d {{",
+            f"conv {self._name} {{",
             f"  input  x: {self.x.written(dims_of('x', self.rank))}",
             f"  filter w: {self._filter_of_lowering() if lowers else self.w.written(dims_of('w', self.rank))}",
             f"  lowered m: {self._lowered()}" if lowers else f"  output y: {self.y.written(dims_of('y', self.rank))}",
@@ -77,6 +77,12 @@ class Convolution:
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _name(self) -> str:
+        """What profilers show, such as conv2d_3x3_c64_k128."""
+        k, _, *taps = self.w.shape
+        return f"conv{self.rank}d_{'x'.join(map(str, taps))}_c{self.x.shape[1]}_k{k}"
 
     def _filter_of_lowering(self) -> str:
         """Its spatial dims alone: im2col and col2im read no filter."""

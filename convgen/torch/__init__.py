@@ -1,0 +1,29 @@
+"""convgen in PyTorch: `pip install 'convgen[torch]'`.
+
+    conv1d, conv2d, conv3d      torch.nn.functional's, with activation= and residual=
+    Conv1d, Conv2d, Conv3d      torch.nn's; from_module takes a layer's own parameters
+    optimize(model, example)    a model for inference: everything fused, each layer by what is fastest
+    torch.compile(model, backend="convgen"), and reports()
+    with enabled():             convolutions of models as they are
+
+What convgen does not serve is computed by aten: on a CPU, in other types, transposed.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError:
+    raise ImportError("convgen.torch needs PyTorch\nhint: pip install 'convgen[torch]'") from None
+
+from convgen.torch.functions import conv1d, conv2d, conv3d
+from convgen.torch.modules import Conv1d, Conv2d, Conv3d
+from convgen.torch.network.backend import compile_graph, reports
+from convgen.torch.network.optimize import Optimized, optimize
+from convgen.torch.network.report import Report, Row
+from convgen.torch.override import Enabled, enabled
+
+__all__ = [
+    "Conv1d", "Conv2d", "Conv3d", "Enabled", "Optimized", "Report", "Row",
+    "compile_graph", "conv1d", "conv2d", "conv3d", "enabled", "optimize", "reports",
+]  # fmt: skip

@@ -1,0 +1,82 @@
+"""What the operators compute, by aten: on the CPU, for what convgen does not serve, and in autograd's formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from convgen.functional.pointwise import Step, steps_of
+
+Tensor = Any
+TF = torch.nn.functional
+#: torch's function of each activation, of the value and its numbers.
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": torch.relu,
+    "relu6": TF.relu6,
+    "hardtanh": TF.hardtanh,
+    "clamp": torch.clamp,
+    "clamp_min": torch.clamp_min,
+    "clamp_max": torch.clamp_max,
+    "leaky_relu": TF.leaky_relu,
+    "elu": TF.elu,
+    "gelu": TF.gelu,
+    "gelu_tanh": lambda t: TF.gelu(t, approximate="tanh"),
+    "silu": TF.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": TF.hardswish,
+    "hardsigmoid": TF.hardsigmoid,
+    "softplus": TF.softplus,
+    "mish": TF.mish,
+}
+_BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
+
+
+def convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """`padding` is a number an axis, or the lows of all axes and then the highs."""
+    rank = len(stride)
+    if len(padding) > rank:
+        input, padding = padded(input, padding)
+    return torch.convolution(input, weight, bias, stride, padding, dilation, False, (0,) * rank, groups)
+
+
+def padded(input: Tensor, padding: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """What padding has more on one side of an axis is put into the input; the padding that is left."""
+    rank = len(padding) // 2
+    least = [min(low, high) for low, high in zip(padding[:rank], padding[rank:], strict=True)]
+    more = [side - both for i in reversed(range(rank)) for both in least[i : i + 1] for side in padding[i::rank]]
+    return TF.pad(input, more), least
+
+
+def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """The steps of an epilogue, one after the other."""
+    left = iter(operands)
+    for step in steps:
+        if step.kind in _BINARY:
+            value = _BINARY[step.kind](value, step.numbers[0] if step.numbers else next(left))
+        else:
+            value = FUNCTIONS[step.kind](value, *step.numbers)
+    return value
+
+
+def fused(
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """A convolution and its epilogue, in the input's type."""
+    steps, bias = steps_of(epilogue), None
+    if steps and steps[0] == Step("add") and _is_bias(operands[0], input, weight):
+        steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
+    made = convolution(input, weight, bias, stride, padding, dilation, groups)
+    return apply(steps, made, operands).to(input.dtype)
+
+
+def _is_bias(operand: Tensor, input: Tensor, weight: Tensor) -> bool:
+    """Whether aten's convolution can add it."""
+    channels = (weight.shape[0], *(1,) * (input.dim() - 2))
+    return operand.dtype == input.dtype and tuple(operand.shape) == channels

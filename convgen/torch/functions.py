@@ -1,0 +1,81 @@
+"""conv1d, conv2d and conv3d of torch's tensors, as torch.nn.functional has them, with an activation and a residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from convgen.functional.parameters import Numbers, by_axis, paddings
+from convgen.functional.pointwise import Step, text_of
+from convgen.functional.pointwise import activation as steps_of_activation
+from convgen.torch import aten, ops
+
+Tensor = Any
+Activation = str | Sequence[Any] | None
+__all__ = ["conv1d", "conv2d", "conv3d"]
+_OPS = (ops.library, torch.ops.convgen)  # the library defines the operators
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """activation(conv1d(input, weight, bias) + residual); see `conv2d`."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """activation(conv2d(input, weight, bias) + residual), with torch's shapes, layouts, types and defaults.
+
+    On a GPU by convgen's kernel, where it serves, elsewhere by aten; gradients are aten's.  `activation` is a name such
+    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.  Where
+    gradients are recorded, activation and residual are torch's own.  Raises WrongArguments.
+    """
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+
+
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """activation(conv3d(input, weight, bias) + residual); see `conv2d`."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+
+
+def _conv(
+    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Numbers, padding: Numbers | str,
+    dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None,
+) -> Tensor:  # fmt: skip
+    if torch.is_autocast_enabled(input.device.type):
+        dtype = torch.get_autocast_dtype(input.device.type)
+        input, weight, bias, residual = (
+            None if t is None else _cast(t, dtype) for t in (input, weight, bias, residual)
+        )
+    if input.dim() == rank + 1:
+        batch = input.unsqueeze(0)
+        return _conv(rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual).squeeze(0)
+    strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
+    pads = paddings(padding, weight.shape[2:], strides, dilations)
+    lows, highs = [low for low, _ in pads], [high for _, high in pads]
+    geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), groups
+    steps = steps_of_activation(activation)
+    given = [t for t in (input, weight, bias, residual) if t is not None]
+    if residual is None and not steps:
+        return torch.ops.convgen.conv(input, weight, bias, *geometry)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        made = torch.ops.convgen.conv(input, weight, bias, *geometry)
+        return aten.apply(steps, made if residual is None else made + residual, ())
+    operands = ([] if bias is None else [bias.view(-1, *(1,) * rank)]) + ([] if residual is None else [residual])
+    epilogue = text_of((*(Step("add"),) * len(operands), *steps))
+    return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
+
+
+def _cast(tensor: Tensor, dtype: Any) -> Tensor:
+    """As autocast casts: floating types but float64."""
+    wanted = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(dtype) if wanted else tensor

@@ -1,0 +1,112 @@
+"""From an operator's arguments on a GPU to a launch, by one look-up where the same was asked before.
+
+What convgen does not serve, and why, is remembered as well: `Served.why_not`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from convgen.diagnostics import ConvgenError
+from convgen.functional.arrays import TORCH, element_type, inverse
+from convgen.functional.call import viewed
+from convgen.functional.kernels import kernel_of
+from convgen.functional.pointwise import steps_of
+from convgen.functional.recipe import Given, Recipe, forward_padded
+from convgen.runtime.errors import WrongType
+
+Tensor = Any
+#: Element types whose results have the same type, as torch wants them.
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Served:
+    """How convgen serves a call: `launch(input, weight, operands)`, or why it does not."""
+
+    launch: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor] | None
+    why_not: str = ""
+    kernel: str = ""  # what serves, in words
+
+
+_SERVED: dict[tuple[Any, ...], Served] = {}
+
+
+def served(
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> Served:  # fmt: skip
+    """How convgen serves a call like this.  The first one of a kind builds the kernel."""
+    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups)
+    found = _SERVED.get(key)
+    if found is None:
+        try:
+            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups)
+            found = _serve(made, input)
+        except ConvgenError as error:
+            found = Served(None, str(error))
+        except Exception as error:  # a defect of convgen's must not end a network that aten can run
+            warnings.warn(f"convgen leaves a convolution to aten: {type(error).__name__}: {error}", stacklevel=3)
+            found = Served(None, f"{type(error).__name__}: {error}")
+        _SERVED[key] = found
+    return found
+
+
+def key_of(
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What calls of one kind have in common."""
+    return (
+        input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
+        *[(o.shape, o.stride(), o.dtype) for o in operands],
+        epilogue, tuple(stride), tuple(padding), tuple(dilation), groups,
+    )  # fmt: skip
+
+
+def recipe(
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> Recipe:  # fmt: skip
+    """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
+    rank = len(stride)
+    lows, highs = padding[:rank], padding[-rank:]
+    x, w, *others = (_given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
+    pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
+    steps = steps_of(epilogue)
+    return forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups)
+
+
+def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    return [(f"operand {i}", operand) for i, operand in enumerate(operands)]
+
+
+def _given(name: str, tensor: Tensor) -> Given:
+    if tensor.dtype not in _TYPES:
+        raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's float16, bfloat16 and float32")
+    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH))
+
+
+def _serve(made: Recipe, input: Tensor) -> Served:
+    """Raises SpecError, CompileError."""
+    result, device, dtype = made.result, input.device, input.dtype
+    shape, back = [result.shape[i] for i in result.order], inverse(result.order)
+    if 0 in shape:
+        return Served(lambda input, weight, operands: torch.empty(shape, dtype=dtype, device=device).permute(back))
+    kernel = kernel_of((made.convolution.text, made.convolution.strategy))
+    view_x, view_w, *others = made.views
+    order_x, order_w = view_x.order, view_w.order
+
+    def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        out = torch.empty(shape, dtype=dtype, device=device)
+        x = viewed(input, view_x, TORCH) if view_x.copied else input.permute(order_x)
+        w = viewed(weight, view_w, TORCH) if view_w.copied else weight.permute(order_w)
+        kernel(x, w, *[viewed(o, v, TORCH) for o, v in zip(operands, others, strict=True)], out=out)
+        return out.permute(back)
+
+    return Served(launch, kernel=f"{kernel.manifest.strategy}: {kernel.manifest.config}")

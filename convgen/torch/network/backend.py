@@ -1,0 +1,109 @@
+"""`torch.compile(model, backend="convgen")`: Dynamo's graphs, each prepared as `optimize` prepares a model."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convgen.torch.network.prepare import Options, Prepared, kind
+from convgen.torch.network.report import Report
+
+Tensor = Any
+_log = logging.getLogger("convgen.torch")
+_reports: deque[Report] = deque(maxlen=64)
+
+
+def compile_graph(
+    graph_module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What torch.compile calls.  `mode` and `options` are Inductor's; the option `measure` is convgen's.
+
+    A graph whose gradients are recorded goes to Inductor as it is.  Each set of shapes is prepared at its first call.
+    """
+    config: dict[str, Any] = dict(torch._inductor.list_mode_options(mode)) if mode else {}
+    config |= options or {}
+    chosen = Options(measure=config.pop("measure", True), inductor=config.pop("inductor", True), config=config)
+    if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs):
+        _tell(
+            Report(notes=["gradients are recorded: Inductor alone compiles the graph (torch.no_grad() for inference)"])
+        )
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(graph_module, list(example_inputs), config_patches=config)
+    return _Graph(graph_module, example_inputs, chosen)
+
+
+def reports() -> list[Report]:
+    """Of the graphs that backend "convgen" prepared last in this process, the latest last."""
+    return list(_reports)
+
+
+def _tell(report: Report) -> None:
+    _reports.append(report)
+    _log.info("%s", report)
+
+
+class _Graph:
+    """A graph of Dynamo's as a callable, which prepares itself for the arguments that come."""
+
+    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], options: Options) -> None:
+        self._function, self._options = graph_module, options
+        self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given)]
+        self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
+        nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
+        self._names = [_readable(nodes[i]) for i in self._weights]
+        self._prepared: dict[Any, Prepared | None] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        weights = [arguments[i] for i in self._weights]
+        inputs = [arguments[i] for i in self._inputs]
+        # one code object may serve several modules, which Dynamo tells apart by their weights alone
+        key = (weights[0].data_ptr() if weights else None, *map(kind, inputs))
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(weights, inputs)
+        prepared = self._prepared[key]
+        if prepared is None:
+            return self._function(*arguments)
+        return prepared.run(weights, [given for given in inputs if isinstance(given, torch.Tensor)])
+
+    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Prepared | None:
+        tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+
+        def function(*given: Tensor) -> Any:
+            left = iter(given[len(weights) :])
+            arguments = dict(zip(self._weights, given, strict=False))
+            for i, fixed in zip(self._inputs, inputs, strict=True):
+                arguments[i] = next(left) if isinstance(fixed, torch.Tensor) else fixed
+            return self._function(*(arguments[i] for i in range(len(arguments))))
+
+        try:
+            made = Prepared(function, weights, self._names, tensors, self._options)
+        except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)
+            _tell(Report(notes=[f"nothing was optimized: {reason}"]))
+            return None
+        _tell(made.report)
+        return made
+
+
+def _is_weight(given: Any) -> bool:
+    """A parameter, or what Dynamo says is a buffer."""
+    marked = getattr(given, "_dynamo_static_input_type", None) is not None
+    return isinstance(given, torch.nn.Parameter) or (isinstance(given, torch.Tensor) and marked)
+
+
+def _readable(placeholder: str) -> str:
+    """l_self_modules_layer1_modules_0_parameters_weight_ as layer1.0.weight."""
+    parts = re.findall(r"(?:modules|parameters|buffers)_(.+?)_?(?=_modules_|_parameters_|_buffers_|$)", placeholder)
+    return ".".join(parts) or placeholder

@@ -1,0 +1,90 @@
+"""BatchNorm behind a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from convgen.torch.network.trace import call, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+#: BatchNorm's operators: the places of epsilon, and of `training` where there is one.  The first five arguments are
+#: input, weight, bias, running mean and running variance in each.
+_OPERATORS: dict[Any, tuple[int, int | None]] = {
+    A.batch_norm.default: (7, 5),
+    A.native_batch_norm.default: (7, 5),
+    A.cudnn_batch_norm.default: (7, 5),
+    A._native_batch_norm_legit.default: (7, 5),
+    A._native_batch_norm_legit_no_training.default: (6, None),
+    A._batch_norm_no_update.default: (6, None),
+}
+
+
+def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
+    """Folds each BatchNorm of constants whose input is a convolution that nothing else reads; how many there were."""
+    found = [node for node in graph.nodes if is_call(node, *_OPERATORS) and _foldable(node, constant)]
+    for node in found:
+        _fold(graph, node)
+    graph.eliminate_dead_code()
+    return len(found)
+
+
+def _foldable(node: Node, constant: Collection[Node]) -> bool:
+    convolution, *statistics = node.args[:5]
+    _, training = _OPERATORS[node.target]
+    return (
+        is_call(convolution, A.convolution.default)
+        and not convolution.args[6]  # transposed
+        and list(convolution.users) == [node]
+        and not (training is not None and node.args[training])
+        and None not in statistics[2:]
+        and all(s is None or s in constant for s in (*statistics, *convolution.args[1:3]))
+        and all(user.target is operator.getitem and user.args[1] == 0 for user in _outputs(node))
+    )
+
+
+def _outputs(node: Node) -> list[Node]:
+    """Those that read what a BatchNorm makes: items of its tuple, where it makes one."""
+    return [] if node.target is A.batch_norm.default else [u for u in node.users if u.users]
+
+
+def _fold(graph: Any, node: Node) -> None:
+    convolution, weight, bias, mean, variance = node.args[:5]
+    epsilon = node.args[_OPERATORS[node.target][0]]
+    x, w, b, *geometry = convolution.args
+    rank = len(geometry[0])
+    dtype = value_of(w).dtype
+    with graph.inserting_before(convolution):
+        scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _f32(graph, variance), epsilon))
+        if weight is not None:
+            scale = call(graph, A.mul.Tensor, scale, _f32(graph, weight))
+        filters = call(graph, A.mul.Tensor, _f32(graph, w), _per_channel(graph, scale, rank + 1))
+        filters = call(graph, A._to_copy.default, filters, dtype=dtype)
+        shift = call(graph, A.neg.default, _f32(graph, mean))
+        if b is not None:
+            shift = call(graph, A.add.Tensor, _f32(graph, b), shift)
+        shift = call(graph, A.mul.Tensor, shift, scale)
+        if bias is not None:
+            shift = call(graph, A.add.Tensor, shift, _f32(graph, bias))
+        shift = _per_channel(graph, shift, rank)
+        bare = call(graph, A.convolution.default, x, filters, None, *geometry)
+        bare.meta["layer"] = convolution.meta.get("layer", "")
+        folded = call(graph, A._to_copy.default, call(graph, A.add.Tensor, bare, shift), dtype=dtype)
+    if node.target is A.batch_norm.default:
+        node.replace_all_uses_with(folded)
+        return
+    for output in _outputs(node):
+        output.replace_all_uses_with(folded)
+
+
+def _f32(graph: Any, node: Node) -> Node:
+    return node if value_of(node).dtype == torch.float32 else call(graph, A._to_copy.default, node, dtype=torch.float32)
+
+
+def _per_channel(graph: Any, node: Node, trailing: int) -> Node:
+    """Of one value a channel a tensor that broadcasts over the axes behind it."""
+    return call(graph, A.view.default, node, [-1, *[1] * trailing])

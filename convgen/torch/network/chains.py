@@ -1,0 +1,225 @@
+"""A convolution and the chain of functions that alone reads its result, step by step, as far as an epilogue can go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from convgen.functional.pointwise import Step, text_of
+from convgen.torch.network.trace import call, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True)
+class End:
+    """A place where a chain may stop: the node whose value it then makes, and how much of the chain that takes."""
+
+    node: Node
+    steps: int
+    operands: int
+
+
+@dataclass
+class Chain:
+    """A convolution's arguments and the steps behind it.  `padding` is one number an axis.
+
+    `ends[0]` is the bare convolution; every end has the convolution's shape and type.
+    """
+
+    convolution: Node
+    x: Node
+    w: Node
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+    steps: list[Step] = field(default_factory=list)
+    operands: list[Node] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+
+    def epilogue(self, end: End) -> str:
+        """The steps up to an end, as text."""
+        return text_of(self.steps[: end.steps])
+
+    def arguments(self, end: End) -> tuple[Any, ...]:
+        """Of convgen::fused_conv, nodes for tensors."""
+        operands = self.operands[: end.operands]
+        return self.x, self.w, operands, self.epilogue(end), self.stride, self.padding, self.dilation, self.groups
+
+    def fuse(self, graph: Any, end: End) -> Node:
+        """Replaces the chain up to an end by one node."""
+        with graph.inserting_after(end.node):
+            made = call(graph, torch.ops.convgen.fused_conv.default, *self.arguments(end))
+        end.node.replace_all_uses_with(made)
+        made.meta["layer"] = self.convolution.meta.get("layer", "")
+        graph.eliminate_dead_code()
+        return made
+
+
+def chain_of(node: Node) -> Chain | None:
+    """The chain behind a convolution; None where the node is none, or one that convgen's operators do not have."""
+    if not is_call(node, A.convolution.default):
+        return None
+    x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
+    if transposed or value_of(x).dtype not in _FLOATS or len(stride) > 3:
+        return None
+    found = Chain(node, x, w, list(stride), list(padding), list(dilation), groups)
+    if bias is not None:
+        shape = [-1, *[1] * len(stride)]
+        with node.graph.inserting_before(node):
+            found.operands.append(call(node.graph, A.view.default, bias, shape))
+        found.steps.append(Step("add"))
+    found.ends.append(End(node, len(found.steps), len(found.operands)))
+    _grow(found, node)
+    return found
+
+
+def _grow(chain: Chain, value: Node) -> None:
+    made = value_of(value)
+    while (following := _next(value)) is not None:
+        user, step, operand = following
+        if value_of(user).shape != made.shape or value_of(user).dtype not in _FLOATS:
+            return
+        if step is not None:
+            chain.steps.append(step)
+        if operand is not None:
+            chain.operands.append(operand)
+        value = user
+        if value_of(user).dtype == made.dtype:
+            chain.ends.append(End(user, len(chain.steps), len(chain.operands)))
+
+
+def _next(value: Node) -> tuple[Node, Step | None, Node | None] | None:
+    """The node that alone reads a value, as a step (None where it only changes the type) and an operand."""
+    users = list(value.users)
+    if len(users) == 2:
+        return _swish(value, users)
+    if len(users) != 1:
+        return None
+    (user,) = users
+    match = _MATCHES.get(user.target) if user.op == "call_function" else None
+    found = match(user, value) if match else None
+    return (user, *found) if found else None
+
+
+def _swish(value: Node, users: list[Node]) -> tuple[Node, Step, None] | None:
+    """value * sigmoid(value)."""
+    for gate, product in (users, users[::-1]):
+        if is_call(gate, A.sigmoid.default) and list(gate.users) == [product] and is_call(product, A.mul.Tensor):
+            return product, Step("silu"), None
+    return None
+
+
+# ---- steps of aten's functions --------------------------------------------------------------------
+
+Match = tuple[Step | None, Node | None] | None
+
+
+def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, Node], Match]:
+    """Of one value; each number by its place, its name and its default."""
+
+    def match(user: Node, value: Node) -> Match:
+        numbers = [_argument(user, *parameter) for parameter in parameters]
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            return None
+        return Step(kind, tuple(map(float, numbers))), None
+
+    return match
+
+
+def _argument(user: Node, place: int, name: str, default: Any) -> Any:
+    return user.args[place] if len(user.args) > place else user.kwargs.get(name, default)
+
+
+def _binary(kind: str) -> Callable[[Node, Node], Match]:
+    """Of two values, or a value and a number."""
+
+    def match(user: Node, value: Node) -> Match:
+        a, b = user.args[:2]
+        if a is b or _argument(user, 2, "alpha", 1) != 1:
+            return None
+        other = b if a is value else a
+        if kind == "sub" and a is not value:
+            return None
+        if isinstance(other, torch.fx.Node):
+            operand = value_of(other)
+            right = isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS
+            return (Step(kind), other) if right else None
+        number = isinstance(other, int | float) and math.isfinite(other)
+        return (Step(kind, (float(other),)), None) if number else None
+
+    return match
+
+
+def _division(user: Node, value: Node) -> Match:
+    """By a number."""
+    a, b = user.args[:2]
+    right = a is value and isinstance(b, int | float) and b != 0 and math.isfinite(b) and not user.kwargs
+    return (Step("mul", (1.0 / b,)), None) if right else None
+
+
+def _clamp(user: Node, value: Node) -> Match:
+    low, high = _argument(user, 1, "min", None), _argument(user, 2, "max", None)
+    if low is None or high is None:
+        kind, bound = ("clamp_max", high) if low is None else ("clamp_min", low)
+        return (Step(kind, (float(bound),)), None) if _is_number(bound) else None
+    return (Step("clamp", (float(low), float(high))), None) if _is_number(low) and _is_number(high) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _gelu(user: Node, value: Node) -> Match:
+    return Step("gelu_tanh" if user.kwargs.get("approximate") == "tanh" else "gelu"), None
+
+
+def _elu(user: Node, value: Node) -> Match:
+    plain = all(_argument(user, place, name, 1) == 1 for place, name in ((2, "scale"), (3, "input_scale")))
+    return (Step("elu", (float(_argument(user, 1, "alpha", 1)),)), None) if plain else None
+
+
+def _softplus(user: Node, value: Node) -> Match:
+    plain = _argument(user, 1, "beta", 1) == 1 and _argument(user, 2, "threshold", 20) == 20
+    return (Step("softplus"), None) if plain else None
+
+
+def _conversion(user: Node, value: Node) -> Match:
+    """To another type alone."""
+    same = {name for name, given in user.kwargs.items() if given is not None} <= {"dtype", "non_blocking"}
+    return (None, None) if same else None
+
+
+_MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
+    A.relu.default: _unary("relu"),
+    A.hardtanh.default: _unary("hardtanh", (1, "min_val", -1.0), (2, "max_val", 1.0)),
+    A.leaky_relu.default: _unary("leaky_relu", (1, "negative_slope", 0.01)),
+    A.silu.default: _unary("silu"),
+    A.sigmoid.default: _unary("sigmoid"),
+    A.tanh.default: _unary("tanh"),
+    A.hardswish.default: _unary("hardswish"),
+    A.hardsigmoid.default: _unary("hardsigmoid"),
+    A.mish.default: _unary("mish"),
+    A.clamp_min.default: _unary("clamp_min", (1, "min", math.nan)),
+    A.clamp_max.default: _unary("clamp_max", (1, "max", math.nan)),
+    A.clamp.default: _clamp,
+    A.gelu.default: _gelu,
+    A.elu.default: _elu,
+    A.softplus.default: _softplus,
+    A.add.Tensor: _binary("add"),
+    A.add.Scalar: _binary("add"),
+    A.sub.Tensor: _binary("sub"),
+    A.sub.Scalar: _binary("sub"),
+    A.mul.Tensor: _binary("mul"),
+    A.mul.Scalar: _binary("mul"),
+    A.div.Tensor: _division,
+    A.div.Scalar: _division,
+    A._to_copy.default: _conversion,
+}

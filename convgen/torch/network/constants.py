@@ -1,0 +1,84 @@
+"""What a graph computes from weights alone: computed once, and again when the weights have changed.
+
+A graph is split in two: `pack` makes packed constants of the weights (BatchNorm folded in, channels last, types
+converted), and `run` makes the results of those and the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+Node = Any
+GraphModule = Any
+
+
+def constant_nodes(graph: Any, weights: Collection[Node]) -> set[Node]:
+    """Nodes whose values follow from weights, given as placeholders."""
+    found = set(weights)
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        if inputs and node.op == "call_function" and _is_pure(node.target) and found.issuperset(inputs):
+            found.add(node)
+    return found
+
+
+def _is_pure(target: Any) -> bool:
+    """Whether a function gives the same each time, and writes nothing; items of tuples are taken from them."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__name__", "") == "getitem"
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def split(graph: Any, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule, int]:
+    """(pack, run, n): `pack(*weights)` gives n tensors, and `run` has them as its buffers packed_0, packed_1, ...,
+    which are not set yet."""
+    constant = constant_nodes(graph, weights)
+    wanted = [node for node in graph.nodes if node in constant and any(user not in constant for user in node.users)]
+    pack, copies = torch.fx.Graph(), dict[Node, Node]()
+    for node in graph.nodes:
+        if node in constant:
+            copies[node] = pack.node_copy(node, copies.__getitem__)
+    pack.output(tuple(copies[node] for node in wanted))
+    pack.eliminate_dead_code()
+    run = torch.fx.Graph()
+    copies = {node: run.get_attr(f"packed_{i}") for i, node in enumerate(wanted)}
+    for node in graph.nodes:
+        if node not in constant:
+            copies[node] = run.node_copy(node, copies.__getitem__)
+    holder = torch.nn.Module()
+    for i in range(len(wanted)):
+        holder.register_buffer(f"packed_{i}", torch.empty(0))
+    return torch.fx.GraphModule(torch.nn.Module(), pack), torch.fx.GraphModule(holder, run), len(wanted)
+
+
+class Packed:
+    """Packed constants of the weights that were seen last, held as a module's buffers."""
+
+    def __init__(self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any]) -> None:
+        self._pack, self._seen = pack, _state(weights)
+        self._held = [value.detach() for value in self._values(weights)]
+        for i in range(count):
+            run.register_buffer(f"packed_{i}", self._held[i])
+
+    def update(self, weights: Sequence[Any]) -> bool:
+        """Packs anew where a weight has changed since; whether one had."""
+        seen = _state(weights)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        for held, value in zip(self._held, self._values(weights), strict=True):
+            if held.data_ptr() != value.data_ptr() or held.stride() != value.stride():
+                held.copy_(value)
+        return True
+
+    def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return self._pack(*weights)
+
+
+def _state(weights: Sequence[Any]) -> list[tuple[int, int]]:
+    """What changes whenever a weight is written: its memory, and torch's count of writes (none in inference mode)."""
+    return [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]

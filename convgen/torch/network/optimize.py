@@ -1,0 +1,162 @@
+"""`optimize(model, example)`: a module that computes what the model does, for inference, by convgen's kernels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convgen.runtime.errors import WrongArguments
+from convgen.torch.network.prepare import Options, Prepared, kind
+from convgen.torch.network.report import Report
+
+Tensor = Any
+Module: Any = torch.nn.Module
+pytree = torch.utils._pytree
+
+
+def optimize(
+    model: Any,
+    example: Any,
+    *,
+    measure: bool = True,
+    inductor: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Optimized:
+    """The model for inference: convolutions by convgen where it is faster, what follows them fused into them.
+
+        fast = convgen.torch.optimize(model, x)     # example: a tensor, or a tuple of the model's arguments
+        y = fast(x)
+        print(fast.report)
+
+    BatchNorm is folded; bias, activations, residual sums and products go into epilogues; tensors have channels last;
+    weights are packed once, and again when they change; each convolution is timed beside aten's (cuDNN's) and the
+    faster one taken (`measure`); the rest is compiled by Inductor (`inductor`, with `options` of
+    torch._inductor.config).  Inputs of other shapes prepare themselves at their first call.  The model is not changed,
+    and shares its weights with the result.  What cannot be traced runs as the model does, and the report says why.
+
+    Raises WrongArguments for a model in training mode.
+    """
+    if any(module.training for module in model.modules()):
+        raise WrongArguments(
+            "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
+        )
+    made = Optimized(model, Options(measure, inductor, dict(options or {})))
+    arguments = example if isinstance(example, tuple) else (example,)
+    made.prepare(*arguments)
+    return made
+
+
+class Optimized(Module):
+    """A model made ready for inference.  `report` tells of the inputs that were prepared last."""
+
+    def __init__(self, model: Any, options: Options) -> None:
+        super().__init__()
+        self.model = model
+        self.options = options
+        self.report = Report()
+        self._prepared: dict[Any, Callable[[Sequence[Any]], Any]] = {}
+        self.eval()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's results, without gradients."""
+        if self.options.config.get("triton.cudagraphs"):
+            torch.compiler.cudagraph_mark_step_begin()
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        return self._for(leaves, structure)(leaves)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Makes arguments like these ready, without computing anything of them."""
+        self._for(*pytree.tree_flatten((args, kwargs)))
+
+    def train(self, mode: bool = True) -> Optimized:
+        """Raises WrongArguments for training mode: what was folded cannot be trained."""
+        if mode:
+            raise WrongArguments("an optimized model is for inference\nhint: train the model that it was made of")
+        return super().train(False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was prepared, which holds compiled code: copies prepare themselves."""
+        return self.__dict__ | {"_prepared": {}}
+
+    def _for(self, leaves: Sequence[Any], structure: Any) -> Callable[[Sequence[Any]], Any]:
+        key = (structure, *map(kind, leaves))
+        found = self._prepared.get(key)
+        if found is None:
+            found = self._prepared[key] = self._made(leaves, structure)
+        return found
+
+    def _made(self, leaves: Sequence[Any], structure: Any) -> Callable[[Sequence[Any]], Any]:
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        try:
+            return self._exported(args, kwargs)
+        except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=4)
+            self.report = Report(notes=[f"nothing was optimized: {reason}"])
+            return lambda leaves: self._as_it_is(leaves, structure)
+
+    def _as_it_is(self, leaves: Sequence[Any], structure: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        with torch.no_grad():
+            return self.model(*args, **kwargs)
+
+    def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Sequence[Any]], Any]:
+        """Raises what torch.export and Inductor raise."""
+        with torch.no_grad():
+            program = torch.export.export(self.model, args, kwargs, strict=False)
+        flat = _Flat(program, pytree.tree_leaves((args, kwargs)))
+        weights = _Weights(self.model, program)
+        inputs = [leaf for leaf in flat.leaves if isinstance(leaf, torch.Tensor)]
+        made = Prepared(flat, weights.now(), weights.names, inputs, self.options)
+        self.report = made.report
+
+        def run(leaves: Sequence[Any]) -> Any:
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            return flat.results(made.run(weights.now(), tensors))
+
+        return run
+
+
+class _Weights:
+    """The parameters, buffers and constants that a program reads, as the model has them at the moment."""
+
+    def __init__(self, model: Any, program: Any) -> None:
+        self.names: list[str] = []
+        self._places: list[tuple[dict[str, Any], str]] = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind == torch.export.graph_signature.InputKind.USER_INPUT:
+                continue
+            self.names.append(spec.target)
+            owner, _, name = spec.target.rpartition(".")
+            module = model.get_submodule(owner)
+            held = module._parameters if name in module._parameters else module._buffers
+            self._places.append((held, name) if name in held else (program.constants, spec.target))
+
+    def now(self) -> list[Tensor]:
+        return [held[name] for held, name in self._places]
+
+
+class _Flat:
+    """An exported program as a function of its weights and of its inputs that are tensors; other leaves are fixed."""
+
+    def __init__(self, program: Any, leaves: Sequence[Any]) -> None:
+        self.leaves = leaves
+        self._graph_module = program.graph_module
+        self._structure = program.call_spec.out_spec
+        self._fixed: list[Any] = []
+
+    def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
+        count = len(given) - sum(isinstance(leaf, torch.Tensor) for leaf in self.leaves)
+        tensors = iter(given[count:])
+        inputs = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        results = self._graph_module(*given[:count], *inputs)
+        self._fixed = [None if isinstance(result, torch.Tensor) else (result,) for result in results]
+        return tuple(result for result in results if isinstance(result, torch.Tensor))
+
+    def results(self, tensors: Sequence[Tensor]) -> Any:
+        """The model's own results, of the tensors among them."""
+        left = iter(tensors)
+        return pytree.tree_unflatten([next(left) if f is None else f[0] for f in self._fixed], self._structure)

@@ -1,0 +1,168 @@
+"""A function of weights and inputs, made ready for one set of shapes: traced, fused, measured, packed, compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from convgen.torch.network.batch_norm import fold_batch_norms
+from convgen.torch.network.chains import chain_of
+from convgen.torch.network.choice import Chooser, Measured, OnCpu
+from convgen.torch.network.constants import Packed, constant_nodes, split
+from convgen.torch.network.report import Report, Row
+from convgen.torch.network.trace import call, flat_graph, is_call, placeholders, value_of
+
+Tensor = Any
+Node = Any
+A: Any = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Options:
+    """How networks are prepared.
+
+    `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
+    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.
+    """
+
+    measure: bool = True
+    inductor: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def kind(argument: Any) -> Any:
+    """What a preparation depends on of an argument."""
+    if isinstance(argument, torch.Tensor):
+        return argument.shape, argument.stride(), argument.dtype, argument.device
+    return argument
+
+
+class Prepared:
+    """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
+
+    `function(*weights, *inputs)` is traced here, with these tensors.  Raises what torch raises where it cannot be.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str], inputs: Sequence[Any],
+        options: Options,
+    ) -> None:  # fmt: skip
+        self.report = Report()
+        weights = [weight.detach() for weight in weights]
+        graph_module, first = _traced(function, weights, inputs)
+        graph = graph_module.graph
+        _name_layers(graph, first[: len(weights)], names)
+        constants = first[: len(weights)]
+        folded = fold_batch_norms(graph, constant_nodes(graph, constants))
+        if folded:
+            self.report.notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
+        on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
+        self.report.rows += _fuse(graph, Measured(options.measure) if on_gpu else OnCpu())
+        pack, run, count = split(graph, constants)
+        self._packed = Packed(pack, run, count, weights)
+        self._run = _compiled(run, inputs, options) if options.inductor else run
+
+    def run(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
+        """For inference: no gradients are recorded."""
+        with torch.no_grad():
+            self._packed.update(weights)
+            return self._run(*inputs)
+
+
+def _compiled(run: Any, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    from torch._inductor import compile as inductor
+
+    with torch.no_grad():
+        return inductor(run, list(inputs), dict(options.config))
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+
+
+def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Any, list[Node]]:
+    """The graph of the function on tensors with channels last, and its placeholders, which stay as they are given."""
+    given = [*weights, *inputs]
+    try:
+        graph_module = flat_graph(function, [_channels_last(t) for t in given])
+        converted = True
+    except RuntimeError:  # a view of the model's own needs the layout that it was written for
+        graph_module, converted = flat_graph(function, given), False
+    graph = graph_module.graph
+    first = placeholders(graph)
+    with graph.inserting_after(first[-1]):
+        for node, tensor in zip(first, given, strict=True):
+            if converted and isinstance(tensor, torch.Tensor) and not _is_channels_last(tensor):
+                _convert(graph, node, tensor)
+    return graph_module, first
+
+
+def _convert(graph: Any, node: Node, tensor: Tensor) -> None:
+    """Lets everything read a placeholder's copy with channels last."""
+    readers = list(node.users)
+    node.meta["val"] = node.meta["val"].new_empty_strided(tensor.shape, tensor.stride())
+    made = call(graph, A.clone.default, node, memory_format=_FORMATS[tensor.dim()])
+    for reader in readers:
+        reader.replace_input_with(node, made)
+
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Or of a rank or a type that has no channels."""
+    memory_format = _FORMATS.get(tensor.dim())
+    return (
+        memory_format is None
+        or not tensor.is_floating_point()
+        or tensor.is_contiguous(memory_format=memory_format)
+    )  # fmt: skip
+
+
+def _channels_last(given: Any) -> Any:
+    if not isinstance(given, torch.Tensor) or _is_channels_last(given):
+        return given
+    return given.detach().contiguous(memory_format=_FORMATS[given.dim()])
+
+
+# ---- convolutions -------------------------------------------------------------------------------
+
+
+def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> None:
+    """Each convolution's node has the name of the layer that its filters belong to."""
+    layers = {node: re.sub(r"\.?(weight|bias)$", "", name) for node, name in zip(weights, names, strict=True)}
+    for node in graph.nodes:
+        if is_call(node, A.convolution.default):
+            node.meta["layer"] = _layer_of(node.args[1], layers)
+
+
+def _layer_of(filters: Node, layers: Mapping[Node, str]) -> str:
+    pending = [filters]
+    while pending:
+        node = pending.pop()
+        if node in layers:
+            return layers[node]
+        pending += reversed(node.all_input_nodes)
+    return "?"
+
+
+def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
+    convolutions = [node for node in graph.nodes if is_call(node, A.convolution.default)]
+    chooser.prepare([found for node in convolutions if (found := chain_of(node))])
+    rows = []
+    for node in convolutions:
+        layer = node.meta.get("layer", "?")
+        chain = chain_of(node)
+        if chain is None:
+            what = "transposed" if node.args[6] else f"of {value_of(node.args[0]).dtype}"
+            rows.append(Row(layer, "aten", why_not=f"the convolution is {what}"))
+            continue
+        choice = chooser.choose(chain, layer)
+        rows.append(choice.row)
+        if choice.end is not None:
+            chain.fuse(graph, choice.end)
+    graph.eliminate_dead_code()
+    return rows

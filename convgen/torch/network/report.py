@@ -1,0 +1,48 @@
+"""What became of each convolution of a network, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """A convolution.  `us` is convgen's time with what it fused, `aten_us` aten's with one pass for that; None where
+    nothing was measured."""
+
+    layer: str
+    kernel: str  # the strategy and its configuration, or aten
+    us: float | None = None
+    aten_us: float | None = None
+    fused: str = ""
+    why_not: str = ""
+
+
+_HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
+
+
+@dataclass
+class Report:
+    """Rows in the order of the network, and what there is to say of the whole."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        table = [_HEADS, *(tuple(map(_shown, astuple(row))) for row in self.rows)]
+        widths = [max(len(line[i]) for line in table) for i in range(len(_HEADS))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        return "\n".join([*lines, *self.notes])
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if isinstance(value, float) else str(value).partition("\n")[0]

@@ -1,0 +1,50 @@
+"""Flat graphs of aten's functions: tensors in, tensors out, nothing written in place, no modules left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Node = Any
+GraphModule = Any
+
+
+def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
+    """The graph of a function of these tensors, for inference; each node's `meta["val"]` is its fake tensor.
+
+    Raises what torch raises where it cannot be had: a function that writes into its arguments, say.
+    """
+    from torch._functorch.aot_autograd import aot_export_joint_simple
+
+    with torch.no_grad():
+        return aot_export_joint_simple(function, tuple(arguments), trace_joint=False, decompositions={})
+
+
+def placeholders(graph: Any) -> list[Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def is_call(node: Any, *operators: Any) -> bool:
+    """Whether a node calls one of these overloads."""
+    return isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in operators
+
+
+def value_of(node: Node) -> Any:
+    """A node's fake tensor."""
+    return node.meta["val"]
+
+
+def call(graph: Any, operator: Any, *arguments: Any, **keywords: Any) -> Node:
+    """A new node where the graph inserts, with its fake value."""
+    node = graph.call_function(operator, arguments, keywords)
+
+    def fake(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+    values = torch.fx.map_arg((arguments, keywords), fake)
+    tensors = [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    with tensors[0].fake_mode:
+        node.meta["val"] = operator(*values[0], **values[1])
+    return node

@@ -1,0 +1,390 @@
+"""Networks on a CPU: the graph is rewritten as on a GPU, the operators are aten's functions, the results stay."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen import ConvgenError  # noqa: E402
+from convgen.torch.network import choice  # noqa: E402
+from convgen.torch.network.chains import chain_of  # noqa: E402
+from convgen.torch.network.trace import flat_graph, is_call  # noqa: E402
+
+torch.set_num_threads(1)
+nn = torch.nn
+TF = nn.functional
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """With BatchNorms that do something, for inference."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            for tensor in (module.running_mean, module.weight, module.bias):
+                nn.init.uniform_(tensor, -1, 1)
+    return model.eval()
+
+
+def conv_bn(c: int, k: int, taps: int = 1, **options) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(c, k, taps, padding=taps // 2, bias=False, **options), nn.BatchNorm2d(k))
+
+
+class Bottleneck(nn.Module):
+    """ResNet's."""
+
+    def __init__(self, c: int, k: int, stride: int = 1) -> None:
+        super().__init__()
+        self.a, self.b, self.c = conv_bn(c, k // 4), conv_bn(k // 4, k // 4, 3, stride=stride), conv_bn(k // 4, k)
+        self.down = conv_bn(c, k, stride=stride) if stride > 1 else nn.Identity()
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.c(self.relu(self.b(self.relu(self.a(x)))))
+        y += self.down(x)
+        return self.relu(y)
+
+
+class Inverted(nn.Module):
+    """EfficientNet's: expand, depthwise, squeeze and excite, project."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.expand, self.depthwise = conv_bn(c, 4 * c), conv_bn(4 * c, 4 * c, 3, groups=4 * c)
+        self.squeeze, self.excite = nn.Conv2d(4 * c, c, 1), nn.Conv2d(c, 4 * c, 1)
+        self.project = conv_bn(4 * c, c)
+
+    def forward(self, x):
+        y = TF.silu(self.depthwise(TF.hardswish(self.expand(x))))
+        y = y * torch.sigmoid(self.excite(TF.silu(self.squeeze(y.mean((2, 3), keepdim=True)))))
+        return x + self.project(y)
+
+
+class Dense(nn.Module):
+    """DenseNet's: BatchNorm and relu stand before the convolutions."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.norm, self.a = nn.BatchNorm2d(c), conv_bn(c, 16)
+        self.b = nn.Conv2d(16, 8, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        return torch.cat([x, self.b(torch.relu(self.a(torch.relu(self.norm(x)))))], 1)
+
+
+class Inception(nn.Module):
+    """Branches that are joined."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.a, self.b = conv_bn(c, 8), nn.Sequential(conv_bn(c, 4), nn.ReLU(), conv_bn(4, 8, 5))
+        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv_bn(c, 8))
+
+    def forward(self, x):
+        return torch.cat([TF.relu6(branch(x)) for branch in (self.a, self.b, self.pool)], 1)
+
+
+class Classifier(nn.Module):
+    """A network whose flattening is a view: channels last must not break it."""
+
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Conv2d(3, 16, 3, 2, 1), nn.Sequential(*blocks)
+        self.head = nn.LazyLinear(10)
+
+    def forward(self, x):
+        return self.head(TF.dropout(torch.flatten(self.blocks(TF.leaky_relu(self.stem(x), 0.1)), 1), training=False))
+
+
+NETWORKS = {
+    "resnet": lambda: Classifier(Bottleneck(16, 32, 2), Bottleneck(32, 32)),
+    "efficientnet": lambda: Classifier(Inverted(16), Inverted(16)),
+    "densenet": lambda: Classifier(Dense(16), Dense(24)),
+    "inception": lambda: Classifier(Inception(16), Inception(24)),
+}
+#: What is fused into each convolution, in the order of the network.
+FUSED = {
+    "resnet": [
+        "add leaky_relu:0.1",
+        "add relu",
+        "add relu",
+        "add add relu",
+        "add",
+        "add relu",
+        "add relu",
+        "add add relu",
+    ],
+    "efficientnet": ["add leaky_relu:0.1", *["add hardswish", "add silu", "add silu", "add sigmoid", "add add"] * 2],
+    "densenet": ["add leaky_relu:0.1", *["add relu", ""] * 2],
+    "inception": [
+        "add leaky_relu:0.1",
+        *["add hardtanh:0.0,6.0", "add relu", "add hardtanh:0.0,6.0", "add hardtanh:0.0,6.0"] * 2,
+    ],
+}
+
+
+def network(name: str, x: torch.Tensor) -> nn.Module:
+    made = NETWORKS[name]()
+    made(x)  # so that it knows its sizes
+    return trained(made)
+
+
+def near(found, expected) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_stay_right_and_everything_is_fused(name):
+    x = torch.randn(2, 3, 16, 16)
+    model = network(name, x)
+    with torch.no_grad():
+        expected = model(x)
+    fast = ct.optimize(model, x, inductor=False)
+    near(fast(x), expected)
+    assert [row.fused for row in fast.report] == FUSED[name]
+    count = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) - 2 * (name == "densenet")
+    assert fast.report.notes == [f"{count} BatchNorms are folded into the convolutions before them"]
+    compiled = torch.compile(model, backend=ct.compile_graph, fullgraph=True, options={"inductor": False})
+    with torch.no_grad():
+        near(compiled(x), expected)
+    assert list(ct.reports()[-1]) == list(fast.report)
+
+
+def test_inductor_compiles_the_rest():
+    x = torch.randn(2, 3, 16, 16)
+    model = network("resnet", x)
+    with torch.no_grad():
+        near(ct.optimize(model, x)(x), model(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_loses_no_more_than_torch_does(dtype):
+    x = torch.randn(32, 3, 16, 16)
+    model = network("resnet", x)
+    with torch.no_grad():
+        half = model.to(dtype)
+        exact = copy.deepcopy(half).double()(x.to(dtype).double())
+        torchs = half(x.to(dtype)).double() - exact
+        ours = ct.optimize(half, x.to(dtype), inductor=False)(x.to(dtype)).double() - exact
+    assert ours.norm() < 1.5 * torchs.norm()
+
+
+class TestWeights:
+    @pytest.fixture
+    def model(self):
+        return network("resnet", torch.randn(2, 3, 16, 16))
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_changed_weights_are_noticed(self, model, compiled):
+        x = torch.randn(2, 3, 16, 16)
+        if compiled:
+            fast = torch.compile(model, backend=ct.compile_graph, options={"inductor": False})
+        else:
+            fast = ct.optimize(model, x, inductor=False)
+        with torch.no_grad():
+            fast(x)
+            model.stem.weight.mul_(2)
+            near(fast(x), model(x))
+            model.blocks[0].a[1].running_mean.add_(1)
+            near(fast(x), model(x))
+            model.head.weight.data = model.head.weight.data.clone() + 1
+            near(fast(x), model(x))
+            other = network("resnet", x)
+            model.load_state_dict(other.state_dict())
+            near(fast(x), other(x))
+
+    def test_modules_that_share_code_keep_their_own_weights(self):
+        blocks = [trained(Bottleneck(16, 16)) for _ in range(2)]
+        x = torch.randn(1, 16, 8, 8)
+        with torch.no_grad():
+            fast = [torch.compile(b, backend=ct.compile_graph, options={"inductor": False}) for b in blocks]
+            for _ in range(2):
+                for block, made in zip(blocks, fast, strict=True):
+                    near(made(x), block(x))
+
+    def test_copies_prepare_themselves(self, model):
+        x = torch.randn(2, 3, 16, 16)
+        fast = ct.optimize(model, x, inductor=False)
+        for made in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+            near(made(x), fast(x))
+        assert {name.removeprefix("model.") for name in fast.state_dict()} == model.state_dict().keys()
+
+
+def test_other_shapes_and_layouts_prepare_themselves():
+    model = trained(nn.Sequential(conv_bn(3, 8, 3), nn.ReLU()))
+    x = torch.randn(2, 3, 8, 8)
+    fast = ct.optimize(model, x, inductor=False)
+    compiled = torch.compile(model, backend=ct.compile_graph, options={"inductor": False})
+    with torch.no_grad():
+        for other in (
+            x,
+            x[:1],
+            torch.randn(3, 3, 9, 10),
+            x.contiguous(memory_format=torch.channels_last),
+            x[:, :, ::2],
+        ):
+            near(fast(other), model(other))
+            near(compiled(other), model(other))
+
+
+def test_arguments_and_results_of_any_structure():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.offset = nn.Conv2d(3, 4, 3), torch.randn(4, 1, 1)
+
+        def forward(self, x, scale, *, mask=None, twice=False):
+            y = self.conv(x["image"]) * scale + self.offset
+            y = y if mask is None else y * mask
+            return {"y": [y + y if twice else y, x["image"].shape[0]], "x": torch.relu(y)}
+
+    model = Model().eval()
+    x = {"image": torch.randn(2, 3, 8, 8)}
+    fast = ct.optimize(model, (x, 0.5), inductor=False)
+    with torch.no_grad():
+        for keywords in ({}, {"mask": torch.randn(6, 6)}, {"twice": True, "mask": None}):
+            found, expected = fast(x, 0.5, **keywords), model(x, 0.5, **keywords)
+            near(found["y"][0], expected["y"][0])
+            near(found["x"], expected["x"])
+            assert found["y"][1] == 2
+
+
+def test_a_model_in_training_mode_is_refused():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    with pytest.raises(ConvgenError, match="training mode"):
+        ct.optimize(model, torch.randn(1, 3, 8, 8))
+    with pytest.raises(ConvgenError, match="for inference"):
+        ct.optimize(model.eval(), torch.randn(1, 3, 8, 8), inductor=False).train()
+
+
+def test_what_cannot_be_traced_runs_as_it_is():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    x = torch.ones(1, 3, 4, 4)
+    with pytest.warns(UserWarning, match="leaves the model as it is"):
+        fast = ct.optimize(nn.Sequential(Branches()).eval(), x, inductor=False)
+    assert torch.equal(fast(x), x + 1) and torch.equal(fast(-x), -x - 1)
+    assert "nothing was optimized" in str(fast.report)
+
+
+def test_gradients_are_left_to_inductor(monkeypatch):
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    x = torch.randn(1, 3, 8, 8)
+    compiled = torch.compile(model, backend=ct.compile_graph)
+    compiled(x).sum().backward()
+    assert model[0].weight.grad is not None and "gradients are recorded" in str(ct.reports()[-1])
+
+
+def test_the_backend_is_registered():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (target,) = re.findall(r"\[project.entry-points.torch_dynamo_backends\]\nconvgen = \"(.*)\"", text)
+    assert target == "convgen.torch:compile_graph"
+    for found in entry_points(group="torch_dynamo_backends", name="convgen"):  # where it is installed
+        assert found.load() is ct.compile_graph
+
+
+# ---- chains -------------------------------------------------------------------------------------
+
+CHAINS = {
+    "add hardtanh:0.0,6.0": lambda t, o: TF.relu6(t),
+    "add clamp_min:0.5": lambda t, o: t.clamp(min=0.5),
+    "add clamp_max:0.5": lambda t, o: t.clamp_max(0.5),
+    "add clamp:-1.0,0.5": lambda t, o: t.clamp(-1, 0.5),
+    "add elu:0.5": lambda t, o: TF.elu(t, 0.5),
+    "add gelu": lambda t, o: TF.gelu(t),
+    "add gelu_tanh": lambda t, o: TF.gelu(t, approximate="tanh"),
+    "add hardsigmoid": lambda t, o: TF.hardsigmoid(t),
+    "add silu": lambda t, o: t * torch.sigmoid(t),
+    "add softplus": lambda t, o: TF.softplus(t),
+    "add mish": lambda t, o: TF.mish(t),
+    "add tanh mul:0.5 add:1.0": lambda t, o: torch.tanh(t) / 2 + 1,
+    "add mul add": lambda t, o: o[:, :, :1, :1] * t + o,
+    "add sub relu": lambda t, o: TF.relu(t - o),
+    "add": lambda t, o: o - t,
+    "add relu": lambda t, o: (lambda u: u * u)(TF.relu(t)),
+    "add silu relu": lambda t, o: TF.relu(TF.silu(t)).flatten(2),
+    "add tanh": lambda t, o: torch.tanh(t).softmax(1),
+    "add mul:3.0": lambda t, o: (t * 3)[:, 1:],
+}
+
+
+@pytest.mark.parametrize("fused", CHAINS)
+def test_chains_end_where_an_epilogue_must(fused):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x, o):
+            return CHAINS[fused](self.conv(x), o)
+
+    model, x, o = Model().eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
+    fast = ct.optimize(model, (x, o), inductor=False)
+    with torch.no_grad():
+        near(fast(x, o), model(x, o))
+    assert [row.fused for row in fast.report] == [fused]
+
+
+# ---- choosing -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Times:
+    """In the place of the timer: microseconds by the epilogue's steps, and aten's."""
+
+    by_epilogue: dict[str, float]
+    by_aten: float
+
+    def fused(self, arguments, left):
+        us = self.by_epilogue[arguments[3]]
+        return us if left is None else us + 10 * left
+
+    def aten(self, arguments, left):
+        return self.by_aten if left is None else self.by_aten + 10 * left
+
+
+@pytest.mark.parametrize(
+    ("by_epilogue", "aten", "chosen"),
+    [
+        ({"add": 5, "add add relu": 20}, 10, "add add relu"),  # 20 before 5 + two reads, and before 10 + two
+        ({"add": 5, "add add relu": 26}, 10, "add"),
+        ({"add": 9, "add add relu": 40}, 8, None),
+    ],
+)
+def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, chosen):
+    def function(x, w, b, z):
+        return (torch.relu(TF.conv2d(x, w, b) + z),)
+
+    graph = flat_graph(
+        function, [torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4), torch.randn(2, 4, 6, 6)]
+    )
+    (node,) = [n for n in graph.graph.nodes if is_call(n, torch.ops.aten.convolution.default)]
+    serving = choice.served.__globals__["Served"](lambda *_: None, kernel="a kernel")
+    monkeypatch.setattr(choice, "served", lambda *_: serving)
+    measured = choice.Measured(measure=False)
+    measured._timer = Times(by_epilogue, aten)
+    chain = chain_of(node)
+    found = measured.choose(chain, "layer")
+    assert (found.end and chain.epilogue(found.end)) == chosen
+    assert found.row.kernel == ("a kernel" if chosen else "aten")
+    assert found.row.why_not == ("" if chosen else "a kernel is slower")
+
+
+def test_the_report_is_a_table():
+    report = ct.Report([ct.Row("stem", "tma_im2col: 128x64", 3.25, 5.0, "add relu")], ["1 BatchNorm is folded"])
+    assert str(report).splitlines() == [
+        "layer  kernel              us   aten us  fused     why not",
+        "stem   tma_im2col: 128x64  3.2  5.0      add relu",
+        "1 BatchNorm is folded",
+    ]
