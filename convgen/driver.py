@@ -128,20 +128,13 @@ class Compilation:
         from convgen import planner
 
         problem, strategy = self.request.problem.with_images(n), self.choice.strategy
-        options = self._stated()
+        options = strategy.stated(self.request.problem, self.target, self.choice.options)
         made = Compilation(self.spec, replace(self.request, problem=problem))
         if obstacles := strategy.obstacles(problem, self.target, options):
             refused = made._refusals(planner.CannotServe({strategy.name: tuple(obstacles)}))
             raise SpecError(refused, self.spec.path, self.spec.text)
         made.choice = replace(self.choice, options=options)
         return made
-
-    def _stated(self) -> Mapping[str, int | str]:
-        """The choice's options with every one stated, whatever the problem's size would make of them."""
-        strategy = self.choice.strategy
-        if hasattr(strategy, "stated"):
-            return strategy.stated(self.request.problem, self.target, self.choice.options)
-        return getattr(self.plan.config, "options", self.choice.options)
 
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""

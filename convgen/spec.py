@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
 
+from convgen import habits
 from convgen.diagnostics import ConvgenError, closest, did_you_mean
 from convgen.resources import directory
-from convgen.targets import TARGETS, Target
+from convgen.targets import TARGETS, Target, other_target
 
 #: Bytes of text.
 LARGEST_SPEC = 4 << 20
@@ -90,7 +91,7 @@ def read_file(name: str | os.PathLike[str]) -> str:
 def known_target(name: str) -> Target:
     """Raises UsageError."""
     if name not in TARGETS:
-        raise UsageError(unknown("target", name, TARGETS))
+        raise UsageError(unknown("target", name, TARGETS, other_target(str(name), TARGETS)))
     return TARGETS[name]
 
 
@@ -99,14 +100,14 @@ def known_strategy(name: str) -> str:
     from convgen.kernels import strategies
 
     if name not in (known := ("auto", *strategies.MODULES)):
-        raise UsageError(unknown("strategy", name, known))
+        raise UsageError(unknown("strategy", name, known, habits.did_you_mean(str(name), known, habits.STRATEGIES)))
     return name
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """What is said of a name that is none of the known ones."""
+def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = None) -> str:
+    """What is said of a name that is none of the known ones; by default the hint is one that is close, or all."""
     known = list(known)
-    hint = did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
+    hint = hint or did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
     return f"unknown {kind} {name!r}\nhint: {hint}"
 
 

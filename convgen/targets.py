@@ -6,7 +6,11 @@ Capability".  `features` name the instruction families that a strategy may ask f
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from convgen import habits
 
 #: Bytes of a multiprocessor's shared memory that every block takes besides its own.
 RESERVED_SHARED = 1024
@@ -63,3 +67,16 @@ def target_for(capability: tuple[int, int]) -> Target | None:
     """The best target for a GPU: an exact one where there is one, else the newest that runs there."""
     fits = [t for t in TARGETS.values() if t.runs_on(capability)]
     return max(fits, key=lambda t: (t.capability, t.exact), default=None)
+
+
+def other_target(name: str, known: Collection[str]) -> str | None:
+    """A hint for a target that is none of the known ones: what a GPU, or another architecture, has instead."""
+    oldest = next(iter(TARGETS.values()))
+    word = habits.plain(name)
+    number = re.fullmatch(r"(?:sm|compute|cc)?(\d{1,2})(\d)[af]?", word)
+    capability = (int(number[1]), int(number[2])) if number else None
+    if word in habits.OLD_TARGETS or (capability and capability < oldest.capability):
+        return f"the oldest target is {oldest}"
+    if capability and (found := target_for(capability)) and found.name in known and found.name != name:
+        return f"did you mean `{found}`?"
+    return habits.did_you_mean(name, known, habits.TARGETS)

@@ -22,10 +22,10 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 
-from convgen import driver
+from convgen import driver, habits
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, read_specs, short
-from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
+from convgen.diagnostics import ConvgenError, SpecError
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel
@@ -34,8 +34,7 @@ from convgen.runtime.kernel import Kernel
 _SEED_BITS = 32
 #: What the emulator does in about ten seconds: multiply-adds by wgmma, bytes that are moved.
 _MACS, _BYTES = 1 << 31, 1 << 25
-#: What people call the emulator and the GPU.
-_DEVICES = {"emulate": ("cpu", "emulator", "emulated", "host"), "gpu": ("cuda", "device", "nvidia")}
+_DEVICES = ("gpu", "emulate")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +133,7 @@ def _batch(text: str) -> int:
 def _device(text: str) -> str:
     if text in _DEVICES:
         return text
-    meant = next((name for name, others in _DEVICES.items() if text.lower() in others), None)
-    hint = f"write `--device {meant}`" if meant else did_you_mean(text, _DEVICES) or "choose gpu or emulate"
+    hint = habits.did_you_mean(text, _DEVICES, habits.DEVICES) or "choose gpu or emulate"
     raise argparse.ArgumentTypeError(f"unknown device {short(text)}\nhint: {hint}")
 
 

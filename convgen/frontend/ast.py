@@ -153,11 +153,18 @@ class Assignment:
     name: Name
     value: Expr
 
+    @property
+    def span(self) -> Span:
+        return self.name.span.to(self.value.span)
+
 
 @dataclass(frozen=True)
 class EpilogueSetting(Setting):
+    """`lost` has the names in statements whose text has errors; it is None where none has."""
+
     operands: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
+    lost: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -183,15 +190,22 @@ class Let:
     name: Name
     value: Expr
 
+    @property
+    def span(self) -> Span:
+        return self.name.span.to(self.value.span)
+
 
 S = TypeVar("S", bound=Setting)
 
 
 @dataclass(frozen=True)
 class Conv:
+    """`lost` has the keywords of settings that are there, but whose text has errors (`conv`: the header's)."""
+
     name: Name
     settings: tuple[Setting, ...]
     span: Span
+    lost: frozenset[str] = frozenset()
 
     def all(self, kind: type[S], *keywords: str) -> Iterator[S]:
         """The settings of a kind, of given keywords where some are given."""
@@ -203,8 +217,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Spec:
-    """A file.  `lost` names the lets whose text has errors: uses of them are no errors of their own.
-    A conv block with syntax errors is not in `convs`."""
+    """A file.  `lost` names the lets whose text has errors: uses of them are no errors of their own."""
 
     lets: tuple[Let, ...]
     convs: tuple[Conv, ...]

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 
-from convgen.diagnostics import Report, Span, did_you_mean, listing
+from convgen import habits
+from convgen.diagnostics import Report, Span, listing
 from convgen.frontend import ast
+from convgen.frontend.dims import SETTING_OF, rename_dims
 from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operands
-from convgen.frontend.geometry import SETTING_OF, Geometry, Solver
+from convgen.frontend.geometry import Geometry, Solver
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.request import Request
@@ -36,13 +38,13 @@ def check(
     targets: Collection[str] | None,
     report: Report,
 ) -> list[Request]:
-    """The requests of the blocks without errors; the errors of the others are in the report."""
+    """The requests of the blocks; where there are errors, they are in the report, and some requests are missing."""
     sizes = Sizes(spec, defines, report)
     convs, results = Names(report), Names(report)
     requests = []
     for conv in spec.convs:
         block = _Block(conv, sizes, report)
-        if convs.declare(conv.name):
+        if "conv" not in conv.lost and convs.declare(conv.name):
             for name in block.names:
                 results.declare(conv.name, name)
         requests += block.requests(strategies, targets)
@@ -57,11 +59,12 @@ class _Block:
         self._names = Names(report, _RESERVED)
         self._once()
         stated = {role: conv.first(ast.TensorSetting, keyword) for role, keyword in SETTING_OF.items()}
-        self._tensors = {role: setting.tensor for role, setting in stated.items() if setting}
+        self._tensors = {role: rename_dims(role, s.tensor, report) for role, s in stated.items() if s}
         self._lowered = conv.first(ast.LoweredSetting)
         #: Empty where the block's operators have an error.
-        self.ops = self._operators()
-        self._lowers = any(op in LOWERING for op in self.ops) if self.ops else self._lowered is not None
+        self.ops = () if "op" in conv.lost else self._operators()
+        lowered = self._lowered is not None or "lowered" in conv.lost
+        self._lowers = any(op in LOWERING for op in self.ops) if self.ops else lowered
 
     @property
     def names(self) -> list[str]:
@@ -73,22 +76,22 @@ class _Block:
         self, strategies: Mapping[str, Sequence[OptionRow]] | None, targets: Collection[str] | None
     ) -> list[Request]:
         conv, report = self._conv, self._report
-        before = len(report)
         self._complete()
         self._declare()
         self._types()
-        geometry = None
-        if len(self._tensors) == len(SETTING_OF) or (self._lowers and {"x", "w"} <= self._tensors.keys()):
-            geometry = Solver(conv, self._tensors, self._lowers, self._sizes, report).solve()
+        lowers = self._lowers or self._lowered is not None
+        geometry = Solver(conv, self._tensors, lowers, self._sizes, report).solve()
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
         operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
-        if geometry is None or len(report) > before:
+        if geometry is None:
             return []
         tensors = {role: self._tensor(role, geometry) for role in SETTING_OF}
         self._small_enough(chain(tensors.values(), [lowered] if lowered else [], operands))
+        if len(report):  # wherever in the file: nobody takes what is made of it
+            return []
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
             reads = OPS[op].reads[0].replace("lowered", "x")  # which has the same type
@@ -125,7 +128,9 @@ class _Block:
         before = len(self._report)
         for name in setting.ops:
             if name.text not in OPS:
-                hint = did_you_mean(name.text, OPS) or f"the operators are {listing(tuple(OPS), 'and')}"
+                hint = habits.OP_NOTES.get(habits.plain(name.text))
+                hint = hint or habits.did_you_mean(name.text, OPS, habits.OPS)
+                hint = hint or f"the operators are {listing(tuple(OPS), 'and')}"
                 self._report.error("E213", f"no operator is named `{name.text}`", name.span, hint)
             elif name.text in found:
                 self._report.error("E213", f"`{name.text}` is listed twice", name.span)
@@ -148,7 +153,7 @@ class _Block:
             "lowered": "lowered m: f16[rows, cols]",
         }
         needed = ("input", "filter", "lowered") if self._lowers else ("input", "filter", "output")
-        present = {setting.keyword.text for setting in self._conv.settings}
+        present = {setting.keyword.text for setting in self._conv.settings} | self._conv.lost
         for keyword in needed:
             if keyword not in present:
                 message = f"`{self._conv.name.text}` has no `{keyword}`"
@@ -199,7 +204,8 @@ class _Block:
             message = f"{listing(self.ops)} takes no epilogue"
             self._report.error("E305", message, setting.keyword.span, "it moves elements and computes nothing")
             return None
-        return check_epilogue(setting, self.ops, self._tensors, self._names, self._sizes, self._report)
+        ops = () if self._conv.lost & set(SETTING_OF.values()) else self.ops  # whose results may have any name
+        return check_epilogue(setting, ops, self._tensors, self._names, self._sizes, self._report)
 
     # --- places ---
 

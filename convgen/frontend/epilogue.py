@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.geometry import Geometry
@@ -48,7 +49,7 @@ def check_epilogue(
     for operand in setting.operands:
         check_dtype(operand.dtype, report)
         names.declare(operand.name, taken=_TAKEN)
-    op = _served(setting, ops, tensors, report) if ops else None
+    op = _served(setting, ops, tensors, report) if ops and setting.lost is None else None
     body = _Body(setting, tensors, names, sizes, report).check()
     return Checked(op, setting.operands, body) if op and len(report) == before else None
 
@@ -61,13 +62,13 @@ def check_operands(
     extents = geometry.extents(role) if geometry else {}
     result = tensors[role]
     have = {d.name.text: extents.get(d.name.text) for d in result.dims}
-    return tuple(_operand(operand, result.name.text, have, sizes, report) for operand in epilogue.operands)
+    return tuple(_operand(operand, role, result.name.text, have, sizes, report) for operand in epilogue.operands)
 
 
 def _operand(
-    operand: ast.Tensor, result: str, extents: Mapping[str, int | None], sizes: Sizes, report: Report
+    operand: ast.Tensor, role: str, result: str, extents: Mapping[str, int | None], sizes: Sizes, report: Report
 ) -> Tensor:
-    """`extents` are those of the result's dims, None where they are not known."""
+    """`extents` are those of the dims of the result, which has the role, None where they are not known."""
     name = operand.name.text
     dims: dict[str, int] = {}
     for dim in operand.dims:
@@ -76,8 +77,9 @@ def _operand(
         written = sizes.evaluate(dim.extent) if dim.extent else None
         if at not in extents:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
-            rule = f"an operand has dims of the result `{result}`, which {have}"
-            report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, rule)
+            hint = habits.did_you_mean(at, extents, habits.DIMS[role])
+            hint = hint or f"an operand has dims of the result `{result}`, which {have}"
+            report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, hint)
         elif at in dims:
             report.error("E204", f"`{name}` has the dim `{at}` twice", dim.name.span)
         elif extent and written is not None and written != extent:
@@ -121,6 +123,15 @@ def _served(
     return makes[result.text]
 
 
+def _other_function(name: str) -> str | None:
+    """What to write for a function that there is not."""
+    if reason := habits.NO_FUNCTIONS.get(habits.plain(name)):
+        return reason
+    if expression := habits.FUNCTIONS.get(habits.plain(name)):
+        return f"write `{expression}`"
+    return did_you_mean(name, ir.FUNCTIONS)
+
+
 class _Body:
     """Turns the assignments into expressions of the IR."""
 
@@ -152,6 +163,8 @@ class _Body:
                 self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
+        if self._setting.lost is not None:  # what is lost may have used them
+            return tuple(body)
         operands = [o.name for o in self._setting.operands if self._names.span(o.name.text) == o.name.span]
         for kind, declared in (("operand", operands), ("local", locals_)):
             for name in declared:
@@ -193,6 +206,8 @@ class _Body:
             return ir.OperandRef(e.name)
         if e.name in self._locals:
             return ir.LocalRef(e.name)
+        if e.name in (self._setting.lost or ()):
+            return None
         known = {ACC, *self._operands, *self._locals}
         if e.name in self._tensors:
             message = f"an epilogue cannot read the tensor `{e.name}`"
@@ -203,21 +218,23 @@ class _Body:
             message = f"`{e.name}` is a function"
             hint = f"call it: `{e.name}({', '.join(ir.FUNCTIONS[e.name].parameters)})`"
         else:
-            message = f"nothing is named `{e.name}`"
-            hint = did_you_mean(e.name, known) or (
-                "a let is for sizes; an epilogue takes numbers, `acc` and operands"
-                if e.name in self._sizes
-                else f"declare it: `operand {e.name}: f32[...]`"
-            )
+            message, hint = f"nothing is named `{e.name}`", self._other_value(e.name, known)
         self._report.error("E301", message, e.span, hint)
         return None
+
+    def _other_value(self, name: str, known: Collection[str]) -> str:
+        if name in self._sizes:
+            return "a let is for sizes; an epilogue takes numbers, `acc` and operands"
+        if habits.plain(name) in habits.SUM:
+            return "the convolution's sum is `acc`"
+        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[k]`, with the dims that it has"
 
     def _call(self, e: ast.Call) -> ir.Expr | None:
         arguments = [self._expression(a) for a in e.arguments]
         name = e.function.text
         function = ir.FUNCTIONS.get(name)
         if function is None:
-            hint = did_you_mean(name, ir.FUNCTIONS) or f"the functions are {', '.join(ir.FUNCTIONS)}"
+            hint = _other_function(name) or f"the functions are {', '.join(ir.FUNCTIONS)}"
             self._report.error("E302", f"no function is named `{name}`", e.function.span, hint)
             return None
         if len(arguments) != function.arity:

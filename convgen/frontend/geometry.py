@@ -9,25 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from convgen import habits
 from convgen.diagnostics import Report, Span, listing
-from convgen.frontend import ast
+from convgen.frontend import ast, padding
+from convgen.frontend.dims import RANK_OF, ROLE_DIMS, SETTING_OF, unknown_dim
 from convgen.frontend.sizes import MAX_INT, Sizes
 from convgen.ir.problem import SPATIAL, SpatialDims
 
-#: Role -> the setting that declares its tensor; SpatialDims has the same names.
-SETTING_OF = {"x": "input", "w": "filter", "y": "output"}
-#: Dims of each role's tensor, whatever the rank.
-ROLE_DIMS: dict[str, tuple[str, ...]] = {
-    "x": ("n", "c", *SPATIAL[3].input),
-    "w": ("k", "c", *SPATIAL[3].filter),
-    "y": ("n", "k", *SPATIAL[3].output),
-}
-#: Least spatial rank whose dims have the name.
-_RANK_OF = {
-    name: rank for rank in sorted(SPATIAL, reverse=True) for dims in vars(SPATIAL[rank]).values() for name in dims
-}
 #: The least value of each setting by axis, which it also has where nothing is written.
 _LEAST = {"stride": 1, "dilation": 1, "pad": 0}
+
+#: Settings that state something of the geometry.
+_STATING = {*SETTING_OF.values(), *_LEAST, "groups"}
 
 #: (low, high); the same twice for stride and dilation.
 Amount = tuple[int, int]
@@ -88,8 +81,8 @@ class _Stated:
 class Solver:
     """Finds the geometry of one conv block.
 
-    `tensors` are the block's x, w and y; y may be missing where `lowers` (im2col, col2im), whose filter
-    need not have c and k either.
+    `tensors` are the block's x, w and y, as far as they are there; y is not needed where `lowers` (im2col, col2im),
+    whose filter need not have c and k either.
     """
 
     def __init__(
@@ -97,10 +90,13 @@ class Solver:
     ) -> None:
         self._conv, self._tensors, self._lowers = conv, tensors, lowers
         self._sizes, self._report = sizes, report
-        self._rank = max((_RANK_OF.get(name, 1) for name in self._mentioned()), default=1)
+        self._rank = max((RANK_OF.get(name, 1) for name in self._mentioned()), default=1)
         self._spatial = SPATIAL[self._rank]
         self._stated: dict[str, dict[str, _Stated | None]] = {}
-        self._unclear = False  # whether something that is stated has an error
+        self._windows: list[padding.Axis] = []
+        needed = {"x", "w"} if lowers else SETTING_OF.keys()
+        #: Whether something that is stated has an error, or is missing.
+        self._unclear = not needed <= tensors.keys() or bool(conv.lost & _STATING)
 
     def _mentioned(self) -> list[str]:
         """Names that imply a rank."""
@@ -113,8 +109,9 @@ class Solver:
         """The geometry; None where there is an error, which is then in the report."""
         before = len(self._report)
         self._stated = {role: self._statements(role, t) for role, t in self._tensors.items()}
-        stride, dilation, pad = (self._amounts(keyword) for keyword in ("stride", "dilation", "pad"))
-        groups = self._groups()
+        stride, dilation = self._amounts("stride"), self._amounts("dilation")
+        self._windows = self._axes_so_far(stride, dilation)
+        pad, groups = self._amounts("pad"), self._groups()
         n = self._agree("n", "x", "y")
         k = self._agree("k", "w", "y")
         c = self._channels(groups) if groups else None
@@ -142,9 +139,7 @@ class Solver:
         for dim in tensor.dims:
             name = dim.name.text
             if name not in ROLE_DIMS[role]:
-                dims = tuple(d for d in ROLE_DIMS[role] if _RANK_OF.get(d, 1) <= self._rank)
-                hint = f"dims of the {SETTING_OF[role]} are {listing(dims, 'and')}"
-                self._report.error("E203", f"`{tensor.name.text}` has no dim named `{name}`", dim.name.span, hint)
+                unknown_dim(role, tensor.name, dim.name, self._rank, self._report)
                 self._unclear = True
             elif name in found:
                 self._report.error("E204", f"`{tensor.name.text}` has the dim `{name}` twice", dim.name.span)
@@ -179,6 +174,8 @@ class Solver:
 
     def _amounts(self, keyword: str) -> list[Amount] | None:
         """(low, high) of stride, dilation or pad for each axis; None where one has an error."""
+        if keyword in self._conv.lost:
+            return None
         least = _LEAST[keyword]
         found: dict[str, Amount | None] = dict.fromkeys(self._spatial.input, (least, least))
         setting = self._conv.first(ast.AxesSetting, keyword)
@@ -189,7 +186,8 @@ class Solver:
             name = axis.name.text
             if name not in found:
                 self._unclear = True
-                hint = f"axes are named by the input's dims: {listing(tuple(found), 'and')}"
+                hint = habits.did_you_mean(name, found, habits.DIMS["x"])
+                hint = hint or f"axes are named by the input's dims: {listing(tuple(found), 'and')}"
                 self._report.error("E203", f"`{keyword}` has no axis named `{name}`", axis.name.span, hint)
                 continue
             if name in seen:
@@ -202,17 +200,42 @@ class Solver:
     def _amount(self, keyword: str, amount: ast.Amount) -> Amount | None:
         if amount.high is not None and keyword != "pad":
             self._unclear = True
-            self._report.error("E209", f"`{keyword}` takes one value", amount.span, "only `pad` takes (low, high)")
+            values = [self._sizes.evaluate(e) for e in (amount.low, amount.high)]
+            axes = " ".join(f"{d}={v or 1}" for d, v in zip(self._spatial.input, (*values, values[-1]), strict=False))
+            hint = f"only `pad` takes (low, high); an amount for each axis is written `{keyword} {axes}`"
+            self._report.error("E209", f"`{keyword}` takes one value", amount.span, hint)
             return None
-        low, high = (
-            self._checked(f"`{keyword}`", self._sizes.evaluate(e), _LEAST[keyword], e.span)
-            for e in (amount.low, amount.high or amount.low)
-        )
+        both = (amount.low, amount.high or amount.low)
+        if keyword == "pad" and (word := padding.word(both, self._sizes)):
+            self._unclear = True
+            padding.report_word(word, self._windows, self._report)
+            return None
+        low, high = (self._checked(f"`{keyword}`", self._evaluate(e), _LEAST[keyword], e.span) for e in both)
         return None if low is None or high is None else (low, high)
 
+    def _axes_so_far(self, stride: list[Amount] | None, dilation: list[Amount] | None) -> list[padding.Axis]:
+        """The axes before they are padded."""
+        axes = []
+        for i, dim in enumerate(self._spatial.input):
+            x, w = self._get("x", dim), self._get("w", self._spatial.filter[i])
+            window = (w.value - 1) * dilation[i][0] + 1 if w and dilation else None
+            axes.append(padding.Axis(dim, x.value if x else None, window, stride[i][0] if stride else None))
+        return axes
+
+    def _evaluate(self, e: ast.Expr) -> int | None:
+        """Value of a size that may name a dim, which is no let."""
+        roles = [role for role in ("y", "w", "x") if role in self._stated]  # c is the input's
+        stated = {dim: s.value for role in roles for dim, s in self._stated[role].items() if s}
+        hints = {dim: f"`{dim}` is a dim: write `{value}`, or `let {dim} = {value}`" for dim, value in stated.items()}
+        if "c" in stated:
+            hints |= dict.fromkeys(habits.EACH_CHANNEL, f"one group a channel is `groups {stated['c']}`")
+        return self._sizes.evaluate(e, hints)
+
     def _groups(self) -> int | None:
+        if "groups" in self._conv.lost:
+            return None
         setting = self._conv.first(ast.GroupsSetting)
-        return self._checked("`groups`", self._sizes.evaluate(setting.value), 1, setting.value.span) if setting else 1
+        return self._checked("`groups`", self._evaluate(setting.value), 1, setting.value.span) if setting else 1
 
     def _get(self, role: str, name: str) -> _Stated | None:
         return self._stated.get(role, {}).get(name)

@@ -1,29 +1,26 @@
 """Text to syntax tree, by lark's LALR parser, with every syntax error of the file.
 
-After an error the parser drops the statement at hand and goes on at the next one: a setting, an operand,
-an assignment at the start of a line, a closing brace, a `let` or a `conv`.
+An error is reported, then mended where a word makes the difference: a sign that is missing, too much or in place of
+another one, a setting by the name that another project gives it, a brace.  What cannot be mended is lost: the parser
+drops the statement at hand and goes on at the next one.  Blocks are checked as far as they need nothing lost.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from bisect import bisect_left
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from copy import copy
 
-import lark
-from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
-from lark.grammar import Rule
-from lark.lexer import TerminalDef
+from lark import Token, Tree, UnexpectedToken
 
-from convgen import resources
-from convgen.cache import Cache
-from convgen.diagnostics import Report, Span, did_you_mean, listing, quote
-from convgen.frontend import ast, wording
+from convgen import habits
+from convgen.diagnostics import Report
+from convgen.frontend import ast, hints, lost, wording
 from convgen.frontend.build import Build, span_of
+from convgen.frontend.lost import Region
+from convgen.frontend.place import Place
+from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, grammar, meant, tokens
+from convgen.ir.problem import OPS
 
 
 def parse(text: str, report: Report) -> ast.Spec:
@@ -31,183 +28,169 @@ def parse(text: str, report: Report) -> ast.Spec:
     return _Parse(text, report).run()
 
 
-@cache
-def _lark() -> Lark:
-    """The parser of the grammar.  Its tables are kept as JSON, which takes a fifth of the time to load, and unlike
-    lark's own cache (a pickle) cannot run anything."""
-    grammar = (resources.directory("grammar") / "conv.lark").read_text(encoding="utf-8")
-    kept, key = Cache(), "grammar-" + hashlib.sha256(f"{lark.__version__} {grammar}".encode()).hexdigest()
-    if found := kept.get(key):
-        return Lark._load_from_dict(**json.loads(found[_TABLES], object_hook=_whole_keys))
-    made = Lark(grammar, parser="lalr", lexer="basic", maybe_placeholders=False)
-    data, memo = made.memo_serialize([TerminalDef, Rule])
-    kept.put(key, {_TABLES: json.dumps({"data": data, "memo": memo}).encode()})
-    return made
-
-
-#: The file of the grammar's cache entry.
-_TABLES = "tables.json"
-
-
-def _whole_keys(table: dict[str, Any]) -> dict[str | int, Any]:
-    """A table with the integers that lark had for keys: in JSON all keys are strings."""
-    return {int(key) if key.isdecimal() else key: value for key, value in table.items()}
-
-
-_LETTERS = re.compile(r"\w+|.", re.DOTALL)
-
-
-def _tokens(text: str) -> Iterator[Token]:
-    """The words of a text; what is no word comes as a STRAY token.  The last is the end of the file."""
-    thread = _lark().parse_interactive(text).lexer_thread
-    assert thread.state is not None
-    position = thread.state.line_ctr
-    while True:
-        try:
-            yield from thread.lex(None)
-            break
-        except UnexpectedCharacters:
-            stray = _LETTERS.match(text, position.char_pos)
-            assert stray is not None
-            line, column = position.line, position.column
-            position.feed(stray[0])
-            yield Token(wording.STRAY, stray[0], stray.start(), line, column, position.line, position.column)
-    yield Token(wording.END, "", len(text), position.line, position.column, position.line, position.column)
+#: What people leave out, the likeliest first.
+_FORGOTTEN = {
+    "COMMA": ",", "COLON": ":", "ASSIGN": "=", "LET": "let", "OPERAND": "operand", "LBRACE": "{", "RSQB": "]",
+    "RPAR": ")",
+}  # fmt: skip
+#: What people write too much of.
+_TOO_MUCH = frozenset({"COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
+#: What people take for one another.
+_MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("ASSIGN", "=")}
+#: A mended text has to go on for so many words.
+_AHEAD = 3
 
 
 class _Parse:
-    """One parse: feeds words to lark's parser, and after an error finds the word to go on with."""
+    """One parse: feeds words to lark's parser, and after an error finds out how to go on."""
 
     def __init__(self, text: str, report: Report) -> None:
         self._report = report
-        self._words = list(_tokens(text))
-        self._parser = _lark().parse_interactive("")
-        self._faults: list[tuple[int, int]] = []  # line and column of each error
+        self._words = tokens(text)
+        self._parser = grammar().parse_interactive("")
+        self._regions: list[Region] = []
+        self._whole = True  # whether there was no error
+        self._said: set[tuple[int, str]] = set()  # by line: one message does for all commas that it lacks
 
     def run(self) -> ast.Spec:
-        at, failed = 0, -1
+        at, keyword = 0, ""
         while True:
             word = self._words[at]
+            if self._begins_unseen(at, keyword):
+                at, keyword = self._fault(at, unseen=True), ""
+                continue
+            keyword = str(word) if word in wording.KEYWORDS else keyword
             try:
                 tree = self._parser.feed_token(word)
             except UnexpectedToken:
-                # a word that was to go on with and fails again is skipped
-                failed = at = self._resume(at + 1 if at == failed else self._explain(at))
+                at = self._fault(at)
                 continue
-            if word.type == wording.END:
+            if word.type == END:
                 return self._spec(tree)
             at += 1
 
     def _spec(self, tree: Tree) -> ast.Spec:
         items = Build(self._report).transform(tree).children
-        lets = tuple(i for i in items if isinstance(i, ast.Let))
-        convs = tuple(i for i in items if isinstance(i, ast.Conv) and not self._is_faulty(i))
-        pairs = zip(self._words, self._words[1:], strict=False)
-        named = {str(name) for let, name in pairs if let.type == "LET" and name.type == "NAME"}
-        if not any(w.type == "CONV" for w in self._words) and not self._faults:
+        if self._whole and not any(w.type == "CONV" for w in self._words):
             hint = "write `conv NAME { input ... filter ... output ... }`"
             self._report.error("E007", "the file has no conv block", None, hint)
-        return ast.Spec(lets, convs, frozenset(named - {let.name.text for let in lets}))
+        return lost.mark(items, self._regions)
 
-    def _is_faulty(self, conv: ast.Conv) -> bool:
-        first = bisect_left(self._faults, (conv.span.line, conv.span.column))
-        return first < len(self._faults) and self._faults[first] < (conv.span.end_line, conv.span.end_column)
+    # what is wrong
 
-    # what went wrong
+    def _begins_unseen(self, at: int, keyword: str) -> bool:
+        """Whether a word begins a line that the grammar takes for more of the statement with the keyword."""
+        if self._words[at].type != "NAME":
+            return False
+        place = Place(self._words, at, frozenset(), ())
+        opens = place.opens_block and keyword != "strategy"
+        if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
+            return False
+        other_name = habits.plain(place.word) in habits.SETTINGS
+        return keyword != "op" or other_name or not (place.word in OPS or habits.meant(place.word, OPS, habits.OPS))
 
-    def _explain(self, at: int) -> int:
-        """Report the error at a word; the first word that may be one to go on with."""
-        word, before = self._words[at], self._words[at - 1] if at else None
-        self._faults.append((span_of(word).line, span_of(word).column))
-        if word.type == wording.STRAY:
-            touches = before is not None and before.type == "NAME" and before.end_pos == word.start_pos
-            start = before if touches and word[0].isalnum() else None
-            span = span_of(start).to(span_of(word)) if start else span_of(word)
-            hint = wording.stray_hint(word)
-            if word == "." and touches and self._keyword_before(at) == "strategy":
-                hint = f"an option of a group is written `{before} {self._words[at + 1]}=...`"
-            self._report.error("E001", wording.stray(word, start or ""), span, hint)
+    def _fault(self, at: int, unseen: bool = False) -> int:
+        """Reports the error at a word and mends or drops what it can; the place of the word to go on with.
+
+        `unseen` words could be part of the statement at hand, but are not meant so."""
+        self._whole = False
+        kinds = frozenset(self._parser.accepts())
+        kinds = (kinds - {"NAME", "COMMA"} if unseen else kinds) or kinds
+        place = Place(self._words, at, kinds, tuple(self._values[i] for i in self._open_braces()))
+        word = self._words[at]
+        if "RBRACE" in place.kinds and place.is_behind_block:
+            message = f"`{{` is not closed: expected `}}` before {wording.found(word)}"
+            message += f" in line {word.line}" if word.type != END else ""
+            if place.braces[-1].start_pos != place.braces[-1].end_pos:  # it is in the text
+                self._report.error("E003", message, span_of(place.braces[-1]))
+            self._words.insert(at, self._made("RBRACE", "}", at))
             return at
-        kinds, opened = self._parser.accepts(), self._open_braces()
-        if "RBRACE" in kinds and word.type in (wording.END, "LET", "CONV"):
-            brace = self._values[opened[-1]]
-            place = f"{wording.found(word)} in line {word.line}" if word.type != wording.END else wording.found(word)
-            self._report.error("E003", f"`{{` is not closed: expected `}}` before {place}", span_of(brace))
-            return at
-        message = f"expected {wording.expected(kinds, before.type if before else '', self._keyword_before(at))}"
-        span = span_of(word)
-        if before is not None:
-            message += f" after {quote(before)}"
-            if word.line != before.end_line and not kinds & wording.STARTERS:  # the line before is not complete
-                end = span_of(before)
-                span = Span(end.end_line, end.end_column, end.end_line, end.end_column + 1)
-        self._report.error("E002", f"{message}, found {wording.found(word)}", span, self._hint(at, kinds))
-        return at + self._is_keyword_as_name(at, kinds)
+        is_stray = word.type in (STRAY, COMMENT)
+        message, span, hint = hints.explain_stray(place) if is_stray else hints.explain(place)
+        resume = at + place.is_keyword_as_name
+        mended = self._mend(at, place)
+        said = (span.line, (hint or str(word)) if is_stray else mended or str(word))
+        if said not in self._said:
+            self._report.error("E001" if is_stray else "E002", message, span, hint)
+        if mended or is_stray:
+            self._said.add(said)
+        return at if mended else self._resume(at, resume)
 
-    def _hint(self, at: int, kinds: set[str]) -> str | None:
-        word, before = self._words[at], self._words[at - 1] if at else None
-        opened = self._open_braces()
-        keywords = [k for k in wording.KEYWORDS if k.upper() in kinds]
-        keyword = self._keyword_before(at)
-        same_line = before is not None and word.line == before.end_line
-        if kinds >= wording.SETTING_KINDS and (word.type == "OPERAND" or self._is_assigned(at)):
-            return "operands and assignments stand inside of `epilogue { ... }`"
-        if word.type == "NAME" and keywords:
-            if before is not None and "LBRACE" in kinds and keyword == "strategy":
-                return f"options stand in braces: `strategy {before} {{ {word} ... }}`"
-            known = None
-            if "LET" in kinds and self._is_assigned(at):
-                known = f"write `let {word} = ...`"
-            elif kinds >= wording.SETTING_KINDS:
-                known = f"the settings are {listing(wording.SETTINGS, 'and')}"
-            return did_you_mean(word, keywords) or known
-        if (
-            word in wording.KEYWORDS
-            and len(opened) > 1
-            and "RBRACE" in kinds
-            and before
-            and word.line != before.end_line
-        ):
-            return f"the block that opens in line {self._values[opened[-1]].line} is not closed"
-        if word in wording.KEYWORDS and "NAME" in kinds and "OPERAND" not in kinds and same_line:
-            return f"`{word}` is a keyword; choose another name"
-        signs = "".join(self._words[at - 1 : at + 2] if before is not None else self._words[:2])
-        if word.type in ("SLASH", "STAR") and ("//" in signs or "/*" in signs):
-            return wording.COMMENT
-        if word.type == "STAR" and before == "*":
-            return wording.POWER
-        if word.type == "RBRACE" and not opened:
-            return "this brace closes nothing"
-        if word.type == "ASSIGN" and before in wording.SETTINGS:
-            return f"settings are written without `=`: `{before} ...`"
-        if kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
-            return "a name is of ASCII letters, digits and _, and does not start with a digit"
-        if (kinds == {"LSQB"} or (before and before.type == "LSQB")) and keyword == "operand":
-            return "an operand is written with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
-        if word.type == "COMMA" and keyword == "strategy" and len(opened) > 1:
-            return "options stand side by side, without commas"
-        if kinds == {"ASSIGN"} and before is not None and before.type == "NAME" and len(opened) > 1:
-            return "a function is called with parentheses, `relu(acc)`; values are joined by operators"
-        if word.type == "COMPARE" and "PLUS" in kinds and "COMPARE" not in kinds:
-            return "comparisons are joined by `&&`: `0 < acc && acc < 1`"
-        if word.type in ("INT", "COMMA") and keyword in ("stride", "pad", "dilation") and opened:
-            return "one value for all axes, or a value by axis: `stride h=2 w=1`, `pad h=(0,1)`"
-        return None
+    # mending
 
-    def _is_keyword_as_name(self, at: int, kinds: set[str]) -> bool:
-        """Whether a keyword stands where a name should: on the next line it begins a statement of its own."""
-        return (
-            kinds == {"NAME"}
-            and self._words[at] in wording.KEYWORDS
-            and self._words[at].line == self._words[at - 1].line
-        )
+    def _mend(self, at: int, place: Place) -> str:
+        """Changes the words so that the text goes on, and says how; empty where that fails."""
+        words = self._words
+        if place.word.type == COMMENT or meant(place.word) == ("", ""):
+            del words[at]
+            return f"without {place.word}"
+        ahead = self._ahead(at)
+        for replaced in self._replacements(place):
+            if self._goes_on([*replaced, *self._ahead(at + 1)]):
+                words[at : at + 1] = replaced
+                return f"{place.word} as {' '.join(replaced)}"
+        for kind, text in _FORGOTTEN.items():
+            sign = self._made(kind, text, at)
+            if place.kinds >= {kind} and (kind != "LBRACE" or place.kinds == {kind}) and self._goes_on([sign, *ahead]):
+                words.insert(at, sign)
+                return f"with {text}"
+        values = self._values
+        if values and isinstance(values[-1], Token) and values[-1].type == "COMMA" and self._goes_on(ahead, less=1):
+            self._cut(len(values) - 1)
+            return "without the last comma"
+        return ""
 
-    def _is_assigned(self, at: int) -> bool:
-        return self._words[at].type == "NAME" and self._words[at + 1].type == "ASSIGN"
+    def _replacements(self, place: Place) -> Iterator[list[Token]]:
+        """What may stand in place of a word, the likeliest first."""
+        word = place.word
+        if sign := meant(word):
+            yield [Token.new_borrow_pos(*sign, word)]
+        if word.type in _TOO_MUCH or (word.type == "RBRACE" and not place.braces):
+            yield []
+        if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):
+            yield [Token.new_borrow_pos(*_MISTAKEN[word.type], word)]
+        if keyword := place.keyword_meant:
+            yield [Token.new_borrow_pos(keyword.upper(), keyword, word)]
+        if place.declares and (word.type in (MIXED, STRAY) or word in wording.KEYWORDS):
+            yield [Token.new_borrow_pos("NAME", str(word), word)]
 
-    def _keyword_before(self, at: int) -> str:
-        words = (str(self._words[i]) for i in range(at - 1, -1, -1))
-        return next((word for word in words if word in wording.KEYWORDS), "")
+    def _ahead(self, at: int) -> list[Token]:
+        """Some words from a place on in its line, as they will be where strays are mended."""
+        found: list[Token] = []
+        for word in self._words[at : at + 4 * _AHEAD]:
+            if found and word.line != found[0].line:
+                break
+            sign = meant(word)
+            if not found and (keyword := Place(self._words, at, frozenset(), ()).setting_of_line):
+                found.append(Token.new_borrow_pos(keyword.upper(), keyword, word))
+            elif sign is None and word.type != COMMENT:
+                found.append(word)
+            elif sign and sign[0]:
+                found.append(Token.new_borrow_pos(*sign, word))
+        return found[:_AHEAD]
+
+    def _goes_on(self, words: Sequence[Token], less: int = 0) -> bool:
+        """Whether the parser takes the words, as it is or without as many of those that it has taken last."""
+        trial = self._parser.copy(deepcopy_values=False)
+        state = trial.parser_state
+        state.parse_conf = copy(state.parse_conf)
+        state.parse_conf.callbacks = {}  # which build trees
+        if less:
+            del state.value_stack[-less:], state.state_stack[-less:]
+        try:
+            for word in words:
+                trial.feed_token(word)
+        except UnexpectedToken:
+            return False
+        return True
+
+    def _made(self, kind: str, text: str, at: int) -> Token:
+        """A word that is not in the text, behind the one before a place."""
+        if at == 0:
+            return Token(kind, text, 0, 1, 1, 1, 1, 0)
+        before = self._words[at - 1]
+        end = before.end_line, before.end_column
+        return Token(kind, text, before.end_pos, *end, *end, before.end_pos)
 
     # where to go on
 
@@ -226,37 +209,68 @@ class _Parse:
                 opened.pop()
         return opened
 
-    def _resume(self, at: int) -> int:
-        """Drop the statement at hand and find the word to go on with."""
-        self._drop_to(len(self._open_braces()))
-        skipped = 0  # braces opened since
+    def _resume(self, fault: int, at: int) -> int:
+        """Drops the statement with the fault; the place, not before `at`, of the word to go on with."""
+        dropped = self._drop()
+        level = len(self._open_braces())
+        lost = [*dropped, *self._words[fault:at]]
+        opened: Counter[str] = Counter(lost)  # braces are counted from here on alone
+        braces = 0
         for i in range(at, len(self._words)):
-            word = self._words[i]
-            level = len(self._open_braces())
-            if word.type in (wording.END, "LET", "CONV"):
-                self._drop_to(0)
-                return i
-            if word.type == "LBRACE":
-                skipped += 1
-            elif word.type == "RBRACE" and skipped:
-                skipped -= 1
-            elif skipped or not level:
-                continue
-            elif word.type in wording.SETTING_KINDS:
-                self._drop_to(1)
-                return i
-            elif word.type == "RBRACE" or (level == 2 and (word.type == "OPERAND" or self._starts_assignment(i))):
-                return i
-        raise AssertionError("the last word is the end of the file")
+            word, place = self._words[i], Place(self._words, i, frozenset(), ())
+            again = i > fault or bool(dropped)  # else it is the fault itself
+            if place.begins_item or (not braces and self._begins(place, level, opened, again)):
+                break
+            braces = max(braces + (word == "{") - (word == "}"), 0)
+            opened[word] += 1
+            lost.append(word)
+            if word.type in (STRAY, COMMENT) and word.line != self._words[fault].line:
+                self._report.error("E001", *hints.explain_stray(place))
+        if lost:
+            self._regions.append(Region(tuple(lost)))
+        if not level and word.type in ("LBRACE", *wording.SETTING_KINDS):
+            self._words[i:i] = self._header(lost, i)
+        return i
 
-    def _starts_assignment(self, at: int) -> bool:
-        return self._is_assigned(at) and self._words[at].line != self._words[at - 1].end_line
+    def _begins(self, place: Place, level: int, lost: Counter[str], again: bool) -> bool:
+        """Whether a word begins a statement of the block at hand, ends the block, or stands behind it.
 
-    def _drop_to(self, level: int) -> None:
-        """Forget what is on the stack after the complete statements of a level of braces."""
+        `lost` counts the words before it that are; `again`: it would be looked at in another light."""
+        word = place.word
+        if not level:
+            in_block = word.type == "LBRACE" or word.type in wording.SETTING_KINDS
+            return ("conv" in lost and in_block) or (again and place.begins_line and place.looks_like_item)
+        if word.type == "RBRACE" or word.type in wording.SETTING_KINDS:
+            return True
+        if level > 1:
+            starts = word.type == "OPERAND" or (word.type == "NAME" and place.begins_line)
+            return starts and self._goes_on(self._words[place.at : place.at + 2])
+        closed = lost["("] <= lost[")"] and lost["["] <= lost["]"]
+        return again and place.looks_like_setting and (closed or place.is_known_line)
+
+    def _header(self, words: Sequence[Token], at: int) -> list[Token]:
+        """The header of a conv block, made from words that are none, for the block that begins at a place."""
+        conv = next(i for i, w in enumerate(words) if w.type == "CONV")
+        named = [w for w in words[conv + 1 :] if w.type != "STRAY"] or words[conv : conv + 1]
+        made = [words[conv], Token.new_borrow_pos("NAME", "".join(named)[:32], named[0])]
+        return made if self._words[at].type == "LBRACE" else [*made, self._made("LBRACE", "{", at)]
+
+    def _drop(self) -> list[Token]:
+        """Forgets what is on the stack behind the last complete statement of the block at hand; the words of that."""
         braces = self._open_braces()
-        keep = braces[level - 1] + 1 if level else 0
+        behind = Token("RBRACE" if braces else "CONV", "")
+        if self._goes_on([behind]):  # the last statement is complete, but nothing has told the parser so
+            self._parser.feed_token(behind)
+            self._cut(len(self._values) - 1)
+        keep = braces[-1] + 1 if braces else 0
         if keep < len(self._values) and isinstance(self._values[keep], Tree):
             keep += 1  # the statements so far
+        dropped: list[Token] = []
+        for value in self._values[keep:]:
+            dropped += value.scan_values(lambda v: isinstance(v, Token)) if isinstance(value, Tree) else [value]
+        self._cut(keep)
+        return dropped
+
+    def _cut(self, keep: int) -> None:
         del self._values[keep:]
         del self._parser.parser_state.state_stack[keep + 1 :]

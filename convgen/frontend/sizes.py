@@ -55,7 +55,7 @@ class Sizes:
             else:
                 self._values[name] = int(value)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         """Whether the file declares a let of that name."""
         return name in self._declared
 
@@ -63,18 +63,20 @@ class Sizes:
         """Value of a let; None where it has an error."""
         return self._values.get(name)
 
-    def evaluate(self, e: ast.Expr) -> int | None:
-        """Value of an expression; None where it has an error, which is then in the report."""
+    def evaluate(self, e: ast.Expr, hints: Mapping[str, str] | None = None) -> int | None:
+        """Value of an expression; None where it has an error, which is then in the report.
+
+        `hints` says of names that are no lets what is meant by them."""
         match e:
             case ast.Number():
                 return self._number(e)
             case ast.Reference():
-                return self._reference(e)
+                return self._reference(e, hints or {})
             case ast.Unary(op="-"):
-                value = self.evaluate(e.operand)
+                value = self.evaluate(e.operand, hints)
                 return None if value is None else -value
             case ast.Binary() if e.op in _ARITHMETIC:
-                left, right = self.evaluate(e.left), self.evaluate(e.right)
+                left, right = self.evaluate(e.left, hints), self.evaluate(e.right, hints)
                 return None if left is None or right is None else self._binary(e, left, right)
             case ast.Unary() | ast.Binary():
                 self._not_a_size(e, f"`{e.op}`")
@@ -95,13 +97,13 @@ class Sizes:
             return None
         return int(digits)
 
-    def _reference(self, e: ast.Reference) -> int | None:
+    def _reference(self, e: ast.Reference, hints: Mapping[str, str]) -> int | None:
         if e.name in self._values:
             return self._values[e.name]
         if e.name in self._declared:
             self._report.error("E102", f"`{e.name}` is used before its `let`", e.span, "a let may use earlier lets")
         else:
-            hint = did_you_mean(e.name, self._declared) or f"declare it: `let {e.name} = ...`"
+            hint = hints.get(e.name) or did_you_mean(e.name, self._declared) or f"declare it: `let {e.name} = ...`"
             self._report.error("E102", f"no let is named `{e.name}`", e.span, hint)
         return None
 

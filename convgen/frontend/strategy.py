@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.request import AUTO
 from convgen.frontend.sizes import Sizes
+from convgen.targets import other_target
 
 
 class OptionRow(Protocol):
@@ -40,7 +42,8 @@ def check_strategy(
     if strategies is not None:
         known = (AUTO, *strategies)
         if name not in known:
-            hint = did_you_mean(name, known) or f"the strategies are {listing(known, 'and')}"
+            hint = habits.did_you_mean(name, known, habits.STRATEGIES)
+            hint = hint or f"the strategies are {listing(known, 'and')}"
             report.error("E402", f"no strategy is named `{name}`", setting.name.span, hint)
         elif setting.options:  # what a strategy's options are costs an import
             rows = {row.name: row for row in strategies.get(name, ())}
@@ -81,6 +84,8 @@ def _value(
 def _other_options(name: str, known: Sequence[str]) -> str:
     """What to write for an option that there is not."""
     group, _, member = name.partition(".")
+    if member in known:
+        return f"`{member}` is an option of its own: `{member} VALUE`"
     members = [other.partition(".")[2] for other in known if other.startswith(f"{group}.")]
     if members and member:
         return f"`{group}` has {listing(members, 'and')}"
@@ -106,6 +111,6 @@ def check_target(setting: ast.NameSetting | None, targets: Collection[str] | Non
         return None
     name = setting.name.text
     if targets is not None and name not in targets:
-        hint = did_you_mean(name, targets) or f"the targets are {listing(tuple(targets), 'and')}"
+        hint = other_target(name, targets) or f"the targets are {listing(tuple(targets), 'and')}"
         report.error("E405", f"no target is named `{name}`", setting.name.span, hint)
     return name

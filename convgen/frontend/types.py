@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from convgen.diagnostics import Report, did_you_mean, listing
+from convgen import habits
+from convgen.diagnostics import Report, listing
 from convgen.frontend import ast
 from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
 from convgen.ir.problem import OPS, Op
@@ -13,20 +14,13 @@ from convgen.ir.problem import OPS, Op
 ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
 #: Pairs of types that an operator reads together, besides two of the same.
 MIXED = frozenset({frozenset({"e4m3", "e5m2"})})
-#: What other projects call our types.
-_ALIASES = {
-    "fp16": "f16", "float16": "f16", "half": "f16", "bfloat16": "bf16", "fp32": "f32", "float32": "f32", "float": "f32",
-    "tf32": "f32", "fp8": "e4m3", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "i8": "s8",
-    "int32": "s32", "i32": "s32", "int": "s32",
-}  # fmt: skip
 
 
 def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DTYPES) -> bool:
     """Whether it is an element type of the known ones; if not, that is reported."""
     if name.text in known:
         return True
-    alias = _ALIASES.get(name.text.lower())
-    hint = f"did you mean `{alias}`?" if alias in known else did_you_mean(name.text, known)
+    hint = habits.NO_TYPES.get(habits.plain(name.text)) or habits.did_you_mean(name.text, known, habits.TYPES)
     hint = hint or f"it is one of {listing(known)}"
     what = "an element type" if known is TENSOR_DTYPES else "an accumulator"
     report.error("E205", f"`{name.text}` is not {what}", name.span, hint)

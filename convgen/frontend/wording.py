@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Collection
 
 from lark import Token
 
 from convgen.diagnostics import quote
+from convgen.frontend.tokens import COMMENT, END
 
 SETTINGS = (
     "input", "filter", "output", "lowered", "stride", "pad", "dilation",
@@ -14,13 +16,13 @@ SETTINGS = (
 )  # fmt: skip
 KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 
-#: Kinds of tokens besides the grammar's: a character that is none, and the end of the file (lark's name).
-STRAY = "STRAY"
-END = "$END"
-
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.
 STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RBRACE", END}
+#: Kinds that a name which is given here stands behind.
+DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND"})
+#: The settings that take amounts by axis, as they are written.
+AXES = {"stride": "stride h=2 w=1", "pad": "pad h=1 w=(0, 2)", "dilation": "dilation h=2 w=1"}
 
 #: Groups of kinds that messages name as one.
 _VALUE = frozenset({"INT", "FLOAT", "NAME", "LPAR", "MINUS", "NOT"})
@@ -42,7 +44,7 @@ _NAMES_IN = {
 }  # fmt: skip
 
 
-def expected(kinds: set[str], before: str, keyword: str) -> str:
+def expected(kinds: Collection[str], before: str, keyword: str) -> str:
     """Words for the tokens that the grammar allows after a token of a kind, in the statement of a keyword."""
     words, left = [], set(kinds)
     if left >= _VALUE:
@@ -71,33 +73,27 @@ def found(token: Token) -> str:
     return f"the keyword `{token}`" if token in KEYWORDS else quote(token)
 
 
-def stray(token: Token, start: str) -> str:
-    """Message for a character that is none of the language's; `start` is what of its word comes before it."""
-    first = token[0]
-    if first.isascii() and first.isprintable():
+def stray(token: Token) -> str:
+    """Message for what is none of the language's: a comment, a character, a word with one."""
+    first = next((c for c in token if not c.isascii()), token[0])
+    if token.type == COMMENT or (first.isascii() and first.isprintable()):
         return f"{quote(token)} is not part of the language"
     name = f"U+{ord(first):04X} {unicodedata.name(first, '')}".strip()
-    shown = f"{quote(start + token)} ({name})" if first.isprintable() else name
+    shown = f"{quote(token)} ({name})" if first.isprintable() else name
     return f"{shown} is not part of the language"
 
 
-COMMENT = "a comment begins with `#`"
+COMMENT_HINT = "a comment begins with `#`"
 POWER = "there are no powers: write the product, as in `acc * acc`"
 
 #: What to write for characters that people type out of habit.
-_HABITS = {
+HABITS = {
     "&": "logic is written `&&`",
     "|": "logic is written `||`",
     ";": "statements end by themselves",
-    "'": "names and numbers are written without quotes",
-    '"': "names and numbers are written without quotes",
+    **dict.fromkeys("'\"`´“”„‘’«»", "names and numbers are written without quotes"),
     "\\": "statements may go on over lines as they are",
     "?": "a choice is written `select(condition, x, y)`",
     "^": POWER,
+    "$": "a `let` is used by its name alone",
 }
-
-
-def stray_hint(token: Token) -> str | None:
-    if token[0].isalnum():
-        return "names and numbers are of ASCII letters, digits and _"
-    return _HABITS.get(str(token))

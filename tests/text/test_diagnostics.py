@@ -163,7 +163,7 @@ def test_what_has_no_place_has_no_line():
 
 def test_a_mark_at_the_start_of_the_file_is_no_part_of_its_columns():
     error = errors("\ufeffconv a { strid 1 }")
-    assert error.diagnostics[0].span == Span(1, 10, 1, 15)
+    assert error.diagnostics[-1].span == Span(1, 10, 1, 15)
     assert str(error).split("\n")[1].endswith("| conv a { strid 1 }")
 
 

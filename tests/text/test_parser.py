@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from convgen import frontend, resources
 from convgen.codegen.epilogue import c_epilogue
-from convgen.diagnostics import Report, Span, SpecError
+from convgen.diagnostics import Diagnostic, Report, Span, SpecError
 from convgen.frontend import ast
 from convgen.frontend.parser import parse
 from convgen.frontend.wording import KEYWORDS, SETTINGS
@@ -39,7 +39,7 @@ conv full {
     y = relu(t + z)
   }
   op fprop wgrad
-  strategy tma_im2col { tile m=128 n=128 k=64 stages 5 order channel_first split n - 4 }
+  strategy tma_im2col { tile m=128 n=128 k=64 stages 5 order channel_first split_k n - 4 }
   target sm_90a
 }
 """
@@ -50,6 +50,13 @@ def codes(text: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         frontend.load(text)
     return [d.code for d in caught.value.diagnostics]
+
+
+def faults(text: str) -> list[Diagnostic]:
+    """The errors of the syntax; blocks of tests lack settings."""
+    with pytest.raises(SpecError) as caught:
+        frontend.load(text)
+    return [d for d in caught.value.diagnostics if d.code < "E100"]
 
 
 def words(text: str) -> list[str]:
@@ -124,7 +131,7 @@ def test_spans_say_where_things_are_stated():
         "strategy.tile.k": "k=64",
         "strategy.stages": "stages 5",
         "strategy.order": "order channel_first",
-        "strategy.split": "split n - 4",
+        "strategy.split_k": "split_k n - 4",
         "target": "sm_90a",
     }
     assert request.spans["epilogue"] == Span(11, 3, 16, 4)
@@ -272,9 +279,7 @@ def test_keywords_are_those_of_the_grammar():
 @pytest.mark.parametrize("keyword", KEYWORDS)
 @pytest.mark.parametrize("place", ["let {} = 1", "conv {} {{ }}", "conv a {{ input {}: f16[n] }}"])
 def test_keywords_are_no_names(keyword, place):
-    with pytest.raises(SpecError) as caught:
-        frontend.load(place.format(keyword))
-    (error,) = caught.value.diagnostics
+    (error,) = faults(place.format(keyword))
     assert (
         f"the keyword `{keyword}`" in error.message and error.hint == f"`{keyword}` is a keyword; choose another name"
     )
@@ -298,12 +303,12 @@ def test_each_statement_with_an_error_is_reported(statements, blocks):
         text += f"conv bad{i} {{\n" + "".join(f"{s}\naccumulate f32\n" for s, _ in lines) + "}\n"
         text += BLOCK.format("").replace("conv a", f"conv good{i}") + "\n"
         expected += [code for _, code in lines]
-    assert codes(text) == expected
+    assert [d.code for d in faults(text)] == expected
 
 
 def test_blocks_that_parse_are_checked_beside_those_that_do_not():
     text = "conv a { strid 1 }\nconv b { op fprob }\nlet x =\nconv c { stride 1"
-    assert codes(text) == ["E002", "E213", "E002", "E003"]
+    assert [c for c in codes(text) if c != "E201"] == ["E002", "E213", "E002", "E003"]
 
 
 def test_a_lost_let_is_no_unknown_name():
@@ -331,10 +336,7 @@ def test_a_let_with_an_error_is_no_error_where_it_is_used():
     ],
 )
 def test_syntax_errors_say_what_was_expected(text, column, message):
-    with pytest.raises(SpecError) as caught:
-        frontend.load(text)
-    first = caught.value.diagnostics[0]
-    assert first.message == message and (first.span.column if first.span else None) == column
+    assert (message, column) in [(d.message, d.span.column if d.span else None) for d in faults(text)]
 
 
 def test_expressions_have_spans_that_cover_them():
@@ -348,7 +350,7 @@ def test_expressions_have_spans_that_cover_them():
 def test_the_grammar_is_kept_only_where_it_may_be(tmp_path, monkeypatch):
     """The prepared grammar is a convenience: the cache may be off or unwritable."""
     from convgen import cache
-    from convgen.frontend import parser
+    from convgen.frontend import tokens
 
     expected = frontend.load(FULL)
     (tmp_path / "file").write_text("")
@@ -362,9 +364,9 @@ def test_the_grammar_is_kept_only_where_it_may_be(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, value)
-            parser._lark.cache_clear()
+            tokens.grammar.cache_clear()
             assert frontend.load(FULL) == expected
-    parser._lark.cache_clear()
+    tokens.grammar.cache_clear()
     (kept,) = (tmp_path / "new").glob("*/grammar-*/tables.json")
     json.loads(kept.read_bytes())
 

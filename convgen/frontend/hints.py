@@ -1,0 +1,262 @@
+"""What is said of a syntax error: what the grammar expects there, and what the writer probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen import habits
+from convgen.diagnostics import Span, did_you_mean, listing, quote
+from convgen.frontend import wording
+from convgen.frontend.build import span_of
+from convgen.frontend.place import Place
+from convgen.frontend.tokens import COMMENT, MIXED, meant
+from convgen.ir.dtypes import TENSOR_DTYPES
+
+
+def explain_stray(place: Place) -> tuple[str, Span, str | None]:
+    """Message, place and hint for a character, a word or a comment that is no part of the language."""
+    return wording.stray(place.word), span_of(place.word), _stray_hint(place)
+
+
+def _stray_hint(place: Place) -> str | None:
+    word, before, after = place.word, place.before, place.after
+    if word.type == COMMENT:
+        return wording.COMMENT_HINT
+    if word == "." and before is not None and after is not None:
+        if place.keyword == "strategy":
+            return f"write an option of a group as `{before} {after}=...`"
+        if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
+            return f"did you mean `{known}`?"
+    if hint := wording.HABITS.get(str(word)):
+        return hint
+    if word[0].isalnum():
+        return "names and numbers are of ASCII letters, digits and _"
+    sign = meant(word)
+    if sign == ("", ""):
+        return "write a plain space" if word.isspace() else "remove it: nobody can see it"
+    return f"write `{sign[1]}`" if sign and sign[1] else None
+
+
+def explain(place: Place) -> tuple[str, Span, str | None]:
+    """Message, place and hint for a word that does not fit."""
+    word, before = place.word, place.before
+    if _is_juxtaposed(place):
+        assert before is not None
+        earlier = place.words[place.at - 2]
+        return f"expected an operator between {quote(earlier)} and {quote(before)}", span_of(before), _hint(place)
+    if place.is_setting and word.type == "NAME":
+        return f"no setting is named {quote(word)}", span_of(word), _hint(place)
+    message = f"expected {wording.expected(place.kinds, before.type if before else '', place.keyword)}"
+    span = span_of(word)
+    if before is not None:
+        message += f" after {quote(before)}"
+        if place.begins_line and not place.kinds & wording.STARTERS:  # the line before is not complete
+            end = span_of(before)
+            span = Span(end.end_line, end.end_column, end.end_line, end.end_column + 1)
+    return f"{message}, found {wording.found(word)}", span, _hint(place)
+
+
+def _hint(place: Place) -> str | None:
+    return next((hint for rule in _RULES if (hint := rule(place))), None)
+
+
+# --- what people mean, a function each: a hint, or nothing where that is not it ---
+
+
+def _is_juxtaposed(place: Place) -> bool:
+    """Whether the word before, which should be assigned, stands behind a value in its line: `relu acc`."""
+    if place.kinds != {"ASSIGN"} or len(place.braces) < 2 or place.at < 2 or place.before is None:
+        return False
+    earlier = place.words[place.at - 2]
+    return earlier.end_line == place.before.line and earlier.type in ("NAME", "INT", "FLOAT", "RPAR")
+
+
+def _function(place: Place) -> str | None:
+    if _is_juxtaposed(place):
+        return "a function is called with parentheses, `relu(acc)`; values are joined by operators"
+    return None
+
+
+def _comment(place: Place) -> str | None:
+    signs = place.word + place.after if place.after is not None else place.word
+    return wording.COMMENT_HINT if place.begins_line and (signs == "--" or place.word == "%") else None
+
+
+def _power(place: Place) -> str | None:
+    return wording.POWER if place.word == "*" and place.before == "*" else None
+
+
+def _comparison(place: Place) -> str | None:
+    if place.word.type == "COMPARE" and "PLUS" in place.kinds and "COMPARE" not in place.kinds:
+        return "comparisons are joined by `&&`: `0 < acc && acc < 1`"
+    return None
+
+
+def _setting(place: Place) -> str | None:
+    """A name where a setting should stand."""
+    word = place.word
+    if not place.is_setting or word.type not in ("NAME", "OPERAND"):
+        return None
+    if (no_setting := habits.NO_SETTINGS.get(habits.plain(word))) and not place.is_assigned:
+        return no_setting
+    if keyword := place.keyword_meant:
+        return f"did you mean `{keyword}`?"
+    if place.keyword == "strategy" and not place.begins_line and place.before is not None:
+        return f"put options in braces: `strategy {place.before} {{ {word} ... }}`"
+    if word.type == "OPERAND" or place.is_assigned:
+        return "operands and assignments belong in `epilogue { ... }`"
+    return f"the settings are {listing(wording.SETTINGS, 'and')}"
+
+
+def _statement(place: Place) -> str | None:
+    """What is neither a let nor a conv block, outside of both."""
+    word = place.word
+    if "LET" not in place.kinds:
+        return None
+    if place.is_assigned or (word.type == "NAME" and place.after is not None and place.after.type == "COLON"):
+        return f"write `let {word} = {place.rest_of_line(2) or '...'}`"
+    if word.type in wording.SETTING_KINDS:
+        return f"`{word}` belongs in a conv block: `conv NAME {{ {word} ... }}`"
+    if word.type == "RBRACE":
+        return "this brace closes nothing"
+    if word.type == "NAME":
+        keyword = place.keyword_meant
+        return f"did you mean `{keyword}`?" if keyword else "a file has `let NAME = SIZE` and `conv NAME { ... }`"
+    return None
+
+
+def _operand(place: Place) -> str | None:
+    before = place.before
+    if "OPERAND" in place.kinds and place.word.type == "NAME":
+        return did_you_mean(place.word, ("operand",))
+    if place.kinds == {"ASSIGN"} and place.word.type == "COLON" and len(place.braces) > 1:
+        return f"write `operand {before}: {place.rest_of_line() or '...'}`"
+    if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":
+        return "write an operand with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
+    return None
+
+
+def _keyword(place: Place) -> str | None:
+    word = place.word
+    if word not in wording.KEYWORDS or place.begins_line:
+        return None
+    if word.type == "CONV" and len(place.braces) > 1:
+        return "the convolution's sum is `acc`"
+    if "NAME" in place.kinds and "OPERAND" not in place.kinds:
+        return f"`{word}` is a keyword; choose another name"
+    return None
+
+
+def _assigned_setting(place: Place) -> str | None:
+    before = place.before
+    if place.word.type in ("ASSIGN", "COLON") and before in wording.SETTINGS:
+        return f"settings are written without `{place.word}`: `{before} {place.rest_of_line() or '...'}`"
+    return None
+
+
+def _dash(place: Place) -> str | None:
+    """A name with a dash."""
+    before, word, after = place.before, place.word, place.after
+    if word != "-" or before is None or after is None or before.type != "NAME" or place.kinds - {"ASSIGN", "LBRACE"}:
+        return None
+    return f"names are of letters, digits and _: write `{before}_{after}`"
+
+
+def _name(place: Place) -> str | None:
+    """No name where one is given, or a number in one word with letters."""
+    before = place.before
+    if place.kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
+        if place.word.type == "LBRACE":
+            return "write `conv NAME { ... }`"
+        return "a name is of ASCII letters, digits and _, and does not start with a digit"
+    if place.word.type != MIXED:
+        return None
+    word = place.word.lower()
+    if word.startswith("0x") or word[-1:] in "fhklmu":
+        return "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`"
+    return "numbers and names are apart: a name does not start with a digit"
+
+
+#: Dims of each setting's tensor, by how many there are.
+_LAYOUTS = {
+    "input": {2: "nc", 3: "nwc", 4: "nhwc", 5: "ndhwc"},
+    "filter": {2: "kc", 3: "ksc", 4: "krsc", 5: "ktrsc"},
+    "output": {2: "nk", 3: "nqk", 4: "npqk", 5: "nopqk"},
+}
+
+
+def _positional(place: Place) -> str | None:
+    """Extents without the names of their dims."""
+    if place.before is None or place.before.type != "LSQB" or place.word.type != "INT":
+        return None
+    layouts = _LAYOUTS.get(place.keyword)
+    if layouts is None:
+        return None
+    extents = []
+    for word in place.words[place.at :]:
+        if word.type == "RSQB":
+            break
+        if word.type == "INT":
+            extents.append(str(word))
+    dims = layouts.get(len(extents), layouts[4])
+    shown = ", ".join(f"{d}={e}" for d, e in zip(dims, extents or ["8"], strict=False))
+    return f"name each extent: `[{shown}]`"
+
+
+def _axes(place: Place) -> str | None:
+    """Amounts of stride, pad and dilation, one behind the other."""
+    word, before = place.word, place.before
+    if place.keyword not in ("stride", "pad", "dilation") or not place.braces or before is None:
+        return None
+    if word.type in ("INT", "COMMA") and not place.begins_line:
+        return f"one value for all axes, or a value by axis: `{wording.AXES[place.keyword]}`"
+    if word.type in ("LSQB", "LBRACE"):
+        return f"write a value by axis as `{wording.AXES[place.keyword]}`"
+    return None
+
+
+def _options(place: Place) -> str | None:
+    word, before = place.word, place.before
+    if place.keyword != "strategy" or len(place.braces) < 2 or before is None:
+        return None
+    if word.type == "COMMA":
+        return "separate options by spaces, not commas"
+    if word.type == "INT" and before.type == "NAME":
+        group = place.words[place.at - 2]
+        if group.type == "ASSIGN":
+            return f"is a value missing after `{place.words[place.at - 3]}=`?"
+        return f"write an option of a group as `{f'{group} ' if group.type == 'NAME' else ''}{before}={word}`"
+    if word.type in ("COLON", "ASSIGN"):
+        return f"write an option as `{before} VALUE`, one of a group as `tile {before}=VALUE`"
+    return None
+
+
+def _sign(place: Place) -> str | None:
+    """A sign that is missing or another one."""
+    word, before, after = place.word, place.before, place.after
+    if before is None:
+        return None
+    if "RPAR" in place.kinds and place.begins_line:
+        return "a `(` is not closed"
+    if place.kinds == {"ASSIGN"} and place.keyword == "let":
+        value = word if word.type in ("INT", "NAME") else after
+        return f"write `let {before} = {value}`"
+    if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
+        return "separate dims by commas"
+    if place.kinds == {"COLON"}:
+        return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"
+    if before.type == "COLON" and word.type == "LSQB":
+        return "put the element type before the dims: `x: f16[n, h, w, c]`"
+    if place.kinds == {"LBRACE"}:
+        return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
+    if before.type == "COMMA" and word.type in ("RSQB", "RPAR"):
+        return "remove the last comma"
+    if place.kinds == {"LSQB"}:
+        return f"put the dims in brackets: `{before}[n, h, w, c]`"
+    return None
+
+
+_RULES: tuple[Callable[[Place], str | None], ...] = (
+    _function, _comment, _power, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting, _dash, _name,
+    _positional, _axes, _options, _sign,
+)  # fmt: skip

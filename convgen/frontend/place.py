@@ -1,0 +1,155 @@
+"""A place in a text where something may be wrong: the words around it, and what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from lark import Token
+
+from convgen import habits
+from convgen.diagnostics import closest, quote
+from convgen.frontend import wording
+from convgen.frontend.tokens import END
+
+#: Words that are looked back to.
+_REACH = 500
+
+
+def setting_meant(word: str) -> str | None:
+    """The setting that a word is, or is another name or a misspelling of."""
+    return _meant(word, wording.SETTINGS, habits.SETTINGS)
+
+
+def _meant(word: str, known: Sequence[str], others: dict[str, str]) -> str | None:
+    if word in known:
+        return word
+    if habits.plain(word) in habits.NO_SETTINGS:
+        return None
+    return others.get(habits.plain(word)) or closest(word, known)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A word that does not fit: `kinds` is what would, `braces` are those that are open, outermost first."""
+
+    words: Sequence[Token]
+    at: int
+    kinds: frozenset[str]
+    braces: tuple[Token, ...]
+
+    @property
+    def word(self) -> Token:
+        return self.words[self.at]
+
+    @property
+    def before(self) -> Token | None:
+        return self.words[self.at - 1] if self.at else None
+
+    @property
+    def after(self) -> Token | None:
+        return self.words[self.at + 1] if self.at + 1 < len(self.words) else None
+
+    @property
+    def begins_line(self) -> bool:
+        return self.before is None or self.word.line != self.before.end_line
+
+    @cached_property
+    def keyword(self) -> str:
+        """The last keyword before the word, in reach."""
+        words = (str(self.words[i]) for i in range(self.at - 1, max(self.at - _REACH, 0) - 1, -1))
+        return next((word for word in words if word in wording.KEYWORDS), "")
+
+    @property
+    def is_assigned(self) -> bool:
+        return self.word.type == "NAME" and self.after is not None and self.after.type == "ASSIGN"
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether a setting may stand here."""
+        return self.kinds >= wording.SETTING_KINDS
+
+    @property
+    def is_behind_block(self) -> bool:
+        """Whether the word can only stand behind the block that is open: what it begins is no part of a block."""
+        if self.word.type in wording.SETTING_KINDS:
+            return len(self.braces) > 1 and not (self.after is not None and self.after.type == "ASSIGN")
+        return bool(self.braces) and self.begins_item
+
+    @property
+    def begins_item(self) -> bool:
+        """Whether a let, a conv block or nothing more begins here."""
+        called = self.after is not None and self.after.type == "LPAR"
+        return self.word.type == END or (self.word.type in ("LET", "CONV") and not called)
+
+    @property
+    def looks_like_item(self) -> bool:
+        """Whether the word may be meant to begin one."""
+        return self.is_assigned or (self.word.type == "NAME" and habits.plain(self.word) in habits.STATEMENTS)
+
+    @property
+    def declares(self) -> bool:
+        """Whether the word stands where a name is given."""
+        return "NAME" in self.kinds and self.before is not None and self.before.type in wording.DECLARING
+
+    @property
+    def is_keyword_as_name(self) -> bool:
+        """Whether a keyword stands where a name should: on the next line it begins a statement of its own."""
+        return self.kinds == {"NAME"} and self.word in wording.KEYWORDS and not self.begins_line
+
+    @property
+    def keyword_meant(self) -> str | None:
+        """The keyword that a name in its place is another name or a misspelling of."""
+        if self.word.type != "NAME":
+            return None
+        if self.is_setting:
+            return setting_meant(self.word)
+        if "LET" in self.kinds and not self.is_assigned:
+            return _meant(self.word, ("conv", "let"), habits.STATEMENTS)
+        return "operand" if "OPERAND" in self.kinds and closest(self.word, ("operand",)) else None
+
+    @property
+    def looks_like_setting(self) -> bool:
+        """Whether the word begins a line, or is meant as a setting, and something stands behind it there."""
+        if self.word.type != "NAME" or self.after is None or self.after.line != self.word.end_line:
+            return False
+        known = habits.plain(self.word) in habits.SETTINGS.keys() | habits.NO_SETTINGS.keys()
+        return known or (self.begins_line and self.after.type not in ("ASSIGN", "COMMA", "RSQB", "RPAR"))
+
+    @property
+    def is_followed_by_value(self) -> bool:
+        """Whether the word is a name with another word behind it in its line: so only settings are written."""
+        after = self.after
+        return (
+            self.word.type == "NAME"
+            and after is not None
+            and after.type in ("NAME", "INT", "FLOAT")
+            and (after.line == self.word.end_line)
+        )
+
+    @property
+    def opens_block(self) -> bool:
+        """Whether the word is a name with a brace behind it."""
+        return self.word.type == "NAME" and self.after is not None and self.after.type == "LBRACE"
+
+    @property
+    def setting_of_line(self) -> str | None:
+        """The setting that a word is meant to begin, at the beginning of a line."""
+        return setting_meant(self.word) if self.begins_line and self.is_followed_by_value else None
+
+    @property
+    def is_known_line(self) -> bool:
+        """Whether the word begins a line as a setting of ours or of another project would."""
+        known = len(self.word) > 1 and habits.plain(self.word) in habits.NO_SETTINGS
+        return self.setting_of_line is not None or (known and self.begins_line and self.is_followed_by_value)
+
+    def rest_of_line(self, skip: int = 1) -> str:
+        """The words of its line from as many behind this one on."""
+        text = ""
+        for before, word in pairwise(self.words[self.at + skip - 1 :]):
+            if word.line != self.word.line or word.type == "RBRACE":
+                break
+            text += (" " if text and before.end_pos != word.start_pos else "") + word
+        return quote(text).strip("`")

@@ -1,0 +1,169 @@
+"""Text to words: the grammar's tokens, and besides them what is no part of the language."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import lark
+from lark import Lark, Token, UnexpectedCharacters
+from lark.grammar import Rule
+from lark.lexer import TerminalDef
+
+from convgen import resources
+from convgen.cache import Cache
+
+#: Kinds of words besides the grammar's: a character, or a word of letters, that the language does not have; digits and
+#: letters in one, such as 0x10; a comment of another language; the end of the file (lark's name).
+STRAY, MIXED, COMMENT, END = "STRAY", "MIXED", "COMMENT", "$END"
+
+
+@cache
+def grammar() -> Lark:
+    """The parser of the grammar.  Its tables are kept as JSON, which takes a fifth of the time to load, and unlike
+    lark's own cache (a pickle) cannot run anything."""
+    text = (resources.directory("grammar") / "conv.lark").read_text(encoding="utf-8")
+    kept, key = Cache(), "grammar-" + hashlib.sha256(f"{lark.__version__} {text}".encode()).hexdigest()
+    if found := kept.get(key):
+        return Lark._load_from_dict(**json.loads(found[_TABLES], object_hook=_whole_keys))
+    made = Lark(text, parser="lalr", lexer="basic", maybe_placeholders=False)
+    data, memo = made.memo_serialize([TerminalDef, Rule])
+    kept.put(key, {_TABLES: json.dumps({"data": data, "memo": memo}).encode()})
+    return made
+
+
+#: The file of the grammar's cache entry.
+_TABLES = "tables.json"
+
+
+def _whole_keys(table: dict[str, Any]) -> dict[str | int, Any]:
+    """A table with the integers that lark had for keys: in JSON all keys are strings."""
+    return {int(key) if key.isdecimal() else key: value for key, value in table.items()}
+
+
+def tokens(text: str) -> list[Token]:
+    """The words of a text.  The last is the end of the file."""
+    found: list[Token] = []
+    lexed = list(_lexed(text))
+    at = 0
+    while at < len(lexed):
+        end = _comment_end(lexed, at)
+        if end > at:
+            found.append(_joined(COMMENT, lexed[at:end]))
+        else:
+            end = _word_end(lexed, at)
+            found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
+        at = end
+    return found
+
+
+_WORD_OR_CHARACTER = re.compile(r"\w+|.", re.DOTALL)
+
+
+def _lexed(text: str) -> Iterator[Token]:
+    """The grammar's tokens, and between them strays."""
+    thread = grammar().parse_interactive(text).lexer_thread
+    assert thread.state is not None
+    position = thread.state.line_ctr
+    while True:
+        try:
+            yield from thread.lex(None)
+            break
+        except UnexpectedCharacters:
+            stray = _WORD_OR_CHARACTER.match(text, position.char_pos)
+            assert stray is not None
+            start, line, column = position.char_pos, position.line, position.column
+            position.feed(stray[0])
+            yield Token(STRAY, stray[0], start, line, column, position.line, position.column, position.char_pos)
+    end = position.line, position.column
+    yield Token(END, "", len(text), *end, *end, len(text))
+
+
+_WORDS = frozenset({"NAME", "INT", "FLOAT"})
+
+
+def _is_word(token: Token) -> bool:
+    """Whether it is of letters and digits."""
+    return token.type in _WORDS or token.type.lower() == token or (token.type == STRAY and token[0].isalnum())
+
+
+def _touch(a: Token, b: Token) -> bool:
+    return a.end_pos == b.start_pos
+
+
+def _word_end(words: list[Token], at: int) -> int:
+    """Behind the words that make one with the word at a place."""
+    end = at + 1
+    if _is_word(words[at]):
+        while end < len(words) and _touch(words[end - 1], words[end]) and _is_word(words[end]):
+            end += 1
+    return end
+
+
+def _kind(parts: list[Token]) -> str:
+    return STRAY if any(p.type == STRAY for p in parts) else MIXED
+
+
+def _comment_end(words: list[Token], at: int) -> int:
+    """Behind a comment of C's that begins at a place: the rest of the line, or all up to `*/`; `at` where none does."""
+    signs = "".join(words[at : at + 2])
+    if signs not in ("//", "/*") or not _touch(words[at], words[at + 1]):
+        return at
+    end = at + 2
+    if signs == "/*":
+        for last in range(end, len(words) - 1):
+            if words[last] == "*" and words[last + 1] == "/" and _touch(words[last], words[last + 1]):
+                return last + 2
+    while words[end].type != END and words[end].line == words[at].line:
+        end += 1
+    return end
+
+
+def _joined(kind: str, parts: list[Token]) -> Token:
+    first, last = parts[0], parts[-1]
+    text = "".join(parts[:2] if kind == COMMENT else parts)
+    return Token(
+        kind, text, first.start_pos, first.line, first.column, last.end_line, last.end_column, last.end_pos
+    )  # fmt: skip
+
+
+# --- what characters stand for ---
+
+#: Characters of which people mean another: its kind and text, or "" for one that may go without loss.
+_MEANT: dict[str, tuple[str, str]] = {
+    "&": ("AND", "&&"),
+    "|": ("OR", "||"),
+    "×": ("STAR", "*"),
+    "·": ("STAR", "*"),
+    "÷": ("SLASH", "/"),
+    "−": ("MINUS", "-"),
+    "–": ("MINUS", "-"),
+    "—": ("MINUS", "-"),
+    "≤": ("COMPARE", "<="),
+    "≥": ("COMPARE", ">="),
+    "≠": ("COMPARE", "!="),
+    **dict.fromkeys(";\\'\"`´“”„‘’«»", ("", "")),
+}
+_SIGNS = {
+    "=": "ASSIGN", ":": "COLON", ",": "COMMA", "{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", "(": "LPAR",
+    ")": "RPAR", "+": "PLUS", "-": "MINUS", "*": "STAR", "/": "SLASH", "%": "PERCENT", "!": "NOT", "<": "COMPARE",
+    ">": "COMPARE",
+}  # fmt: skip
+
+
+def meant(token: Token) -> tuple[str, str] | None:
+    """Kind and text of the sign that a stray character stands for, empty ones where it stands for none and may go;
+    None where nobody knows."""
+    if token.type != STRAY or len(token) != 1:
+        return None
+    if found := _MEANT.get(token):
+        return found
+    wide = unicodedata.normalize("NFKC", token)  # of signs in the width of Chinese characters
+    if wide in _SIGNS:
+        return _SIGNS[wide], wide
+    return None if token.isprintable() and not token.isspace() else ("", "")
