@@ -62,8 +62,8 @@ class Kernel(Generic[C, L]):
     name: ClassVar[str]
     config: type[C]
 
-    def unserved(self, problem: ConvProblem, target: Target) -> Sequence[Obstacle]:
-        """Constraints that fail whatever the configuration; empty where some configuration may serve."""
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
+        """Constraints that fail whatever the options that are not fixed; empty where some configuration may serve."""
         raise NotImplementedError
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[L]:

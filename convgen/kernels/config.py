@@ -73,6 +73,12 @@ class Config:
         values = {option_name(f.name): getattr(self, f.name) for f in dataclasses.fields(cast(Any, self))}
         return {name: value for name, value in values.items() if value != ""}
 
+    @property
+    def special(self) -> list[str]:
+        """The options whose values are not their defaults."""
+        fields = (f for f in dataclasses.fields(cast(Any, self)) if f.default is not dataclasses.MISSING)
+        return [option_name(f.name) for f in fields if getattr(self, f.name) != f.default]
+
     def __str__(self) -> str:
         """As a strategy block says it, without what goes without saying."""
         said: dict[str, list[str]] = {}

@@ -36,8 +36,8 @@ class Search:
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
-        """What stands against the kernel whatever its configuration."""
-        found = tuple(self.kernel.unserved(self.problem, self.target))
+        """What stands against the kernel whatever the options that are not fixed."""
+        found = tuple(self.kernel.unserved(self.problem, self.target, self.fixed))
         return found or tuple(
             Obstacle(f"kernel {self.kernel.name}: {fault}", option=name)
             for name, fault in excess(self.fixed, self.kernel.config).items()
@@ -81,18 +81,20 @@ class Search:
     def obstacles(self) -> tuple[Obstacle, ...]:
         """Why no configuration serves; empty where one does.
 
-        Of many reasons, those of the configuration that fails by the fewest choices other than the user's own.
+        Of many reasons, those of the configuration that fails by the fewest choices other than the user's own; of
+        several such, the plainest one's: with the fewest special options that the user did not ask for.
         """
         if self.unserved or self.best is not None:
             return self.unserved
 
-        def strangers(t: Timed) -> tuple[int, int]:
+        def strangeness(t: Timed) -> tuple[int, int, int]:
             found = self._obstacles_of(t.layout)
-            return sum(o.option not in self.fixed for o in found), len(found)
+            special = [name for name in t.layout.config.special if name not in self.fixed]
+            return sum(o.option not in self.fixed for o in found), len(special), len(found)
 
         if not self._all:
             return (Obstacle(f"kernel {self.kernel.name} has no configuration that goes with these options"),)
-        return self._obstacles_of(min(self._all, key=strangers).layout)
+        return self._obstacles_of(min(self._all, key=strangeness).layout)
 
     @property
     def us(self) -> float:

@@ -130,7 +130,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
     name = "depthwise_direct"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return depthwise_obstacles(problem, target)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

@@ -39,7 +39,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     name = "depthwise_stream"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
             return found
         found, elsewhere = Obstacles(), "kernel depthwise_direct"

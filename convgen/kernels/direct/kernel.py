@@ -76,7 +76,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)
         if problem.result.size > MAX_GRID * BLOCK:
             found.append(Obstacle(f"{problem.result.size} outputs are more than a grid of {MAX_GRID} blocks holds"))

@@ -36,7 +36,7 @@ class Im2col(base.Kernel[Config, Layout]):
     name = "im2col"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)
         return found if problem.op in (Op.IM2COL, Op.COL2IM) else found + _matrix_obstacles(problem)
 

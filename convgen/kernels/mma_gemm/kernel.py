@@ -58,7 +58,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = mma_obstacles(problem, target)
         if problem.groups > MOST_GROUPS:
             message = f"{problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"

@@ -30,9 +30,8 @@ def wgmma_obstacles(
     if not backward and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served, fprop alone")
     elif not served(problem):
-        no(f"op {problem.op} is not served, but for fprop, and dgrad of unit stride without groups")
-        return found
-    forward = assignment(problem).problem
+        no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride without groups")
+    forward = assignment(problem).problem if served(problem) else problem
     x, w, y = forward.x, forward.w, forward.y
     if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
         no(f"types {x.dtype} x {w.dtype}: {x.name} and {w.name} must both be f16 or bf16")

@@ -193,7 +193,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
     name = "small_groups"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := mma_obstacles(problem, target):
             return found
         why = _unserved(problem, target)

@@ -55,7 +55,7 @@ class StemMma(base.Kernel[Config, Layout]):
     name = "stem_mma"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return mma_obstacles(problem, target) or lines.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

@@ -73,7 +73,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(mma_obstacles(problem, target))
 
         def no(message: str) -> None:

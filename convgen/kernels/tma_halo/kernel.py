@@ -35,13 +35,13 @@ class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"))
         no = found.no
         x, y = problem.x, problem.y
         if problem.rank == 3:
             no("three spatial dims are not served")
-        found += prepare.bundle_obstacle(problem, {})
+        found += prepare.bundle_obstacle(problem, fixed)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if problem.taps == 1:
@@ -60,9 +60,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         return space(problem, target, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        fault = prepare.bundle_fault(layout.problem, layout.config.group_pack)
-        found = [Obstacle(fault, option="group_pack")] if fault else []
-        return found or illegal(layout.read, layout.target, layout.config)
+        return illegal(layout.read, layout.target, layout.config)
 
     def kind(self, layout: Layout) -> object:
         c = layout.config

@@ -35,13 +35,12 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     config = Config
 
-    def unserved(self, problem: ConvProblem, target: Target) -> list[Obstacle]:
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
+        found += prepare.bundle_obstacle(problem, fixed)
         if found:
             return found
-        found += prepare.bundle_obstacle(problem, {})
-        if not found:
-            found += map_obstacles(gemm(problem))
+        found += map_obstacles(gemm(problem))
         if assignment.assignment(problem).problem.output_pixels + LARGEST_TILE >= 2**31:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found
@@ -53,8 +52,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         return refine(best, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        fault = prepare.bundle_fault(layout.problem, layout.config.group_pack)
-        return [Obstacle(fault, option="group_pack")] if fault else illegal(layout)
+        return illegal(layout)
 
     def time(self, layout: Layout) -> float:
         return layout.gemm.prepared.time + cost.time(rates=cost.H200, **demands(layout))
