@@ -175,7 +175,7 @@ def _export(db: Database, path: Path) -> int:
     """Add to what the file has.  How many there are.  The database's measurements take the place of the file's where
     they have the file's choice among them: times of different days are not to be compared.  Where another strategy
     was said to be faster, it was not found to be now, and goes too."""
-    from convgen.planner import database
+    from convgen.planner import database, shipping
 
     held = database.read_all(path) if path.is_file() else []
     choices: dict[tuple[str, str], Measurement] = {}
@@ -195,7 +195,7 @@ def _export(db: Database, path: Path) -> int:
         if (m.key, m.gpu, m.strategy) not in strategies_known and (m.us or math.inf) > fastest.get((m.key, m.gpu), 0.0)
     ]
     try:
-        return database.export([*own, *kept], path)
+        return shipping.export([*own, *kept], path)
     except OSError as e:
         raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
 

@@ -14,8 +14,8 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,13 +29,13 @@ from convgen.targets import Target
 #: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
 TUNING_SCHEMA = 1
 #: The file's own layout (PRAGMA user_version).
-_LAYOUT = 1
+LAYOUT = 1
 #: Whose measurements serve where a GPU has none of its own, or where there is no GPU.
 REFERENCE_GPU = {"sm_90a": "NVIDIA H200"}
 PACKAGED = Path(__file__).with_name("tuning.sqlite")
 _BUSY_SECONDS = 60.0
 
-_CREATE = """
+CREATE = """
 CREATE TABLE IF NOT EXISTS measurement (
   key TEXT NOT NULL,        -- `key` of the problem
   gpu TEXT NOT NULL,        -- the GPU's name
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS measurement (
   PRIMARY KEY (key, gpu, schema, strategy, options)
 ) WITHOUT ROWID
 """
-_COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
+COLUMNS = "key, gpu, schema, strategy, options, status, us, detail, date"
 
 
 class DatabaseError(ConvgenError):
@@ -193,7 +193,7 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
     if not path.is_file():
         return None
     query = (
-        f"SELECT {_COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
+        f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
         "AND strategy = coalesce(?, strategy) ORDER BY us, strategy, options LIMIT 1"
     )
     try:
@@ -261,7 +261,7 @@ class Database:
         m = measurement
         row = (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
         with self._transaction() as connection:
-            connection.execute(f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
+            connection.execute(f"INSERT OR REPLACE INTO measurement ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row)
 
     def measurements(self, asked: str | None = None, gpu: str | None = None) -> list[Measurement]:
         """Every measurement of the current schema, of one key or one GPU if named, fastest first.
@@ -273,7 +273,7 @@ class Database:
             if value is not None:
                 where.append(f"{column} = ?")
                 values.append(value)
-        query = f"SELECT {_COLUMNS} FROM measurement WHERE {' AND '.join(where)} ORDER BY us IS NULL, us"
+        query = f"SELECT {COLUMNS} FROM measurement WHERE {' AND '.join(where)} ORDER BY us IS NULL, us"
         try:
             return [_measurement(row) for row in self._connection.execute(query, values)]
         except (sqlite3.Error, ValueError) as e:
@@ -317,15 +317,15 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
     try:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables and layout != _LAYOUT:
-            raise NotATuningDatabase(f"its layout is {layout}, and this convgen's is {_LAYOUT}")
+        if tables and layout != LAYOUT:
+            raise NotATuningDatabase(f"its layout is {layout}, and this convgen's is {LAYOUT}")
         (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
             raise NotATuningDatabase(sound)
         _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {_CREATE}; PRAGMA user_version = {_LAYOUT}; COMMIT")
-        connection.execute(f"SELECT {_COLUMNS} FROM measurement LIMIT 1")
+        connection.executescript(f"BEGIN IMMEDIATE; {CREATE}; PRAGMA user_version = {LAYOUT}; COMMIT")
+        connection.execute(f"SELECT {COLUMNS} FROM measurement LIMIT 1")
     except sqlite3.OperationalError:
         connection.close()
         raise
@@ -365,7 +365,7 @@ def read_all(path: Path) -> list[Measurement]:
     """Every measurement of the current schema in a database that is only read.  Raises DatabaseError."""
     try:
         with closing(_connect_to_read(path)) as connection:
-            query = f"SELECT {_COLUMNS} FROM measurement WHERE schema = ?"
+            query = f"SELECT {COLUMNS} FROM measurement WHERE schema = ?"
             return [_measurement(row) for row in connection.execute(query, (TUNING_SCHEMA,))]
     except (sqlite3.Error, ValueError) as e:
         raise _no_database(path, e) from None
@@ -375,37 +375,3 @@ def _no_database(path: Path, reason: Exception) -> DatabaseError:
     return DatabaseError(
         f"{path}: not a tuning database: {reason}\nhint: move it away, and `convgen tune` will create a new one"
     )
-
-
-def export(measurements: Iterable[Measurement], path: Path) -> int:
-    """Write the best verified measurement of every problem, GPU and strategy as a packaged database; how
-    many.  The same measurements give the same bytes."""
-    best: dict[tuple[str, str, str], Measurement] = {}
-    for m in measurements:
-        kept = best.get((m.key, m.gpu, m.strategy))
-        if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
-            best[m.key, m.gpu, m.strategy] = m
-    fresh = path.with_name(path.name + ".new")
-    try:
-        fresh.unlink(missing_ok=True)
-        return _write(best, fresh, path)
-    except sqlite3.Error as e:
-        raise OSError(None, str(e)) from None
-    finally:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-
-
-def _write(best: Mapping[tuple[str, str, str], Measurement], fresh: Path, path: Path) -> int:
-    """Writes measurements to a fresh file and puts it in the place of another; how many."""
-    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-        connection.executescript(f"{_CREATE}; PRAGMA user_version = {_LAYOUT}")
-        rows = [
-            (m.key, m.gpu, TUNING_SCHEMA, m.strategy, canonical(m.options), m.status, m.us, m.detail, m.date)
-            for _, m in sorted(best.items())
-        ]
-        connection.execute("BEGIN")
-        connection.executemany(f"INSERT INTO measurement ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows)
-        connection.execute("COMMIT")
-    os.replace(fresh, path)
-    return len(rows)

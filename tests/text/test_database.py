@@ -15,7 +15,7 @@ import pytest
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.planner import CannotServe, choose, database
+from convgen.planner import CannotServe, choose, database, shipping
 from convgen.planner.database import Database, DatabaseError, DatabaseWarning, Measurement, Status
 from convgen.targets import TARGETS
 
@@ -147,7 +147,7 @@ def test_the_users_measurements_go_before_the_packaged_ones(path: Path):
         measured(p, 4.0, "packaged", options={"a": 1}),
         measured(p, 1.0, "hasty", Status.TIMED),
     ]
-    assert database.export(rows, database.PACKAGED) == 1
+    assert shipping.export(rows, database.PACKAGED) == 1
     found = database.lookup(p, SM_90A)
     assert found is not None and (found.strategy, found.us) == ("packaged", 3.0)
     with Database(path) as db:
@@ -158,8 +158,8 @@ def test_the_users_measurements_go_before_the_packaged_ones(path: Path):
 
 def test_an_export_does_not_depend_on_the_order_of_rows(tmp_path: Path):
     rows = [measured(problem(n=n), 1.0 * n, s) for n in (1, 2, 3) for s in ("a", "b")]
-    database.export(rows, tmp_path / "one")
-    database.export(rows[::-1], tmp_path / "two")
+    shipping.export(rows, tmp_path / "one")
+    shipping.export(rows[::-1], tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -258,7 +258,7 @@ def test_a_broken_database_is_set_aside_with_a_message(path: Path, how: str):
 
 def test_the_planner_goes_on_without_a_broken_database(path: Path):
     path.write_text("this is no database\n" * 100)
-    database.export([measured(problem(), 3.0, "direct")], database.PACKAGED)
+    shipping.export([measured(problem(), 3.0, "direct")], database.PACKAGED)
     with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
         assert choose(problem(), SM_90A, "auto", {}).strategy.name == "direct"
     assert path.read_text().startswith("this is no database")

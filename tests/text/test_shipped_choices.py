@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convgen.kernels import strategies
-from convgen.planner import choose, database
+from convgen.planner import choose, database, shipping
 from convgen.planner.database import Measurement, Status
 from convgen.targets import TARGETS
 
@@ -26,7 +26,7 @@ def test_what_ships_was_measured_on_the_reference_gpu_and_was_right():
 
 
 def test_what_ships_is_the_best_of_each_strategy_alone(tmp_path: Path):
-    assert database.export(SHIPPED, tmp_path / "again.sqlite") == len(SHIPPED)
+    assert shipping.export(SHIPPED, tmp_path / "again.sqlite") == len(SHIPPED)
     assert (tmp_path / "again.sqlite").read_bytes() == database.PACKAGED.read_bytes()
 
 

@@ -29,7 +29,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Obstacle
-from convgen.planner import database
+from convgen.planner import database, shipping
 from convgen.planner.database import Database, Measurement, Status
 from convgen.targets import TARGETS
 from convgen.tune.candidates import candidates, stated
@@ -473,7 +473,7 @@ def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Databa
     machine = fake_driver.install(tmp_path, monkeypatch)
     (compilation,) = driver.load(asked := driver.Spec(spec.read_text()))
     shipped = Measurement(database.key(compilation.request.problem), GPU, "direct", {}, Status.RIGHT, 0.5)
-    database.export([shipped], database.PACKAGED)
+    shipping.export([shipped], database.PACKAGED)
     assert compilation.choice.reason == f"tuned on {GPU}: 0.5 us"
 
     at_reference = driver._request_key(asked)
@@ -530,7 +530,7 @@ def test_tune_measures_the_choice_in_use_before_all(spec: Path, db: Database, ti
 
     (compilation,) = driver.load(driver.Spec(spec.read_text()))
     shipped = Measurement(database.key(compilation.request.problem), GPU, "direct", {}, Status.RIGHT, 0.5)
-    database.export([shipped], database.PACKAGED)
+    shipping.export([shipped], database.PACKAGED)
     assert cli.main(["tune", str(spec)]) == 0
     name, options = stated(compilation.request.problem, SM_90A, ("direct", {}))
     assert timed[0] == f"{name} {options}"

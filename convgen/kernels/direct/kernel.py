@@ -125,6 +125,7 @@ def _kernel(problem: ConvProblem, tile: int) -> Kernel:
 
 
 def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
+    # long: one loop nest, from the outputs to the store
     product, result, sp = PRODUCTS[problem.op], problem.result, problem.spatial
     accumulator = ACCUMULATORS[problem.accumulate]
     scope = Scope(index_type(problem, ()))

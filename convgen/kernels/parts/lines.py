@@ -19,19 +19,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from sympy import Integer
-
-from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle
-from convgen.kernels.parts import line_cost, lowering, output
-from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts import line_cost, output
+from convgen.kernels.parts.elementwise import fprop_pointers
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
 from convgen.kernels.parts.persistent import persistent
-from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES, advance
-from convgen.kernels.parts.walk import Digit, loop_map, number
+from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES
 
 WORD = 4
 MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
@@ -340,69 +336,3 @@ def launch(layout: Lines) -> Launch:
         slices=layout.n_tiles, threads=layout.threads, shared_bytes=layout.shared_bytes,
         blocks_per_sm=layout.config.blocks,
     )  # fmt: skip
-
-
-def values(layout: Lines) -> dict[str, object]:
-    """Finished values for the templates (templates/implicit_gemm/lines.j2)."""
-    problem, config, run = layout.problem, layout.config, layout.run
-    along = layout.columns
-    bits_type = output.bits_type(problem.x.element)
-    index = lowering.index_type(problem, (layout.tiles * config.tile_m,))
-    maps = output.product_map(problem)
-    copies = layout.line_elements // layout.vector
-    digits = [
-        *([Digit("c", problem.c, 0)] if layout.window.planes else []),
-        Digit("row", layout.patch_rows, 0),
-        Digit("vector", copies, 0),
-    ]
-    digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
-
-    result = output.result(problem, maps, along, along.index, run, problem.accumulate)
-    return {
-        "config": config,
-        "layout": layout,
-        "window": layout.window,
-        "launch": launch(layout),
-        "formulas": [*window_formulas(problem), *epilogue_formulas(problem)],
-        "pointers": fprop_pointers(problem),
-        "index": index,
-        "bits_type": bits_type,
-        "x_source": output.as_bits(problem.x, bits_type),
-        "w_source": output.as_bits(problem.w, bits_type),
-        "run": run,
-        "column_of": output.column_of(run),
-        "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
-        "result": result,
-        "held": 0 < len(result.channels) * config.tile_n // 4 <= MOST_HELD,
-        "copies": copies,
-        "next_copy": advance(digits, number(digits, layout.threads)),
-        "x_offset": _x_offset(problem, layout, index),
-        "w_offset": _w_offset(problem, layout),
-    }
-
-
-def _x_offset(problem: ConvProblem, layout: Lines, index: str) -> str:
-    """C text of a vector's offset in x, from image, c (of planes), h and vector."""
-    x = problem.x
-    terms = [("image", x.stride("n")), ("h", x.stride("h")), ("vector", layout.vector)]
-    if layout.window.planes:
-        terms.insert(1, ("c", x.stride("c")))
-    return lowering.linear(terms, index)
-
-
-def _w_offset(problem: ConvProblem, layout: Lines) -> str:
-    """C text of a filter element's offset in w, from channel `k`, `line` and `at` in the run."""
-    maps = loop_map(problem)
-    scope = lowering.Scope("int")
-    k = scope.declare("k", problem.k)
-    line = scope.declare("line", layout.window.lines)
-    at = scope.declare("at", layout.window.run)
-    rows = Integer(layout.filter_rows)
-    if layout.window.planes:
-        values = {"c_in_group": floordiv(line, rows), "r": mod(line, rows), "s": at}
-    else:
-        c = Integer(problem.c)
-        values = {"c_in_group": mod(at, c), "s": floordiv(at, c), "r": line}
-    values["k_in_group"] = k
-    offset = maps.offset("w").subs({symbol(name): e for name, e in values.items()}, simultaneous=True)
-    return scope.text(offset)

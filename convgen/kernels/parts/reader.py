@@ -258,6 +258,7 @@ def reader(
 ) -> Reader:
     """`covered` is how much of gemm_k one slice steps over; `permuted` tells that the tile's rows are the
     product's columns, dealt out by `column_of`."""
+    # long: a line for each value of the record
     size = tile.element_bytes
     chunk_elements = CHUNK_BYTES // size
     loads = loading(walk, tile)

@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, lines
+from convgen.kernels.parts import line_cost, line_source, lines
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.stem_mma.config import Config
 from convgen.targets import Target
@@ -108,7 +108,7 @@ class StemMma(base.Kernel[Config, Layout]):
     def source(self, plan: Plan) -> str:
         layout = plan.layout
         assert isinstance(layout, Layout)
-        return render("stem_mma/kernel.cu.j2", plan, multiply=layout.multiply, **lines.values(layout))
+        return render("stem_mma/kernel.cu.j2", plan, multiply=layout.multiply, **line_source.values(layout))
 
 
 def _registers(layout: Layout) -> int:

@@ -21,7 +21,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, lines
+from convgen.kernels.parts import line_cost, line_source, lines
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
 from convgen.targets import Target
@@ -130,7 +130,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
     def source(self, plan: Plan) -> str:
         layout = plan.layout
         assert isinstance(layout, Layout)
-        return render("stem_wgmma/kernel.cu.j2", plan, **lines.values(layout))
+        return render("stem_wgmma/kernel.cu.j2", plan, **line_source.values(layout))
 
 
 def _registers(layout: Layout) -> int:

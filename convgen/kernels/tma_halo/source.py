@@ -14,7 +14,7 @@ from convgen.ir.index_map import Access, decompose, derive, variable
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, windows
@@ -158,7 +158,7 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filter
     known[i] = (0, config.fold - 1)
     return Filters(
         vector, lowering.ACCESS[2 * vector], vectors,
-        min(-(-vectors // (128 * config.consumers)), prepare.IN_FLIGHT),
+        min(-(-vectors // (128 * config.consumers)), copies.IN_FLIGHT),
         tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
         c_expr(place, known), c_expr(integer.simplify(channel, known), known),
         c_expr(integer.simplify(i * (h.stride // step) + r * (dilation // step), known), known),

@@ -17,6 +17,7 @@ from convgen.kernels.tma_im2col.layout import Layout
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
+    # long: a line for each value of the template
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
     load_from = _loads_from(layout)

@@ -1,0 +1,271 @@
+"""Copies that lay an operand out anew, and the kernel that makes them.
+
+A copy in which other dims than the channels are innermost goes through shared memory, transposed tile by
+tile (`Transpose`); every other copy gathers, element by element (`Gather`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer
+
+from convgen.codegen.c_expr import c_expr
+from convgen.ir import integer
+from convgen.ir.index_map import Access, decompose
+from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.plan import Launch, Param
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT
+
+THREADS = 256
+VECTOR = 8  # elements of 16 bytes
+#: Elements of a tile: 16 KB, eight blocks a multiprocessor.
+TILE = 8192
+#: Channels of a transposed tile: a pixel's part is four sectors.
+TILE_ROWS = 64
+#: Elements of a tile of whole planes, at most: 48 KB.
+WHOLE_TILE = 24576
+#: Vectors that a thread loads before it stores them.
+IN_FLIGHT = 8
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
+    but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
+    channel; and for the dims of `steps`, of which only every so many-th is kept.  The target's channels are
+    innermost, a multiple of VECTOR."""
+
+    source: Tensor
+    target: Tensor
+    channel: Expr = field(default_factory=lambda: symbol("c"))
+    steps: tuple[tuple[str, int], ...] = ()
+
+    def step(self, dim: str) -> int:
+        return dict(self.steps).get(dim, 1)
+
+    @property
+    def buffer(self) -> str:
+        return f"workspace.{self.target.role}"
+
+    @property
+    def bytes(self) -> int:
+        """Read and written; rows that are not kept are not read."""
+        rows = math.prod(step for dim, step in self.steps if dim != self.source.dims[-1])
+        return self.source.bytes // rows + self.target.bytes
+
+    def __str__(self) -> str:
+        filled = self.target.extent("c") - self.source.extent("c")
+        zeros = f", {filled} channels of zeros" if filled > 0 else ""
+        if self.channel != symbol("c"):
+            zeros = f", {self.source.extent('c')} channels of {self.target.extent('c')}, zeros for the other groups'"
+        kept = "".join(f", every {step}. {dim}" for dim, step in self.steps)
+        return f"{self.source.name} from {' '.join(self.source.dims)} to {' '.join(self.target.dims)}{zeros}{kept}"
+
+
+def _live(tensor: Tensor) -> list[str]:
+    return [d for d in tensor.dims if tensor.extent(d) > 1]
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """A copy that turns tiles of `tile_rows` channels by `tile_columns` elements of the source's innermost
+    dims.  `whole` tiles hold all columns of their channels, which are one run of the source; others hold
+    rows of their own, 16-byte chunks swizzled by the channel.  Offsets are C text over `batch`, and over
+    `pixel`, a column; `kept` tests whether a column is copied, `loaded` whether any of its vector is."""
+
+    copy: Copy
+    rows: int  # channels of the source
+    padded: int  # channels of the target
+    columns: int
+    row_stride: int  # elements of the source from channel to channel
+    whole: bool
+    tile_rows: int
+    tile_columns: int
+    vector: int  # elements of a load
+    index: str
+    batches: int
+    source_offset: str
+    target_offset: str
+    column_offset: str
+    kept: str
+    loaded: str
+
+    template = "transpose"
+
+    @property
+    def type(self) -> str:
+        """C type of a load."""
+        return ACCESS[2 * self.vector]
+
+    @property
+    def pitch(self) -> int:
+        """Elements from channel to channel in shared memory."""
+        return self.columns if self.whole else -(-self.tile_columns // 64) * 64
+
+    @property
+    def row_tiles(self) -> int:
+        return -(-self.padded // self.tile_rows)
+
+    @property
+    def column_tiles(self) -> int:
+        return -(-self.columns // self.tile_columns)
+
+    @property
+    def groups(self) -> int:
+        return self.tile_rows // VECTOR
+
+    @property
+    def loads(self) -> int:
+        """Vectors of a tile."""
+        return -(-self.tile_rows * self.tile_columns // self.vector)
+
+    @property
+    def in_flight(self) -> int:
+        return min(-(-self.loads // THREADS), IN_FLIGHT)
+
+    @property
+    def blocks(self) -> int:
+        return self.batches * self.row_tiles * self.column_tiles
+
+    @property
+    def shared_bytes(self) -> int:
+        return 2 * self.tile_rows * self.pitch
+
+
+def transpose(copy: Copy) -> Transpose | None:
+    """None where the channels are innermost in the source, or no plain dim of it."""
+    source, target = copy.source, copy.target
+    live = _live(source)
+    if copy.channel != symbol("c") or not live or live[-1] == "c":
+        return None
+    inner = [live[-1]]  # the source's innermost dims that are neighbours in the target too
+    order = [d for d in target.dims if source.extent(d) > 1]
+    for dim in reversed(live[:-1]):
+        if dim == "c" or order[order.index(inner[0]) - 1 : order.index(inner[0])] != [dim]:
+            break
+        inner.insert(0, dim)
+    outer = [d for d in order if d not in inner and d != "c"]
+    rows, padded, columns = source.extent("c"), target.extent("c"), math.prod(map(source.extent, inner))
+    row_stride = source.stride("c") if rows > 1 else columns
+    strides = [source.stride(d) * copy.step(d) for d in outer]
+    vector = math.gcd(VECTOR, columns, row_stride, *strides)
+    least_rows = min(padded, 32)
+    whole = row_stride == columns and (vector < 4 or columns < 64) and columns * least_rows <= WHOLE_TILE
+    if whole:
+        vector = math.gcd(VECTOR, rows * columns, *strides)
+        tile_rows = max(TILE // columns // VECTOR * VECTOR, least_rows)
+        tile_columns = columns
+    else:
+        tile_rows = TILE_ROWS
+        tile_columns = TILE // min(padded, tile_rows)
+        tile_columns = _even(columns, tile_columns)
+    index = "int" if max(source.size, target.size) + TILE < INT_LIMIT else "long long"
+    batches = math.prod(map(target.extent, outer))
+    pixel = decompose(symbol("pixel"), inner, lambda d: Integer(source.extent(d)))
+    kept = [mod(pixel[d], Integer(copy.step(d))) for d in inner if copy.step(d) > 1]
+    loaded = kept[:-1] if copy.step(inner[-1]) > 1 else kept
+    if whole or source.extent(inner[-1]) % vector:
+        loaded = []
+    batch = decompose(symbol("batch"), outer, lambda d: Integer(target.extent(d)))
+    ranges = {symbol("batch"): (0, max(batches - 1, 0)), symbol("pixel"): (0, columns - 1)}
+
+    def text(terms: Iterable[Expr]) -> str:
+        return c_expr(integer.simplify(sum(terms, Integer(0)), ranges), ranges, index)
+
+    def tests(steps: Iterable[Expr]) -> str:
+        return " && ".join(f"{text([step])} == 0" for step in steps)
+
+    return Transpose(
+        copy, rows, padded, columns, row_stride, whole, _even(padded, tile_rows), tile_columns, vector, index, batches,
+        text(batch[d] * copy.step(d) * source.stride(d) for d in outer),
+        text(batch[d] * target.stride(d) for d in outer),
+        text(floordiv(pixel[d], Integer(copy.step(d))) * target.stride(d) for d in inner),
+        tests(kept), tests(loaded),
+    )  # fmt: skip
+
+
+def _even(extent: int, most: int) -> int:
+    """The length of a part, of as few parts as hold `extent` in parts of at most `most`, in multiples of VECTOR."""
+    return -(-extent // (-(-extent // most) * VECTOR)) * VECTOR
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A copy of which each thread makes one vector: C text of the coordinates, of the tests that the source
+    has the channel, and of its element's offset."""
+
+    copy: Copy
+    index: str
+    coordinates: tuple[tuple[str, str], ...]
+    channel: str
+    tests: tuple[str, ...]
+    offset: str
+
+    template = "gather"
+
+    @property
+    def vectors(self) -> int:
+        return self.copy.target.size // VECTOR
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.vectors // THREADS)
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0
+
+
+def gather(copy: Copy) -> Gather:
+    source, target = copy.source, copy.target
+    index = "int" if max(source.size, target.size) + THREADS * VECTOR < INT_LIMIT else "long long"
+    extents = {d: target.extent(d) for d in target.dims}
+    extents["c"] //= VECTOR
+    number = symbol("number")
+    ranges = {number: (0, target.size // VECTOR - 1)}
+    at = decompose(number, target.dims, lambda d: Integer(extents[d]))
+    coordinates = []
+    for dim, value in at.items():
+        value = value * VECTOR if dim == "c" else value
+        name = "first" if dim == "c" else dim
+        coordinates.append((name, c_expr(integer.simplify(value, ranges), ranges, index)))
+    known = {symbol(d): (0, target.extent(d) - 1) for d in target.dims}
+    low, high = integer.bounds(copy.channel, known)
+    tests = ["channel >= 0"] * (low < 0) + [f"channel < {source.extent('c')}"] * (high >= source.extent("c"))
+    channel = symbol("channel")
+    known[channel] = (0, source.extent("c") - 1)
+    place = Access(source, {d: channel if d == "c" else symbol(d) * copy.step(d) for d in source.dims}).offset
+    place, own = integer.simplify(place, known), integer.simplify(copy.channel, known)
+    used = {str(s) for s in (place.free_symbols | own.free_symbols)}
+    coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
+    return Gather(
+        copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), c_expr(place, known, index)
+    )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The launch that makes all copies, each in a range of blocks."""
+
+    entry: str
+    parts: tuple[Transpose | Gather, ...]
+
+    @property
+    def launch(self) -> Launch:
+        params: list[Param] = []
+        for part in self.parts:
+            role, buffer = part.copy.source.role, part.copy.buffer
+            alignment = 2 * part.vector if isinstance(part, Transpose) else 2
+            params += [Param(role, "pointer", role, alignment=alignment), Param(f"prepared_{role}", "pointer", buffer)]
+        return Launch(
+            self.entry,
+            (sum(part.blocks for part in self.parts), 1, 1),
+            THREADS,
+            tuple(params),
+            max(part.shared_bytes for part in self.parts),
+            dependent=True,
+        )
