@@ -11,11 +11,13 @@ Kernels are launched behind one another in a CUDA graph, over several sets of ar
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +67,18 @@ def compare(problem: ConvProblem, kernels: dict[str, Artifact], backend: TorchBa
 
 
 def rows(args: argparse.Namespace, backend: TorchBackend) -> Iterator[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        for suite in args.suite:
-            for n in args.batch:
-                before, after = (compiled(tree, suite, n, Path(folder)) for tree in (args.other.resolve(), ROOT))
-                for problem in of_suite(suite, n):
-                    if problem.name in before and problem.name in after:
-                        kernels = {"before": before[problem.name], "after": after[problem.name]}
-                        row = {"layer": f"{suite}/{problem.name}", "n": n, **compare(problem, kernels, backend)}
-                        if "ratio" in row:
-                            print(f"{row['layer']:28} n={n:<4d} {row['ratio']:.3f}", flush=True)
-                        yield row
+    trees = {"before": args.other.resolve(), "after": ROOT}
+    asked = [(which, suite, n) for suite in args.suite for n in args.batch for which in trees]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = list(pool.map(lambda a: compiled(trees[a[0]], a[1], a[2], Path(folder) / a[0]), asked))
+    kernels = dict(zip(asked, made, strict=True))
+    for suite, n in itertools.product(args.suite, args.batch):
+        for problem in of_suite(suite, n):
+            both = {which: kernels[which, suite, n][problem.name] for which in trees}
+            row = {"layer": f"{suite}/{problem.name}", "n": n, **compare(problem, both, backend)}
+            if "ratio" in row:
+                print(f"{row['layer']:28} n={row['n']:<4d} {row['ratio']:.3f}", flush=True)
+            yield row
 
 
 def main() -> None:
