@@ -233,6 +233,36 @@ TARGETS = _table("""
 #: GPUs that are too old.
 OLD_TARGETS = frozenset(("volta", "v100", "titanv", "turing", "t4", "rtx2080", "pascal", "p100", "maxwell", "kepler"))
 
+#: Lets that stand for a dim, under its other names.
+LETS: dict[str, str] = DIMS["y"] | DIMS["w"] | DIMS["x"]
+
+# --- words of the command line ---
+
+#: Commands.
+COMMANDS = _table("""
+    compile: build make generate gen codegen emit
+    check: lint validate
+    run: verify test execute exec simulate emulate
+    bench: benchmark perf profile time measure
+    explain: show info describe plan inspect dump
+    tune: autotune optimize search
+    cache: clean clear
+    --help: help
+""")
+#: Options of commands, as `plain` has them.
+ARGUMENTS = _table("""
+    --target: arch gpu sm gpuarch architecture device computecapability
+    --output: out outdir outputdir dest destination
+    --strategy: algo algorithm method kernel
+    --only: name conv layer convolution
+    --define: var set param let
+    --format: json
+    --device: backend
+""")
+#: Options that are none, and what takes their place.
+NO_ARGUMENTS: dict[str, str] = dict.fromkeys(
+    ("n", "batch", "batchsize"), "the batch is a `let` of the spec, which -D overrides: -D n=64"
+)
 #: Devices of `convgen run`.
 DEVICES = _table("""
     emulate: cpu emulator emulated emulation host sim simulate simulator interpret

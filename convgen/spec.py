@@ -119,8 +119,9 @@ def _specs_in(folder: Path) -> str:
 def _nearby(path: Path) -> str:
     """A hint where there is a spec of that name among those that ship, or of a similar name in the folder."""
     hint: Path | None = None
-    with suppress(OSError):
-        if close := closest(path.stem, [p.stem for p in path.parent.glob("*.conv")]):
+    with suppress(OSError, ValueError):
+        stems = [p.stem for p in path.parent.glob("*.conv")]
+        if close := path.name if path.name in stems else closest(path.stem, stems):
             hint = path.with_name(f"{close}.conv")
     with suppress(FileNotFoundError):
         shipped = [p for p in sorted(directory("specs").rglob("*.conv")) if p.stem == path.stem]

@@ -18,10 +18,10 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from convgen import __version__
+from convgen import __version__, habits
 from convgen.cli import console
 from convgen.cli.arguments import Parser, UsageError
-from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
+from convgen.diagnostics import ConvgenError, SpecError
 
 #: Name -> what it does.  The module has the same name.
 COMMANDS: dict[str, str] = {
@@ -90,7 +90,8 @@ def _dispatch(argv: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     if name not in COMMANDS:
-        hint = did_you_mean(name, (*COMMANDS, "--help", "--version")) or f"commands are {', '.join(COMMANDS)}"
+        hint = habits.did_you_mean(name, (*COMMANDS, "--help", "--version"), habits.COMMANDS)
+        hint = hint or f"commands are {', '.join(COMMANDS)}"
         if name.endswith(".conv"):
             hint = f"did you mean `convgen compile {name}`?"
         raise UsageError(f"unknown command {name!r}\nhint: {hint}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from convgen import habits
 from convgen.diagnostics import did_you_mean
 from convgen.spec import Spec, UsageError, known_strategy, known_target, read_file
 
@@ -21,7 +22,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = f"`{self.prog} --help` lists the options"
         if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
-            hint = did_you_mean(unknown[1], self._option_string_actions) or hint
+            known = self._option_string_actions
+            hint = habits.did_you_mean(unknown[1], known, habits.ARGUMENTS) or hint
+            hint = habits.NO_ARGUMENTS.get(habits.plain(unknown[1]), hint)
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
@@ -31,7 +34,12 @@ def define(text: str) -> tuple[str, int]:
     """`n=64`."""
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{short(text)} is not NAME=INTEGER, such as n=64")
+        meant = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*[:= ]\s*([0-9]{1,20})\s*", text, re.ASCII)
+        hint = f"\nhint: write -D {meant[1]}={meant[2]}" if meant else ""
+        raise argparse.ArgumentTypeError(f"{short(text)} is not NAME=INTEGER, such as n=64{hint}")
+    if re.fullmatch(r"[0-9]{1,20}(,\w+=[0-9]{1,20})+", value):
+        hint = "\nhint: write -D for each: " + " ".join(f"-D {one}" for one in text.split(","))
+        raise argparse.ArgumentTypeError(f"{short(text)} is several defines in one{hint}")
     if not re.fullmatch(r"[+-]?[0-9]{1,100}", value):
         raise argparse.ArgumentTypeError(f"{name}={short(value)}: the value must be a whole number, such as {name}=64")
     return name, int(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
+from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.names import Names
@@ -40,7 +41,7 @@ class Sizes:
     def _define(self, defines: Mapping[str, int]) -> None:
         for name, value in defines.items():
             if name not in self._declared:
-                hint = did_you_mean(name, self._declared) or (
+                hint = habits.did_you_mean(name, self._declared, habits.LETS) or (
                     f"the file's lets are {listing(sorted(self._declared), 'and')}"
                     if self._declared
                     else "the file has no let; write `let n = 8` and use `n` as a size"

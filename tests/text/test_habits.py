@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from convgen import frontend, habits
+from convgen.cli import COMMANDS
+from convgen.cli.arguments import Parser
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.frontend.dims import ROLE_DIMS
 from convgen.frontend.wording import KEYWORDS, SETTINGS
@@ -52,12 +55,24 @@ def hint(text: str, **known) -> str | None:
         (habits.OPS, tuple(OPS)),
         (habits.STRATEGIES, ("auto", *strategies.MODULES)),
         (habits.TARGETS, tuple(TARGETS)),
+        (habits.DEVICES, ("gpu", "emulate")),
+        (habits.COMMANDS, (*COMMANDS, "--help")),
     ],
 )
 def test_what_is_meant_exists_and_what_is_written_does_not(others, known):
     assert set(others.values()) <= set(known)
     assert not others.keys() & set(known)
     assert all(word == habits.plain(word) for word in others)
+
+
+def test_options_of_commands_exist():
+    known: set[str] = set()
+    for name in COMMANDS:
+        parser = Parser()
+        import_module(f"convgen.cli.{name}").configure(parser)
+        known |= parser._option_string_actions.keys()
+    assert set(habits.ARGUMENTS.values()) <= known
+    assert not {f"--{word}" for word in (*habits.ARGUMENTS, *habits.NO_ARGUMENTS)} & known - {"--device", "--batch"}
 
 
 @pytest.mark.parametrize("name", [*habits.FUNCTIONS, *habits.NO_FUNCTIONS])
