@@ -29,7 +29,7 @@ NEARLY = 1 - 1e-9
 
 
 def estimate(strategy: str, problem: ConvProblem, options: Options, sms: int = TARGET.sms) -> float:
-    return strategies.load(strategy).estimate(problem, replace(TARGET, sms=sms), options)  # type: ignore[attr-defined]
+    return strategies.load(strategy).estimate(problem, replace(TARGET, sms=sms), options)
 
 
 def resized(problem: ConvProblem, **factors: int) -> ConvProblem:
@@ -49,9 +49,7 @@ def cases(draw, strategy: str) -> tuple[ConvProblem, Options]:
     problem = resized(draw(PROBLEMS[strategy]), n=draw(st.sampled_from((1, 8, 300))), c=draw(st.sampled_from((1, 5))))
     options = draw(some_options(strategy))
     assume(serves(problem, strategy, options))
-    config = strategies.load(strategy).plan(problem, TARGET, options).config
-    names = [o.name for o in strategies.load(strategy).options]
-    return problem, {name: getattr(config, name.removeprefix("tile.")) for name in names}
+    return problem, strategies.load(strategy).plan(problem, TARGET, options).options
 
 
 @pytest.mark.parametrize("strategy", BOTH)

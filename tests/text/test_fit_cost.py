@@ -45,8 +45,8 @@ def rows(tmp_path: Path) -> list[fit_cost.Row]:
                 strategy = fit_cost.strategies.load(name)
                 if strategy.obstacles(problem, TARGETS["sm_90a"], {}):
                     continue
-                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::3]:  # type: ignore[attr-defined]
-                    demands = model.demands(problem, model.choose(problem, TARGETS["sm_90a"], options))
+                for options in strategy.candidates(problem, TARGETS["sm_90a"])[::3]:
+                    demands = model.demands(fit_cost.layout_of(name, problem, options))
                     us = model.time(**demands, rates=true_rates(name)) * rng.uniform(0.98, 1.02)
                     key = database.key(problem)
                     db.record(Measurement(key, GPU, name, options, Status.TIMED, us))

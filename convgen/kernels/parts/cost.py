@@ -9,30 +9,14 @@ also says how far the model's choice is from the best that was measured: benchma
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TypeVar
 
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
-Config = TypeVar("Config")
-
 #: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
 CYCLES = 1755.0
 LINE = 128  # bytes that L2 holds together; it moves a sector
-
-
-def varied(ranked: Iterable[Config], kind: Callable[[Config], object], of_a_kind: int, most: int) -> list[Config]:
-    """The first so many, at most `of_a_kind` alike: a model is surer within a kind than between kinds."""
-    found: list[Config] = []
-    alike: Counter[object] = Counter()
-    for config in ranked:
-        alike[kind(config)] += 1
-        if alike[kind(config)] <= of_a_kind:
-            found.append(config)
-    return found[:most]
 
 
 def over(time: float, memory: float) -> float:

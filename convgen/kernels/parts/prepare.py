@@ -18,11 +18,11 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.kernels.base import Obstacle, Option, Options
+from convgen.kernels.base import Obstacle, Options
+from convgen.kernels.parts import cost
 from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, gather, transpose
 from convgen.kernels.parts.hopper import lies_as
 
-BUNDLE = Option("group_pack", "neighboring groups multiplied as one, with zeros between their filters", 1, 4096)
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
 #: What a plan says whose filters have zeros filled in.
 SPREADS = "zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own"
@@ -40,7 +40,12 @@ class Prepared:
     problem: ConvProblem
     copies: tuple[Copy, ...] = ()
 
-    @property
+    @cached_property
+    def traffic(self) -> dict[str, int]:
+        """What the cost models ask of the problem."""
+        return cost.traffic(self.problem)
+
+    @cached_property
     def time(self) -> float:
         """Microseconds that the copies take."""
         return LAUNCH_US + sum(c.bytes for c in self.copies) / BYTES_PER_US if self.copies else 0.0

@@ -39,13 +39,17 @@ class Window:
         steps = {b - a for a, b in itertools.pairwise(self.offsets)}
         return steps.pop() if len(steps) == 1 else int(not steps)
 
-    @property
+    @cached_property
     def phases(self) -> tuple[int, ...]:
         return tuple(sorted({o % self.stride for o in self.offsets}))
 
+    @cached_property
+    def _reaches(self) -> dict[int, int]:
+        return {p: max(o // self.stride for o in self.offsets if o % self.stride == p) for p in self.phases}
+
     def reach(self, phase: int | None = None) -> int:
         """The largest shift of a phase's taps, or of all taps."""
-        return max(o // self.stride for o in self.offsets if phase is None or o % self.stride == phase)
+        return max(self.offsets) // self.stride if phase is None else self._reaches[phase]
 
     @cached_property
     def pitch(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.config import Options
-from convgen.kernels.parts import cost, prepare
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import mean_products, products
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
@@ -17,6 +17,7 @@ from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
     geometry,
+    layout_of,
     pixels_outside,
     shared_bytes,
     weight_bytes,
@@ -40,7 +41,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         products=mean_products(products(config.tile_k), size.last_products, size.blocks),
         box=size.halo.box, weight_box=size.weight_box,
         tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
-        apart=problem.groups > 1 and size.span <= SECTOR, **cost.traffic(problem),
+        apart=problem.groups > 1 and size.span <= SECTOR, **layout.prepared.traffic,
     )  # fmt: skip
 
 
@@ -48,7 +49,6 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
-    packs = [pack for pack in packs if not prepare.bundle_fault(problem, pack)]
     folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
@@ -73,11 +73,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
         given("group_pack", (*prepare.bundles(problem), 1)[0]), given("fold", 1),
     )  # fmt: skip
-    # a number that cannot be packed is an obstacle of its own
-    packed = (
-        (*prepare.bundles(problem), 1)[0] if prepare.bundle_fault(problem, config.group_pack) else config.group_pack
-    )
-    return Layout(problem, target, config, as_read(problem, packed, config.fold))
+    return layout_of(problem, target, config)
 
 
 def _configurations(problem: ConvProblem, target: Target, options: Options, bundle: int, fold: int) -> Iterator[Config]:

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import TmaAxis, tma_axes
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import cost, prepare
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 
@@ -104,11 +104,6 @@ class Gemm:
     def m_tiles(self, m: int) -> int:
         """Tiles of m pixels; where A is in planes, of one image each."""
         return self.problem.n * -(-self.plane // m) if self.a_planes else -(-self.pixels // m)
-
-    @cached_property
-    def traffic(self) -> dict[str, int]:
-        """What the cost model asks of the problem."""
-        return cost.traffic(self.problem)
 
 
 def is_pointwise(problem: ConvProblem) -> bool:

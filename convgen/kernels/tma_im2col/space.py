@@ -36,12 +36,11 @@ STREAMED = 4
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
-    packs = prepare.bundles(problem)
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
-    for pack in [int(fixed["group_pack"])] if "group_pack" in fixed else packs:
-        # a number that cannot be packed is an obstacle of its own, of any layout
-        g = gemm(problem, packs[0] if prepare.bundle_fault(problem, pack) else pack)
+    for pack in packs:
+        g = gemm(problem, pack)
         for config in _tiles(g, target, fixed, pack):
             for multicast in operands:
                 yield _staged(Layout(problem, target, config, g), fixed, cluster, multicast, config.stream_k)
