@@ -32,6 +32,7 @@ class Served:
     launch: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor] | None
     why_not: str = ""
     kernel: str = ""  # what serves, in words
+    spec: str = ""  # the kernel's
 
 
 _SERVED: dict[tuple[Any, ...], Served] = {}
@@ -109,4 +110,4 @@ def _serve(made: Recipe, input: Tensor) -> Served:
         kernel(x, w, *[viewed(o, v, TORCH) for o, v in zip(operands, others, strict=True)], out=out)
         return out.permute(back)
 
-    return Served(launch, kernel=f"{kernel.manifest.strategy}: {kernel.manifest.config}")
+    return Served(launch, "", f"{kernel.manifest.strategy}: {kernel.manifest.config}", made.convolution.text)

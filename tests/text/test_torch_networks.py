@@ -257,6 +257,21 @@ def test_arguments_and_results_of_any_structure():
             assert found["y"][1] == 2
 
 
+def test_constants_of_the_code_stay():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.conv(x) * torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None] + torch.arange(4)[:, None, None]
+
+    model, x = Model().eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        near(ct.optimize(model, x, inductor=False)(x), model(x))
+        near(torch.compile(model, backend=ct.compile_graph, options={"inductor": False})(x), model(x))
+
+
 def test_a_model_in_training_mode_is_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     with pytest.raises(ConvgenError, match="training mode"):

@@ -7,7 +7,7 @@ that are left, beside aten's convolution with such a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from convgen.diagnostics import ConvgenError
@@ -77,18 +77,18 @@ class Measured:
             if serving.launch is None:
                 why_not = serving.why_not
                 continue
-            us = self._timer.fused(arguments, _passes(chain, end)) if self._timer else 0.0
-            found.append((us, end, serving.kernel))
+            us = self._timer.fused(arguments, _passes(chain, end)) if self._timer else None
+            found.append((us or 0.0, end, Row(layer, serving.kernel, us, None, chain.epilogue(end), "", serving.spec)))
         if not found:
             return Choice(None, Row(layer, "aten", why_not=why_not))
-        us, end, kernel = min(found, key=lambda candidate: candidate[0])
-        fused = chain.epilogue(end)
+        us, end, row = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
-            return Choice(end, Row(layer, kernel, fused=fused))
+            return Choice(end, row)
         aten_us = self._timer.aten(_values(chain, chain.ends[0]), _passes(chain, chain.ends[0], bare=True))
+        row = replace(row, aten_us=aten_us)
         if us < aten_us:
-            return Choice(end, Row(layer, kernel, us, aten_us, fused))
-        return Choice(None, Row(layer, "aten", us, aten_us, why_not=f"{kernel} is slower"))
+            return Choice(end, row)
+        return Choice(None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
 
 
 def _candidates(chain: Chain) -> list[End]:

@@ -32,9 +32,10 @@ def _is_pure(target: Any) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
-def split(graph: Any, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule, int]:
+def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule, int]:
     """(pack, run, n): `pack(*weights)` gives n tensors, and `run` has them as its buffers packed_0, packed_1, ...,
     which are not set yet."""
+    graph = graph_module.graph
     constant = constant_nodes(graph, weights)
     wanted = [node for node in graph.nodes if node in constant and any(user not in constant for user in node.users)]
     pack, copies = torch.fx.Graph(), dict[Node, Node]()
@@ -48,10 +49,9 @@ def split(graph: Any, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule
     for node in graph.nodes:
         if node not in constant:
             copies[node] = run.node_copy(node, copies.__getitem__)
-    holder = torch.nn.Module()
     for i in range(len(wanted)):
-        holder.register_buffer(f"packed_{i}", torch.empty(0))
-    return torch.fx.GraphModule(torch.nn.Module(), pack), torch.fx.GraphModule(holder, run), len(wanted)
+        graph_module.register_buffer(f"packed_{i}", torch.empty(0))
+    return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run), len(wanted)
 
 
 class Packed:

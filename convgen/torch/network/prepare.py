@@ -62,7 +62,7 @@ class Prepared:
             self.report.notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure) if on_gpu else OnCpu())
-        pack, run, count = split(graph, constants)
+        pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
 

@@ -17,6 +17,7 @@ class Row:
     aten_us: float | None = None
     fused: str = ""
     why_not: str = ""
+    spec: str = ""  # of convgen's kernel, taken or not: for `convgen tune`, which the table leaves out
 
 
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
@@ -36,7 +37,7 @@ class Report:
         return len(self.rows)
 
     def __str__(self) -> str:
-        table = [_HEADS, *(tuple(map(_shown, astuple(row))) for row in self.rows)]
+        table = [_HEADS, *(tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)]
         widths = [max(len(line[i]) for line in table) for i in range(len(_HEADS))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
         return "\n".join([*lines, *self.notes])

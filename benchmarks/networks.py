@@ -1,0 +1,220 @@
+"""Whole networks: eager cuDNN, torch.compile and convgen.torch.optimize, each under a CUDA graph, timed in turn.
+
+    python benchmarks/networks.py --networks resnet50 --batches 1 8 64 256 --out networks.json
+    python benchmarks/networks.py --budget 540 --out networks.json          # all of them, as far as the time goes
+    python benchmarks/networks.py --networks resnet50 --batches 64 --specs out   # what `convgen tune` may tune
+
+Weights are random, tensors float16 with channels last (bfloat16 for diffusers' models), cudnn.benchmark is on, results
+are compared with a float64 run on the first images.  Rows are written as they come, so that a run that is cut off
+leaves what it has; with --append those of the file stay, and what they have is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import records
+from at_hand import need_gpu
+
+from convgen.bench.backend import TorchBackend
+from convgen.bench.measure import Captured, time_in_turn
+
+#: Images that the float64 run takes.
+_CHECKED = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the table: what makes it, and of its input the batches, the side of an image and the type."""
+
+    make: Callable[[], Any]
+    batches: tuple[int, ...] = (1, 8, 64)
+    side: int = 224
+    dtype: str = "float16"
+    least: float = 1.4  # the aim: times torch.compile
+
+
+def _of_torchvision(name: str, **options: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        import torchvision
+
+        return torchvision.models.get_model(name, weights=None, **options)
+
+    return make
+
+
+def _unet() -> Any:
+    """Stable Diffusion 1.5's, with random weights."""
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=64, cross_attention_dim=768, attention_head_dim=8, block_out_channels=(320, 640, 1280, 1280)
+    )
+
+
+def _vae_decoder() -> Any:
+    """Of Stable Diffusion 1.5's autoencoder, with random weights."""
+    from diffusers import AutoencoderKL
+
+    channels = (128, 256, 512, 512)
+    model = AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4,
+        block_out_channels=channels, layers_per_block=2, latent_channels=4, sample_size=512,
+    )  # fmt: skip
+    return model.decoder
+
+
+NETWORKS: dict[str, Network] = {
+    "resnet50": Network(_of_torchvision("resnet50"), (1, 8, 64, 256), least=1.5),
+    **{
+        name: Network(_of_torchvision(name))
+        for name in (
+            "alexnet", "vgg16", "densenet121", "mobilenet_v2", "efficientnet_v2_s", "convnext_tiny", "resnext50_32x4d",
+            "regnet_y_3_2gf",
+        )
+    },
+    "googlenet": Network(_of_torchvision("googlenet", init_weights=False, aux_logits=False)),
+    "deeplabv3_resnet50": Network(_of_torchvision("deeplabv3_resnet50", weights_backbone=None), (1, 8), 520),
+    "sd15_unet": Network(_unet, (2,), 64, "bfloat16", least=1.1),
+    "sd15_vae_decoder": Network(_vae_decoder, (1,), 64, "bfloat16", least=1.2),
+}  # fmt: skip
+
+
+def _inputs(name: str, network: Network, batch: int) -> tuple[Any, ...]:
+    """The model's arguments."""
+    import torch
+
+    dtype = getattr(torch, network.dtype)
+    channels = 4 if name.startswith("sd15") else 3
+    shape = (batch, channels, network.side, network.side)
+    image = torch.randn(shape, device="cuda").to(dtype).to(memory_format=torch.channels_last)
+    if name == "sd15_unet":
+        text = torch.randn((batch, 77, 768), device="cuda").to(dtype)
+        return image, torch.full((batch,), 500, device="cuda"), text
+    return (image,)
+
+
+def _tensor(result: Any) -> Any:
+    """The one that counts of what a model gives."""
+    if isinstance(result, dict):
+        return result.get("out", next(iter(result.values())))
+    return result[0] if isinstance(result, tuple) else getattr(result, "sample", result)
+
+
+def _captured(model: Any, inputs: tuple[Any, ...], backend: TorchBackend) -> tuple[Captured, Any]:
+    """A forward pass as a CUDA graph, and the tensor that it writes."""
+    torch = backend.torch
+    with backend.stream():
+        for _ in range(3):  # everything compiles, tunes and allocates
+            model(*inputs)
+        torch.cuda.synchronize()
+        held: list[Any] = []
+        graph = backend.capture(lambda: held.append(_tensor(model(*inputs))))
+        ms = min(backend.replay(graph, 3))
+    return Captured(graph, 1, ms, lambda _: (held, inputs)), held[0]
+
+
+def _exact(model: Any, inputs: tuple[Any, ...]) -> Any:
+    """The float64 result for the first images."""
+    import torch
+
+    with torch.no_grad():
+        double = copy.deepcopy(model).double()
+        first = [t[:_CHECKED].double() if t.is_floating_point() else t[:_CHECKED] for t in inputs]
+        return _tensor(double(*first))
+
+
+def _error(found: Any, exact: Any) -> float:
+    """Relative L2 error."""
+    return float((found[: len(exact)].double() - exact).norm() / exact.norm())
+
+
+def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -> dict[str, Any]:
+    """One row: milliseconds of a pass, errors, seconds of preparing, the report."""
+    import convgen.torch as ct
+
+    torch, network = backend.torch, NETWORKS[name]
+    torch.manual_seed(0)
+    model = network.make().eval().to("cuda", getattr(torch, network.dtype)).to(memory_format=torch.channels_last)
+    inputs = _inputs(name, network, batch)
+    exact = _exact(model, inputs)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, dynamic=False)
+    found, graphs, prepared = {}, {}, {}
+    with torch.no_grad():
+        for entrant, make in {
+            "eager": lambda: model,
+            "compile": lambda: compiled,
+            "convgen": lambda: ct.optimize(model, inputs),
+        }.items():
+            start = time.monotonic()
+            made = make()
+            graphs[entrant], result = _captured(made, inputs, backend)
+            prepared[entrant] = time.monotonic() - start
+            with backend.stream():
+                graphs[entrant].graph.replay()
+            found[entrant] = _error(result, exact)
+        start = time.monotonic()
+        again = ct.optimize(model, inputs)
+        again_s = time.monotonic() - start
+    timings = dict(zip(graphs, time_in_turn([[graph] for graph in graphs.values()], backend), strict=True))
+    if folder:
+        _write_specs(again.report, folder / f"{name}_n{batch}")
+    ms = {entrant: round(timing.us / 1000, 4) for entrant, timing in timings.items()}
+    return {
+        "network": name, "batch": batch, "ms": ms, "x": round(ms["compile"] / ms["convgen"], 3), "aim": network.least,
+        "error": {entrant: float(f"{e:.3g}") for entrant, e in found.items()},
+        "prepare_s": {entrant: round(s, 1) for entrant, s in prepared.items()} | {"convgen_again": round(again_s, 1)},
+        "layers": [vars(row) for row in again.report], "notes": again.report.notes,
+    }  # fmt: skip
+
+
+def _write_specs(report: Any, folder: Path) -> None:
+    """Each distinct convolution with its epilogue, in a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, text in enumerate(dict.fromkeys(row.spec for row in report if row.spec)):
+        (folder / f"{i:02}.conv").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=tuple(NETWORKS), metavar="NAME")
+    parser.add_argument("--batches", nargs="+", type=int, help="(default: each network's own)")
+    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="start no row after this time")
+    parser.add_argument("--out", type=Path, help="JSON of all rows")
+    parser.add_argument("--append", action="store_true", help="keep the rows that the file has, and measure the others")
+    parser.add_argument("--specs", type=Path, metavar="DIR", help="write the convolutions' specs there")
+    arguments = parser.parse_args()
+    need_gpu("torch", "torchvision")
+    start = time.monotonic()
+    backend = TorchBackend()
+    backend.torch.backends.cudnn.benchmark = True
+    rows = json.loads(arguments.out.read_text())["rows"] if arguments.append and arguments.out.exists() else []
+    known = {(row["network"], row["batch"]) for row in rows}
+    for name in arguments.networks:
+        for batch in arguments.batches or NETWORKS[name].batches:
+            if (name, batch) in known or time.monotonic() - start > arguments.budget:
+                continue
+            try:
+                row = measure(name, batch, backend, arguments.specs)
+            except (ImportError, RuntimeError) as error:  # diffusers is not installed; memory is short
+                print(f"{name} n={batch}: {type(error).__name__}: {error}", flush=True)
+                continue
+            rows.append(row)
+            print(
+                f"{name} n={batch}: {row['ms']} ms, {row['x']}x, error {row['error']}, {row['prepare_s']} s", flush=True
+            )
+            if arguments.out:
+                records.write(arguments.out, rows=rows)
+            backend.release()
+
+
+if __name__ == "__main__":
+    main()

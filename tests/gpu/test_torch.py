@@ -1,0 +1,170 @@
+"""convgen.torch on a GPU: operators, networks, CUDA graphs, measured choices."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch.launch import served  # noqa: E402
+
+nn, TF = torch.nn, torch.nn.functional
+HALF = dict(device="cuda", dtype=torch.float16)
+LAST = dict(memory_format=torch.channels_last)
+
+
+@pytest.fixture(autouse=True)
+def _cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+
+
+def near(found, expected, tolerance: float = 2e-3) -> None:
+    """By relative L2 error to a float64 result."""
+    assert (found.double() - expected.double()).norm() <= tolerance * expected.double().norm()
+
+
+def image(n: int = 2, c: int = 64, side: int = 14):
+    return torch.randn(n, c, side, side, **HALF).to(**LAST)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_functions_launch_convgens_kernels(dtype, channels_last):
+    x, w, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((2, 16, 9, 10), (32, 16, 3, 3), (32,)))
+    x = x.to(**LAST) if channels_last else x
+    z = torch.randn_like(TF.conv2d(x, w, b))
+    arguments = (x, w, [b.view(32, 1, 1), z], "add add relu", [1, 1], [0, 0], [1, 1], 1)
+    assert served(*arguments).launch is not None, served(*arguments).why_not
+    expected = torch.relu(TF.conv2d(x.double(), w.double(), b.double()) + z.double())
+    found = ct.conv2d(x, w, b, residual=z, activation="relu")
+    near(found, expected, 2e-2 if dtype is torch.bfloat16 else 2e-3)
+    assert found.dtype is dtype and found.stride() == z.stride()
+
+
+def test_operators_pass_opcheck():
+    x, w = image(c=16, side=6).requires_grad_(), torch.randn(32, 16, 3, 3, **HALF, requires_grad=True)
+    b = torch.randn(32, **HALF, requires_grad=True)
+    geometry = [1, 1], [1, 1], [1, 1], 1
+    # gradients of float16 differ by more than opcheck's tolerances between eager and traced code
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.convgen.conv.default, (x, w, b, *geometry), test_utils=tests)
+    arguments = x.detach(), w.detach(), [b.detach().view(32, 1, 1)], "add relu", *geometry
+    torch.library.opcheck(torch.ops.convgen.fused_conv.default, arguments)
+
+
+def test_gradients_are_those_of_cudnn():
+    theirs = nn.Conv2d(16, 32, 3, padding=1).to(**HALF)
+    ours = ct.Conv2d.from_module(theirs)
+    grads = []
+    for module in (theirs, ours):
+        x = torch.full((2, 16, 8, 8), 0.5, **HALF, requires_grad=True)
+        theirs.zero_grad()
+        module(x).float().square().mean().backward()
+        grads.append([x.grad, theirs.weight.grad.clone(), theirs.bias.grad.clone()])
+    for a, b in zip(*grads, strict=True):
+        near(b, a, 1e-2)
+
+
+def test_autocast_and_float32_weights():
+    made = ct.Conv2d(16, 32, 3).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert made(torch.randn(2, 16, 8, 8, device="cuda")).dtype is torch.bfloat16
+
+
+def test_unaligned_tensors_and_other_types_fall_back():
+    w = torch.randn(32, 16, 3, 3, **HALF).to(**LAST)
+    memory = torch.randn(2 * 16 * 8 * 8 + 1, **HALF)
+    x = memory[1:].view(2, 8, 8, 16).permute(0, 3, 1, 2)  # two bytes off
+    near(ct.conv2d(x, w), TF.conv2d(x.double(), w.double()))
+    x = torch.randn(2, 16, 8, 8, device="cuda", dtype=torch.float64)
+    near(ct.conv2d(x, w.double()), TF.conv2d(x, w.double()), 1e-12)
+
+
+class Network(nn.Module):
+    """A stem, a bottleneck with a residual, squeeze and excite, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+        self.a = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64), nn.SiLU())
+        self.b = nn.Sequential(
+            nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False), nn.BatchNorm2d(64), nn.Hardswish()
+        )
+        self.gate, self.c = nn.Conv2d(64, 64, 1), nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = TF.max_pool2d(self.stem(x), 3, 2, 1)
+        y = self.b(self.a(x))
+        y = y * torch.sigmoid(self.gate(y.mean((2, 3), keepdim=True)))
+        return self.head(torch.relu(self.c(y) + x).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def network():
+    return Network().to(**HALF).to(**LAST).eval()
+
+
+@pytest.mark.parametrize("options", [{}, {"measure": False}, {"inductor": False}])
+def test_an_optimized_network_is_right(network, options):
+    x = image(4, 3, 64)
+    fast = ct.optimize(network, x, **options)
+    with torch.no_grad():
+        exact = Network().cuda().double().eval()
+        exact.load_state_dict(network.state_dict())
+        near(fast(x), exact(x.double()), 1e-2)
+    print(fast.report)
+    assert len(fast.report) == 5
+    if options.get("measure") is False:
+        assert all(row.kernel != "aten" for row in fast.report)
+    else:
+        assert all(row.us and row.aten_us for row in fast.report)
+
+
+def test_an_optimized_network_is_captured_in_a_graph_and_follows_its_input(network):
+    x = image(4, 3, 64)
+    fast = ct.optimize(network, x)
+    with torch.no_grad():
+        fast(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = fast(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        near(y, fast(x), 1e-6)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_the_backend_of_torch_compile(network, mode):
+    x = image(4, 3, 64)
+    compiled = torch.compile(network, backend=ct.compile_graph, fullgraph=True, mode=mode)
+    with torch.no_grad():
+        for given in (x, x, x, image(2, 3, 64)):
+            near(compiled(given).clone(), network(given), 2e-2)
+
+
+def test_changed_weights_are_noticed(network):
+    x = image(4, 3, 64)
+    fast = ct.optimize(network, x)
+    with torch.no_grad():
+        fast(x)
+        network.a[0].weight.mul_(1.5)
+        near(fast(x), network(x), 2e-2)
+
+
+def test_enabled_serves_models_as_they_are(network):
+    x = image(4, 3, 64)
+    with torch.no_grad():
+        expected = network(x)
+        with ct.enabled(measure=False) as serving:
+            near(network(x), expected, 1e-6)  # aten, while kernels are built
+            serving.wait()
+            near(network(x), expected, 2e-2)
+        assert any(row.kernel != "aten" for row in serving.report), str(serving.report)
+        with ct.enabled() as serving:
+            for _ in range(2):
+                network(x)
+                serving.wait()
+            assert all(row.us and row.aten_us for row in serving.report), str(serving.report)
