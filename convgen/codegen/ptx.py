@@ -27,6 +27,7 @@ _TYPES = "f16|bf16|tf32|e4m3|e5m2|s8"
 #: In the order in which they stand in generated source.  A plain name is a file of that name.
 CATALOGUE: tuple[str | Family, ...] = (
     "shared_address",
+    "ld_shared_u8",
     "ld_shared_u16",
     "ld_shared_u32",
     "ld_shared_u64",

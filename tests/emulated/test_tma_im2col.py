@@ -262,18 +262,18 @@ def test_operands_that_arrive_as_tiles(name: str, chunk: str, seed: int) -> None
 #: Where TMA does not store y, threads copy operands, as many bytes at once as alignment allows.
 COPIED: dict[str, tuple[ConvProblem, Options]] = {
     "4 bytes": (CHANNELS["4 bytes"], {**SMALL, "tile.n": 32}),
-    "8 bytes, channels as rows": (CHANNELS["8 bytes"], {**PINGPONG, "rows": "channels", "tile.m": 48, "tile.n": 64}),
+    "8 bytes, channels as rows": (CHANNELS["8 bytes"], {**PINGPONG, "swap_ab": 1, "tile.m": 48, "tile.n": 64}),
     "16 bytes, images inside": (CHANNELS["16 bytes, images inside"], {**PINGPONG, "tile.m": 128, "tile.n": 64}),
     "planes of 16 bytes": (
         laid_out(make("fprop", 5, 24, 37, (12, 10), (3, 3), pad=1), y="nkpq"), {**PINGPONG, "tile.n": 16},
     ),
     "planes of 8 bytes, split": (
-        laid_out(make("fprop", 3, 72, 40, (14, 14), (3, 3), pad=1), y="nkpq"), {**SMALL, "split": 2, "tile.n": 32},
+        laid_out(make("fprop", 3, 72, 40, (14, 14), (3, 3), pad=1), y="nkpq"), {**SMALL, "split_k": 2, "tile.n": 32},
     ),
     "planes of 4 bytes, stream": (
-        laid_out(make("fprop", 9, 40, 40, (7, 6), (3, 3), pad=1), y="nkpq"), {**SMALL, "tile.n": 24, "stream": 1},
+        laid_out(make("fprop", 9, 40, 40, (7, 6), (3, 3), pad=1), y="nkpq"), {**SMALL, "tile.n": 24, "stream_k": 1},
     ),
-    "by TMA, stream": (make("fprop", 9, 40, 72, (7, 6), (3, 3), pad=1), {**SMALL, "tile.n": 24, "stream": 1}),
+    "by TMA, stream": (make("fprop", 9, 40, 72, (7, 6), (3, 3), pad=1), {**SMALL, "tile.n": 24, "stream_k": 1}),
 }  # fmt: skip
 
 
@@ -285,6 +285,44 @@ def test_operands_that_threads_copy(name: str, seed: int) -> None:
     made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed)
     assert "tile_z" in made.source and "tile_u" in made.source
     assert ("cp_async" in made.source) == ("TMA" not in name)
+
+
+#: Operands of images: a thread holds those of its rows' pixels, or of the images that its columns' pixels are of.
+IMAGES: dict[str, tuple[ConvProblem, Options]] = {
+    "rows": (make("fprop", 5, 24, 40, (7, 7), (3, 3), pad=1), {**PINGPONG, "tile.m": 128, "tile.n": 32}),
+    "rows, chunk by chunk": (
+        make("fprop", 5, 24, 136, (7, 7), (3, 3), pad=1), {**SMALL, "tile.m": 128, "tile.n": 128},
+    ),
+    "rows, odd channels": (make("fprop", 5, 24, 37, (7, 7), (3, 3), pad=1), {**SMALL, "tile.n": 32}),
+    "rows of planes": (
+        laid_out(make("fprop", 3, 24, 40, (8, 8), (3, 3), pad=1), y="nkpq"), {**SMALL, "tile.m": 128, "tile.n": 32},
+    ),
+    "rows, stream": (make("fprop", 5, 40, 40, (7, 7), (3, 3), pad=1), {**SMALL, "stream_k": 1}),
+    "columns of two images": (
+        make("fprop", 5, 24, 72, (10, 12), (3, 3), pad=1), {**PINGPONG, "swap_ab": 1, "tile.n": 64, "tile.m": 96},
+    ),
+    "columns of three images": (
+        make("fprop", 5, 24, 72, (7, 7), (3, 3), pad=1), {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 96},
+    ),
+    "columns of two images, split": (
+        make("fprop", 7, 40, 72, (5, 6), (3, 3), pad=1),
+        {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 64, "split_k": 2},
+    ),
+    "columns of many images": (
+        make("fprop", 30, 24, 72, (3, 3), (3, 3), pad=1), {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 64},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_operands_of_images(name: str, seed: int) -> None:
+    problem, options = IMAGES[name]
+    epilogue = (
+        "operand b: f32[k]  operand e: f16[n, k]  operand f: s8[k, n]  operand g: f32[n]  operand h: f32[n, k] "
+        "y = acc * e + b * f + g - h"
+    )
+    made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed, sms=(2,))
+    assert ("image_e" in made.source) == ("many" not in name)
 
 
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:

@@ -210,6 +210,7 @@ inline u32 cvt_bf16x2_f32(float low, float high) { return cvt_bf16_f32(low) | u3
 // ---- PTX: shared memory ----------------------------------------------------------------------------------
 
 u32 shared_address(const void* p, CONVGEN_LINE);
+u8 ld_shared_u8(u32 address, CONVGEN_LINE);
 u16 ld_shared_u16(u32 address, CONVGEN_LINE);
 u32 ld_shared_u32(u32 address, CONVGEN_LINE);
 u64 ld_shared_u64(u32 address, CONVGEN_LINE);

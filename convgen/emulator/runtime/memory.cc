@@ -244,6 +244,12 @@ struct alignas(16) Vec4 {
 
 u32 shared_address(const void*, int) { return current->block->base; }
 
+u8 ld_shared_u8(u32 address, int line) {
+  u8 v;
+  load(address, &v, 1, line);
+  return v;
+}
+
 u16 ld_shared_u16(u32 address, int line) {
   u16 v;
   load(address, &v, 2, line);

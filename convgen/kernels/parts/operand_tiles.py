@@ -185,8 +185,7 @@ def _element(chunk: Chunk, row: str, column: str) -> str:
     tile = f"tile_{chunk.name} + place_{chunk.name}"
     if chunk.size == 4:
         return f"ld_shared_u32({tile}({row}, {column}))"
-    # two neighbours at once, one of which is meant
-    return f"ld_shared_u16({tile}({row}, {column} & ~1)) >> {column} % 2 * 8"
+    return f"ld_shared_u8({tile}({row}, {column}))"
 
 
 def params(problem: ConvProblem, chunks: Sequence[Chunk], plane: int) -> list[Param]:

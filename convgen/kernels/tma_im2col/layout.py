@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from convgen.ir.tensor import Tensor
 from convgen.kernels import base
-from convgen.kernels.parts import operand_tiles
+from convgen.kernels.parts import image_operands, operand_tiles
 from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
 from convgen.kernels.parts.operand_tiles import Chunk
 from convgen.kernels.tma_im2col.config import Config
@@ -118,6 +119,29 @@ class Layout(base.Layout[Config]):
             return operand_tiles.boxes(problem, g.plane or problem.k, *shape)
         wide = (t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4)
         return operand_tiles.chunks(wide, *shape)
+
+    @property
+    def most_images(self) -> int:
+        """Images that the pixels of a tile's columns touch."""
+        if self.gemm.a_planes:
+            return 1  # of a tile's pixels those of another image are not stored
+        return image_operands.most_images(self.gemm.problem, self.config.columns // self.config.split_k)
+
+    @cached_property
+    def of_images(self) -> tuple[Tensor, ...]:
+        """The operands of images that threads hold: chunk by chunk, where tiles leave in chunks, or for a tile."""
+        if not self.chunk or (self.config.swap_ab and self.most_images > image_operands.MOST_IMAGES):
+            return ()
+        return image_operands.of_images(self.gemm.problem)
+
+    @property
+    def image_registers(self) -> int:
+        """Registers for a tile's operands of images."""
+        if self.config.swap_ab:
+            per_image = (self.config.own_rows // 32 if "k" in t.dims else 1 for t in self.of_images)
+            return self.most_images * sum(per_image)
+        columns = self.config.columns // self.config.split_k
+        return image_operands.registers(self.of_images, self.config.own_rows // 32, columns)
 
     @cached_property
     def slots(self) -> int:

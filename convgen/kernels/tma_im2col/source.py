@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from sympy import Integer
 
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
-from convgen.kernels.parts import fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
+from convgen.kernels.parts.image_operands import ImageOperand
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
@@ -34,6 +37,7 @@ def source(plan: Plan, layout: Layout) -> str:
     axes = g.axes
     vector, store = g.store_vector, fragments.store(problem)
     epilogue_of = fragments.of_gemm_elements if config.swap_ab else fragments.of_pairs
+    by_value = [*(c.name for c in layout.arriving), *(t.name for t in layout.of_images)]
     taps = [
         {
             "dim": f,
@@ -88,12 +92,17 @@ def source(plan: Plan, layout: Layout) -> str:
         store_vector=vector,
         store_pairs=layout.stores_pairs,
         y=problem.y,
-        epilogue=epilogue_of(problem, [c.name for c in layout.arriving]),
+        epilogue=epilogue_of(problem, by_value),
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
             layout.arriving, vector, single=config.swap_ab > 0, transposed=config.swap_ab > 0 or g.plane > 0
         ),
-        load_early=_loads_early(layout),
+        images=_images(layout),
+        image_pixels=math.prod(problem.output),
+        image_step=math.gcd(math.prod(problem.output), 8),
+        most_images=layout.most_images,
+        load_early=_loads_early(layout, with_images=False),
+        images_early=_loads_early(layout, with_images=True),
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
@@ -149,13 +158,21 @@ def _loads_from(layout: Layout) -> str:
     return f"min({first}, gemm_m - 1)" if behind else ""
 
 
-def _loads_early(layout: Layout) -> bool:
-    """Whether registers are left, beside the accumulators, for the channels' operands during the k loop."""
+def _images(layout: Layout) -> list[ImageOperand]:
+    if layout.config.swap_ab:
+        return image_operands.of_columns(layout.gemm.problem, layout.of_images, layout.most_images)
+    return image_operands.of_rows(layout.gemm.problem, layout.of_images)
+
+
+def _loads_early(layout: Layout, with_images: bool) -> bool:
+    """Whether registers are left, beside the accumulators, for the channels' operands during the k loop, and for the
+    images' as well."""
     config, held = layout.config, layout.config.accumulators
     operands = sum(t.dims == ("k",) for t in layout.gemm.problem.operands)
     sums = held // config.split_k if config.split_k > 1 else 0
     values = config.own_rows // 32 if config.swap_ab else config.tile_n // config.split_k // 4
-    return held + sums + operands * values + 48 <= layout.registers
+    images = layout.image_registers if with_images else 0
+    return held + sums + operands * values + images + 48 <= layout.registers
 
 
 def _affine(base: int, step: int, name: str) -> str:
