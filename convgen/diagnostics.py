@@ -89,6 +89,10 @@ class Diagnostic:
     severity: str = "error"
 
 
+class RenamedWarning(FutureWarning):
+    """A spec has a name that is no longer the language's."""
+
+
 class ConvgenError(Exception):
     """Base of every error that convgen raises for a user's mistake or an unfit environment.
 
@@ -244,9 +248,19 @@ class Report:
 
     def __init__(self) -> None:
         self._found: dict[Diagnostic, None] = {}
+        self._renamed: dict[tuple[Span, str], None] = {}
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def renamed(self, what: str, now: str, span: Span) -> None:
+        """A name that the language had, which is read as the present one for a release."""
+        self._renamed[span, f"{what} is now `{now}`"] = None
+
+    @property
+    def warnings(self) -> tuple[tuple[Span, str], ...]:
+        """What is said of a file that has no errors: places and messages."""
+        return tuple(self._renamed)
 
     def error(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
         self._found.setdefault(Diagnostic(code, _shortened(message), span, hint and _shortened(hint)))

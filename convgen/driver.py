@@ -184,8 +184,11 @@ class Compilation:
 def load(spec: Spec) -> list[Compilation]:
     """Parse and check.  Raises SpecError, with every diagnostic, and UsageError."""
     from convgen import frontend
+    from convgen.kernels import renamed
 
-    requests = frontend.load(spec.text, spec.path, spec.defines, strategies=_Options(), targets=TARGETS)
+    requests = frontend.load(
+        spec.text, spec.path, spec.defines, strategies=_Options(), targets=TARGETS, renamed=renamed
+    )
     found = [Compilation(spec, request) for request in requests]
     names = dict.fromkeys(name for c in found for name in (c.request.conv, c.name))
     for name in spec.only:

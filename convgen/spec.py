@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from operator import index
 from pathlib import Path
 
 from convgen import habits
-from convgen.diagnostics import ConvgenError, closest, did_you_mean
+from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean
 from convgen.resources import directory
 from convgen.targets import TARGETS, Target, other_target
 
@@ -50,7 +51,7 @@ class Spec:
         if self.target is not None:
             known_target(self.target)
         if self.strategy is not None:
-            known_strategy(self.strategy)
+            object.__setattr__(self, "strategy", known_strategy(self.strategy))
 
 
 def read(source: str | os.PathLike[str]) -> tuple[str, str]:
@@ -96,9 +97,12 @@ def known_target(name: str) -> Target:
 
 
 def known_strategy(name: str) -> str:
-    """A strategy's name, or auto.  Raises UsageError."""
-    from convgen.kernels import strategies
+    """A strategy's present name, or auto; one that it had is warned of.  Raises UsageError."""
+    from convgen.kernels import renamed, strategies
 
+    if (now := renamed.strategy(str(name))) != name:
+        warnings.warn(f"the strategy `{name}` is now `{now}`", RenamedWarning, stacklevel=3)
+        name = now
     if name not in (known := ("auto", *strategies.MODULES)):
         raise UsageError(unknown("strategy", name, known, habits.did_you_mean(str(name), known, habits.STRATEGIES)))
     return name

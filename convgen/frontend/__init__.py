@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 
-from convgen.diagnostics import Report, SpecError
+from convgen.diagnostics import RenamedWarning, Report, SpecError
 from convgen.frontend.request import AUTO, Request
-from convgen.frontend.strategy import OptionRow
+from convgen.frontend.strategy import OptionRow, Renames
 
 __all__ = ["AUTO", "Request", "load"]
 
@@ -17,11 +18,13 @@ def load(
     defines: Mapping[str, int] | None = None,
     strategies: Mapping[str, Sequence[OptionRow]] | None = None,
     targets: Collection[str] | None = None,
+    renamed: Renames | None = None,
 ) -> list[Request]:
     """The requests of a spec, in its order; a conv with several operators gives one for each.
 
     `path` names the spec in messages.  `defines` override its lets.  `strategies` gives each strategy's
-    options and `targets` the known targets; where None, those names are not checked.
+    options and `targets` the known targets; where None, those names are not checked.  `renamed` knows names that
+    strategies and options had: they are read as the present ones, with a RenamedWarning.
     Raises SpecError with all diagnostics of the file.
     """
     from convgen.frontend.check import check
@@ -30,7 +33,9 @@ def load(
     text = text.removeprefix("\ufeff")
     report = Report()
     spec = parse(text, report)
-    requests = check(spec, defines or {}, strategies, targets, report)
+    requests = check(spec, defines or {}, strategies, targets, report, renamed)
     if len(report):
         raise SpecError(report.diagnostics, path, text)
+    for span, message in report.warnings:
+        warnings.warn(f"{path}:{span.line}:{span.column}: {message}", RenamedWarning, stacklevel=2)
     return requests

@@ -19,7 +19,7 @@ from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.request import Request
 from convgen.frontend.sizes import Sizes
-from convgen.frontend.strategy import OptionRow, check_strategy, check_target
+from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.types import ACCUMULATOR_OF, check_types
 from convgen.ir.epilogue import FUNCTIONS, Epilogue
 from convgen.ir.problem import OPS, ConvProblem, Op
@@ -37,6 +37,7 @@ def check(
     strategies: Mapping[str, Sequence[OptionRow]] | None,
     targets: Collection[str] | None,
     report: Report,
+    renamed: Renames | None = None,
 ) -> list[Request]:
     """The requests of the blocks; where there are errors, they are in the report, and some requests are missing."""
     sizes = Sizes(spec, defines, report)
@@ -47,7 +48,7 @@ def check(
         if "conv" not in conv.lost and convs.declare(conv.name):
             for name in block.names:
                 results.declare(conv.name, name)
-        requests += block.requests(strategies, targets)
+        requests += block.requests(strategies, targets, renamed)
     return requests
 
 
@@ -73,7 +74,10 @@ class _Block:
         return [name] if len(self.ops) == 1 else [f"{name}_{op}" for op in self.ops]
 
     def requests(
-        self, strategies: Mapping[str, Sequence[OptionRow]] | None, targets: Collection[str] | None
+        self,
+        strategies: Mapping[str, Sequence[OptionRow]] | None,
+        targets: Collection[str] | None,
+        renamed: Renames | None,
     ) -> list[Request]:
         conv, report = self._conv, self._report
         self._complete()
@@ -84,7 +88,7 @@ class _Block:
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
         operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
-        strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report)
+        strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None:
             return []

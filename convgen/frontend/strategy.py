@@ -28,16 +28,29 @@ class OptionRow(Protocol):
     def allows(self, value: int | str) -> bool: ...
 
 
+class Renames(Protocol):
+    """Names that strategies, options and their values had, by their present ones (`kernels.renamed`)."""
+
+    def strategy(self, name: str) -> str: ...
+    def option(self, of: str, name: str) -> str: ...
+    def value(self, of: str, name: str, given: int | str) -> int | str: ...
+
+
 def check_strategy(
     setting: ast.StrategySetting | None,
     strategies: Mapping[str, Sequence[OptionRow]] | None,
     sizes: Sizes,
     report: Report,
+    renamed: Renames | None = None,
 ) -> tuple[str, dict[str, int | str]]:
-    """Name and options of a conv's strategy.  Where `strategies` is None nothing is known of either."""
+    """Name and options of a conv's strategy, by their present names.  Where `strategies` is None nothing is known of
+    either."""
     if setting is None:
         return AUTO, {}
     name = setting.name.text
+    if renamed and (now := renamed.strategy(name)) != name:
+        report.renamed(f"the strategy `{name}`", now, setting.name.span)
+        name = now
     rows: dict[str, OptionRow] | None = None
     if strategies is not None:
         known = (AUTO, *strategies)
@@ -49,19 +62,22 @@ def check_strategy(
             rows = {row.name: row for row in strategies.get(name, ())}
     options: dict[str, int | str] = {}
     for option in setting.options:
-        if option.name.text in options:
+        said = renamed.option(name, option.name.text) if renamed else option.name.text
+        if said != option.name.text:
+            report.renamed(f"`{option.name.text}` of {name}", said.replace(".", " ", 1), option.name.span)
+        if said in options:
             report.error("E202", f"the option `{option.name.text}` is given twice", option.span)
-        value = _value(option, name, rows, sizes, report)
+        value = _value(option, said, name, rows, sizes, report, renamed)
         if value is not None:
-            options[option.name.text] = value
+            options[said] = value
     return name, options
 
 
 def _value(
-    option: ast.Option, strategy: str, rows: Mapping[str, OptionRow] | None, sizes: Sizes, report: Report
-) -> int | str | None:
+    option: ast.Option, name: str, strategy: str, rows: Mapping[str, OptionRow] | None, sizes: Sizes, report: Report,
+    renamed: Renames | None,
+) -> int | str | None:  # fmt: skip
     """An option's value: a word, or a size; None where it has an error."""
-    name = option.name.text
     row = rows.get(name) if rows is not None else None
     if rows is not None and row is None:
         report.error(
@@ -72,6 +88,12 @@ def _value(
     word = option.value.name if isinstance(option.value, ast.Reference) else None
     is_word = word is not None and (word in (choices or ()) or word not in sizes)
     value = word if is_word else sizes.evaluate(option.value)
+    if renamed and value is not None and (now := renamed.value(strategy, option.name.text, value)) != value:
+        if isinstance(now, str) and now not in (row.choices or () if row else ()):
+            return value
+        if option.name.text == name:
+            report.renamed(f"`{name} {value}` of {strategy}", f"{name} {now}", option.span)
+        value = now
     if value is None or row is None:
         return value
     if row.allows(value):

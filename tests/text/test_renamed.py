@@ -1,0 +1,55 @@
+"""Names that the language had work for a release, with a warning that says the present one."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen import driver
+from convgen.diagnostics import RenamedWarning
+from convgen.kernels import renamed, strategies
+
+SPEC = """conv a {{
+  input x: f16[n=2, h=12, w=12, c={c}]
+  filter w: f16[k=64, r=3, s=3, c{of}]
+  output y: f16[n, p, q, k]
+  pad 1{more}
+  strategy {strategy}
+}}
+"""
+#: Old blocks, and the ones that say the same now.
+BLOCKS = (
+    ("tma_patch { rows channels  pixels 64 }", "tma_halo { swap_ab 1  tile m=64 }", 3),
+    ("tma_im2col { merge 2  split 2 }", "tma_im2col { k_blocks 2  split_k 2 }", 2),
+    ("tma_im2col { rows pixels  cluster 2  shares w }", "tma_im2col { swap_ab 0  cluster 2  multicast b }", 2),
+    ("implicit_gemm { kernel gather  split 2 }", "implicit_gemm { kernel mma_gemm  split_k 2 }", 2),
+)
+
+
+def request(block: str):
+    text = SPEC.format(c=64, of="", more="", strategy=block)
+    return driver.load(driver.Spec(text))[0].request
+
+
+@pytest.mark.parametrize(("old", "now", "names"), BLOCKS, ids=[old for old, _, _ in BLOCKS])
+def test_an_old_block_is_read_as_the_present_one(old: str, now: str, names: int):
+    with pytest.warns(RenamedWarning) as found:
+        read = request(old)
+    assert len(found) == names and all(" is now `" in str(w.message) for w in found)
+    present = request(now)
+    assert (read.strategy, read.options) == (present.strategy, present.options)
+
+
+def test_every_present_name_exists():
+    """A row that leads nowhere would send people to a name that is refused."""
+    assert set(renamed.STRATEGIES.values()) <= set(strategies.MODULES)
+    for row in renamed.OPTIONS:
+        options = {option.name: option for option in strategies.load(row.strategy).options}
+        assert row.old == row.new or row.old not in options
+        assert all(options[row.new].allows(value) for value in row.values.values()), row
+
+
+def test_a_strategy_asked_for_beside_the_spec():
+    with pytest.warns(RenamedWarning, match="`tma_patch` is now `tma_halo`"):
+        assert (
+            driver.Spec(SPEC.format(c=64, of="", more="", strategy="auto"), strategy="tma_patch").strategy == "tma_halo"
+        )
