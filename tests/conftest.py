@@ -77,6 +77,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     return zlib.crc32(f"{request.node.nodeid} {request.config.getoption(SEED_OPTION)}".encode())
 
 
+@pytest.fixture
+def torch_draws(seed: int) -> None:
+    """torch's random tensors are the same in each run, whichever tests came before."""
+    pytest.importorskip("torch").manual_seed(seed)
+
+
 class Golden:
     """Compares texts with files; in an update it writes them and remembers what changed."""
 

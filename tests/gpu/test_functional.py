@@ -43,9 +43,8 @@ def test_gradients_and_transposed_convolutions(by_reference, rng, rank):
         cupy.testing.assert_allclose(found.astype("f4"), expected.astype("f4"), rtol=2e-3, atol=5e-2)
 
 
-def test_torchs_tensors_on_the_current_stream(seed):
+def test_torchs_tensors_on_the_current_stream(torch_draws):
     torch = pytest.importorskip("torch")
-    torch.manual_seed(seed)
     x = torch.randn(2, 16, 9, 10, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
     w = torch.randn(32, 16, 3, 3, device="cuda", dtype=torch.float16)
     with torch.cuda.stream(torch.cuda.Stream()):

@@ -12,6 +12,7 @@ from convgen.torch.launch import served  # noqa: E402
 nn, TF = torch.nn, torch.nn.functional
 HALF = dict(device="cuda", dtype=torch.float16)
 LAST = dict(memory_format=torch.channels_last)
+pytestmark = pytest.mark.usefixtures("torch_draws")
 
 
 @pytest.fixture(autouse=True)

@@ -289,7 +289,6 @@ class TorchOnTheCpu:
 
     def __init__(self) -> None:
         self.torch = pytest.importorskip("torch")
-        self.torch.manual_seed(0)
         self.made: dict[str, list[Any]] = {}
 
     def stream(self) -> contextlib.nullcontext:
@@ -301,7 +300,7 @@ class TorchOnTheCpu:
 
 
 @pytest.mark.parametrize(("op", "rank", "groups"), CASES)
-def test_the_baseline_computes_the_convolution_channels_last(op: Op, rank: int, groups: int):
+def test_the_baseline_computes_the_convolution_channels_last(op: Op, rank: int, groups: int, torch_draws: None):
     backend = TorchOnTheCpu()
     problem = make_problem(op, rank, groups, dtype="f32")
     launches = baselines._convolution(problem, backend)  # type: ignore[arg-type]

@@ -22,10 +22,9 @@ RANDOM = np.random.default_rng()
 
 
 @pytest.fixture(autouse=True)
-def random(seed, monkeypatch):
+def random(seed, monkeypatch, torch_draws):
     """Each test draws the same arrays, whichever tests came before it."""
     monkeypatch.setitem(globals(), "RANDOM", np.random.default_rng(seed))
-    torch.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)
@@ -235,7 +234,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 a group"),
+        (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 per group"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of float64"),
         (dict(input=[[1.0]]), "input is a list"),
         (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),

@@ -13,6 +13,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
 TF = torch.nn.functional
 LAST = dict(memory_format=torch.channels_last)
 

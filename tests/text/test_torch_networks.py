@@ -20,6 +20,7 @@ from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
 nn = torch.nn
 TF = nn.functional
 
