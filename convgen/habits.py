@@ -78,7 +78,7 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("kernelsize", "ksize", "kernelshape", "shape", "size", "height", "width", "h", "w"), _EXTENTS),
     **dict.fromkeys(("kh", "kw", "r", "s"), _EXTENTS),
     **dict.fromkeys(("batch", "batchsize", "n"), "the batch is the dim `n` of the input and the output"),
-    "padvalue": "`pad` adds zeros: other values cannot be had",
+    "padvalue": "`pad` adds zeros; other values are not supported",
     **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op dgrad`"),
     "outputpadding": "`op dgrad` takes the extents of its result from `input`: state them there",
     "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",

@@ -120,7 +120,7 @@ class _Block:
         for setting in self._conv.settings:
             keyword = setting.keyword
             if keyword.text in first:
-                hint = f"the first is in line {first[keyword.text].keyword.span.line}"
+                hint = f"the first is on line {first[keyword.text].keyword.span.line}"
                 self._report.error("E202", f"`{keyword.text}` is given twice", keyword.span, hint)
             first.setdefault(keyword.text, setting)
 
@@ -142,7 +142,7 @@ class _Block:
                 found.append(Op(name.text))
         alone = next((op for op in found if op in LOWERING), None)
         if alone and len(found) > 1:
-            hint = "write a conv block of its own for each"
+            hint = "write a separate conv block for each"
             self._report.error("E213", f"`{alone}` cannot be combined with other operators", setting.span, hint)
         return tuple(found) if len(self._report) == before else ()
 
@@ -206,7 +206,7 @@ class _Block:
             return None
         if self.ops and self._lowers:
             message = f"{listing(self.ops)} takes no epilogue"
-            self._report.error("E305", message, setting.keyword.span, "it moves elements and computes nothing")
+            self._report.error("E305", message, setting.keyword.span, "it only moves elements")
             return None
         ops = () if self._conv.lost & set(SETTING_OF.values()) else self.ops  # whose results may have any name
         return check_epilogue(setting, ops, self._tensors, self._names, self._sizes, self._report)

@@ -109,15 +109,15 @@ def _served(
             report.error("E304", f"`{other.text}` is assigned twice", other.span, hint)
         else:
             message = f"the epilogue assigns `{other.text}` besides `{result.text}`"
-            report.error("E304", message, other.span, "an epilogue serves one operator of its block")
+            report.error("E304", message, other.span, "an epilogue belongs to one operator of its block")
     last = setting.body[-1].name
     if last.text not in results:
         message = f"`{last.text}` comes after the result `{result.text}` and has no effect"
-        report.error("E304", message, last.span, "the assignment of the result is the last one")
+        report.error("E304", message, last.span, "the assignment of the result must be the last one")
     if result.text not in makes:
         maker = next((op for op, row in OPS.items() if row.writes == results[result.text]), None)
         have = listing(tuple(makes))
-        message = f"`{result.text}` is not a result of this block, which makes {have}"
+        message = f"`{result.text}` is not a result of this block, which computes {have}"
         report.error("E305", message, result.span, f"assign {have}, or add `{maker}` to `op`")
         return None
     return makes[result.text]
@@ -211,9 +211,12 @@ class _Body:
         known = {ACC, *self._operands, *self._locals}
         if e.name in self._tensors:
             message = f"an epilogue cannot read the tensor `{e.name}`"
-            hint = "`acc` is the sum that the convolution makes; other tensors come as operands"
+            hint = "`acc` is the sum that the convolution computes; declare other tensors as operands"
         elif e.name in self._assigned:
-            message, hint = f"`{e.name}` is read before it is assigned", "an assignment may use earlier ones"
+            message, hint = (
+                f"`{e.name}` is read before it is assigned",
+                "an assignment can use only names assigned before it",
+            )
         elif e.name in ir.FUNCTIONS:
             message = f"`{e.name}` is a function"
             hint = f"call it: `{e.name}({', '.join(ir.FUNCTIONS[e.name].parameters)})`"
@@ -227,7 +230,7 @@ class _Body:
             return "a let is for sizes; an epilogue takes numbers, `acc` and operands"
         if habits.plain(name) in habits.SUM:
             return "the convolution's sum is `acc`"
-        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[k]`, with the dims that it has"
+        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[k]`, with its own dims"
 
     def _call(self, e: ast.Call) -> ir.Expr | None:
         arguments = [self._expression(a) for a in e.arguments]

@@ -331,7 +331,7 @@ class Solver:
                 x, w, y = (getattr(self._spatial, SETTING_OF[role])[i] for role in "xwy")
                 follows = self._get("y", y) is not None
                 if follows and strides[i] != 1:
-                    strided.append(f"{x} does not follow from {y} with a stride of {strides[i]}")
+                    strided.append(f"{x} cannot be inferred from {y} with a stride of {strides[i]}")
                     follows = False
                 places += [("w", w)] if follows else [("w", w), ("x", x)]
         dims = [dim for role, name in places if self._is_open(role, name) and (dim := self._tensors[role].dim(name))]

@@ -30,7 +30,7 @@ def _stray_hint(place: Place) -> str | None:
     if hint := wording.HABITS.get(str(word)):
         return hint
     if word[0].isalnum():
-        return "names and numbers are of ASCII letters, digits and _"
+        return "names and numbers consist of ASCII letters, digits and _"
     sign = meant(word)
     if sign == ("", ""):
         return "write a plain space" if word.isspace() else "remove it: nobody can see it"
@@ -73,7 +73,7 @@ def _is_juxtaposed(place: Place) -> bool:
 
 def _function(place: Place) -> str | None:
     if _is_juxtaposed(place):
-        return "a function is called with parentheses, `relu(acc)`; values are joined by operators"
+        return "a function is called with parentheses, `relu(acc)`; values need an operator between them"
     return None
 
 
@@ -88,7 +88,7 @@ def _power(place: Place) -> str | None:
 
 def _comparison(place: Place) -> str | None:
     if place.word.type == "COMPARE" and "PLUS" in place.kinds and "COMPARE" not in place.kinds:
-        return "comparisons are joined by `&&`: `0 < acc && acc < 1`"
+        return "join comparisons by `&&`: `0 < acc && acc < 1`"
     return None
 
 
@@ -159,7 +159,7 @@ def _dash(place: Place) -> str | None:
     before, word, after = place.before, place.word, place.after
     if word != "-" or before is None or after is None or before.type != "NAME" or place.kinds - {"ASSIGN", "LBRACE"}:
         return None
-    return f"names are of letters, digits and _: write `{before}_{after}`"
+    return f"names consist of letters, digits and _: write `{before}_{after}`"
 
 
 def _name(place: Place) -> str | None:
@@ -168,13 +168,13 @@ def _name(place: Place) -> str | None:
     if place.kinds == {"NAME"} and before is not None and before.type in ("CONV", "LET"):
         if place.word.type == "LBRACE":
             return "write `conv NAME { ... }`"
-        return "a name is of ASCII letters, digits and _, and does not start with a digit"
+        return "a name consists of ASCII letters, digits and _, and does not start with a digit"
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
     if word.startswith("0x") or word[-1:] in "fhklmu":
         return "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`"
-    return "numbers and names are apart: a name does not start with a digit"
+    return "a name cannot start with a digit; leave a space after a number"
 
 
 #: Dims of each setting's tensor, by how many there are.
@@ -209,9 +209,9 @@ def _axes(place: Place) -> str | None:
     if place.keyword not in ("stride", "pad", "dilation") or not place.braces or before is None:
         return None
     if word.type in ("INT", "COMMA") and not place.begins_line:
-        return f"one value for all axes, or a value by axis: `{wording.AXES[place.keyword]}`"
+        return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
     if word.type in ("LSQB", "LBRACE"):
-        return f"write a value by axis as `{wording.AXES[place.keyword]}`"
+        return f"write a value per axis as `{wording.AXES[place.keyword]}`"
     return None
 
 

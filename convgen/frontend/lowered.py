@@ -43,7 +43,7 @@ def _dims(
         return factors[factor.text]
     meant = habits.meant(factor.text, factors, habits.LOWERED) if whole else None
     known = listing([dim for dim, dims in factors.items() if dims == (dim,)], "and")
-    hint = f"its axes are products of {known}; `rows` and `cols` are short for them"
+    hint = f"its axes are products of {known}; `rows` and `cols` abbreviate them"
     hint = f"did you mean `{meant}`?" if meant else hint
     report.error("E203", f"`{matrix}` cannot have the dim `{factor.text}`", factor.span, hint)
     return factors[meant] if meant else ()

@@ -39,7 +39,7 @@ class Names:
             message = f"a name has at most {MAX_LENGTH} characters; `{text[:24]}...` has {len(text)}"
             self._report.error("E006", message, name.span)
         elif text in self._declared:
-            hint = f"the first is in line {self._declared[text].line}"
+            hint = f"the first is on line {self._declared[text].line}"
             self._report.error("E101", f"`{text}` is declared twice", name.span, hint)
         elif text in reserved:
             hint = "choose another name"

@@ -33,7 +33,7 @@ def report_word(name: ast.Reference, axes: Sequence[Axis], report: Report) -> No
 def _hint(name: str, axes: Sequence[Axis]) -> str:
     rule = habits.PADDINGS.get(habits.plain(name))
     if rule is None:
-        return "the padding is of zeros: say how many, as in `pad 1`"
+        return "padding is made of zeros: say how many, as in `pad 1`"
     amounts: dict[str, tuple[int, int]] = {}
     for axis in axes:
         if axis.extent is None or axis.window is None or axis.stride is None:

@@ -51,7 +51,7 @@ class Sizes:
                 self._report.error("E103", f"-D {name}: the value is not a whole number")
                 self._values[name] = None
             elif abs(value) > MAX_VALUE:
-                self._report.error("E005", f"-D {name}: the number is too large; at most {MAX_VALUE} can be held")
+                self._report.error("E005", f"-D {name}: the number is too large; the limit is {MAX_VALUE}")
                 self._values[name] = None
             else:
                 self._values[name] = int(value)
@@ -94,7 +94,7 @@ class Sizes:
             return None
         digits = e.text.lstrip("0") or "0"
         if len(digits) > 19 or int(digits) > MAX_VALUE:
-            self._report.error("E005", f"the number is too large; at most {MAX_VALUE} can be held", e.span)
+            self._report.error("E005", f"the number is too large; the limit is {MAX_VALUE}", e.span)
             return None
         return int(digits)
 
@@ -102,7 +102,9 @@ class Sizes:
         if e.name in self._values:
             return self._values[e.name]
         if e.name in self._declared:
-            self._report.error("E102", f"`{e.name}` is used before its `let`", e.span, "a let may use earlier lets")
+            self._report.error(
+                "E102", f"`{e.name}` is used before its `let`", e.span, "a let can use only the lets above it"
+            )
         else:
             hint = hints.get(e.name) or did_you_mean(e.name, self._declared) or f"declare it: `let {e.name} = ...`"
             self._report.error("E102", f"no let is named `{e.name}`", e.span, hint)
@@ -113,10 +115,12 @@ class Sizes:
             self._report.error("E104", f"division by zero: {left} {e.op} 0", e.span)
             return None
         if e.op == "/" and left % right:
-            self._report.error("E104", f"{left} / {right} is not a whole number", e.span, "sizes divide exactly")
+            self._report.error(
+                "E104", f"{left} / {right} is not a whole number", e.span, "a division must leave no remainder"
+            )
             return None
         value = _ARITHMETIC[e.op](left, right)
         if abs(value) > MAX_VALUE:
-            self._report.error("E104", f"the result is too large; at most {MAX_VALUE} can be held", e.span)
+            self._report.error("E104", f"the result is too large; the limit is {MAX_VALUE}", e.span)
             return None
         return value

@@ -59,7 +59,7 @@ def _check_read(
     if len(types) == 2 and frozenset(types) not in MIXED:
         (a, type_a), (b, type_b) = reads
         message = f"{op} reads `{a.text}` as {type_a.text}, but `{b.text}` as {type_b.text}"
-        hint = "what an operator reads has one type; only e4m3 and e5m2 mix"
+        hint = "the tensors that an operator reads have one type; only e4m3 and e5m2 can be mixed"
         report.error("E206", message, type_b.span, hint)
     elif types and accumulate and accumulate.name.text != ACCUMULATOR_OF[types[0]]:
         sums = ACCUMULATOR_OF[types[0]]

@@ -84,16 +84,16 @@ def stray(token: Token) -> str:
 
 
 COMMENT_HINT = "a comment begins with `#`"
-POWER = "there are no powers: write the product, as in `acc * acc`"
+POWER = "there is no power operator: write the product, as in `acc * acc`"
 
 #: What to write for characters that people type out of habit.
 HABITS = {
-    "&": "logic is written `&&`",
-    "|": "logic is written `||`",
-    ";": "statements end by themselves",
+    "&": "write `&&`",
+    "|": "write `||`",
+    ";": "statements need no terminator",
     **dict.fromkeys("'\"`´“”„‘’«»", "names and numbers are written without quotes"),
-    "\\": "statements may go on over lines as they are",
-    "?": "a choice is written `select(condition, x, y)`",
+    "\\": "a statement can simply continue on the next line",
+    "?": "write `select(condition, x, y)`",
     "^": POWER,
-    "$": "a `let` is used by its name alone",
+    "$": "use a `let` by its name alone",
 }
