@@ -17,7 +17,7 @@ from convgen.functional.arrays import TORCH, element_type, inverse
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
-from convgen.functional.recipe import Given, Recipe, forward_padded
+from convgen.functional.recipe import Given, Recipe, View, forward_padded
 from convgen.runtime.errors import WrongType
 
 Tensor = Any
@@ -48,7 +48,7 @@ def served(
     if found is None:
         try:
             made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups)
-            found = _serve(made, input)
+            found = _serve(made, (input, weight, *operands))
         except ConvgenError as error:
             found = Served(None, str(error))
         except Exception as error:  # a defect of convgen's must not end a network that aten can run
@@ -93,21 +93,28 @@ def _given(name: str, tensor: Tensor) -> Given:
     return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH))
 
 
-def _serve(made: Recipe, input: Tensor) -> Served:
+def _serve(made: Recipe, tensors: Sequence[Tensor]) -> Served:
     """Raises SpecError, CompileError."""
-    result, device, dtype = made.result, input.device, input.dtype
+    result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, back = [result.shape[i] for i in result.order], inverse(result.order)
     if 0 in shape:
         return Served(lambda input, weight, operands: torch.empty(shape, dtype=dtype, device=device).permute(back))
     kernel = kernel_of((made.convolution.text, made.convolution.strategy))
-    view_x, view_w, *others = made.views
-    order_x, order_w = view_x.order, view_w.order
+    view_x, view_w, *others = map(_viewer, tensors, made.views)
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
         out = torch.empty(shape, dtype=dtype, device=device)
-        x = viewed(input, view_x, TORCH) if view_x.copied else input.permute(order_x)
-        w = viewed(weight, view_w, TORCH) if view_w.copied else weight.permute(order_w)
-        kernel(x, w, *[viewed(o, v, TORCH) for o, v in zip(operands, others, strict=True)], out=out)
+        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=out)  # noqa: B905
         return out.permute(back)
 
     return Served(launch, "", f"{kernel.manifest.strategy}: {kernel.manifest.config}", made.convolution.text)
+
+
+def _viewer(like: Tensor, view: View) -> Callable[[Tensor], Tensor]:
+    """What gives the kernel's view of tensors like one: for all of them the same extents and strides."""
+    if view.copied:
+        return lambda tensor: viewed(tensor, view, TORCH)
+    kept = [i for i in range(like.dim()) if view.index is None or view.index[i] != 0]
+    axes = [kept[i] for i in view.order]
+    size, strides = [like.shape[i] for i in axes], [like.stride(i) for i in axes]
+    return lambda tensor: tensor.as_strided(size, strides)

@@ -81,6 +81,20 @@ class Dense(nn.Module):
         return torch.cat([x, self.b(torch.relu(self.a(torch.relu(self.norm(x)))))], 1)
 
 
+class ConvNext(nn.Module):
+    """ConvNeXt's: linear layers over channels that are last, a scale, a residual."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(c, c, 7, padding=3, groups=c), nn.LayerNorm(c)
+        self.a, self.b = nn.Linear(c, 4 * c), nn.Linear(4 * c, c)
+        self.scale = nn.Parameter(torch.randn(c, 1, 1))
+
+    def forward(self, x):
+        y = self.b(TF.gelu(self.a(self.norm(self.depthwise(x).permute(0, 2, 3, 1)))))
+        return x + self.scale * y.permute(0, 3, 1, 2)
+
+
 class Inception(nn.Module):
     """Branches that are joined."""
 
@@ -110,6 +124,7 @@ NETWORKS = {
     "efficientnet": lambda: Classifier(Inverted(16), Inverted(16)),
     "densenet": lambda: Classifier(Dense(16), Dense(24)),
     "inception": lambda: Classifier(Inception(16), Inception(24)),
+    "convnext": lambda: Classifier(ConvNext(16), ConvNext(16)),
 }
 #: What is fused into each convolution, in the order of the network.
 FUSED = {
@@ -125,6 +140,7 @@ FUSED = {
     ],
     "efficientnet": ["add leaky_relu:0.1", *["add hardswish", "add silu", "add silu", "add sigmoid", "add add"] * 2],
     "densenet": ["add leaky_relu:0.1", *["add relu", ""] * 2],
+    "convnext": ["add leaky_relu:0.1", *["add", "add gelu", "add mul add"] * 2],
     "inception": [
         "add leaky_relu:0.1",
         *["add hardtanh:0.0,6.0", "add relu", "add hardtanh:0.0,6.0", "add hardtanh:0.0,6.0"] * 2,
@@ -152,7 +168,7 @@ def test_networks_stay_right_and_everything_is_fused(name):
     near(fast(x), expected)
     assert [row.fused for row in fast.report] == FUSED[name]
     count = sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) - 2 * (name == "densenet")
-    assert fast.report.notes == [f"{count} BatchNorms are folded into the convolutions before them"]
+    assert fast.report.notes == [f"{count} BatchNorms are folded into the convolutions before them"] * (count > 0)
     compiled = torch.compile(model, backend=ct.compile_graph, fullgraph=True, options={"inductor": False})
     with torch.no_grad():
         near(compiled(x), expected)
@@ -366,7 +382,7 @@ class Times:
         us = self.by_epilogue[arguments[3]]
         return us if left is None else us + 10 * left
 
-    def aten(self, arguments, left):
+    def aten(self, arguments, left, linear=False):
         return self.by_aten if left is None else self.by_aten + 10 * left
 
 
@@ -404,3 +420,14 @@ def test_the_report_is_a_table():
         "stem   tma_im2col: 128x64  3.2  5.0      add relu",
         "1 BatchNorm is folded",
     ]
+
+
+def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch):
+    monkeypatch.setattr(choice.OnCpu, "choose", lambda *_: choice.Choice(None, ct.Row("", "aten")))
+    model, x = ConvNext(16).eval(), torch.randn(2, 16, 8, 8)
+    graphs = []
+    monkeypatch.setattr("convgen.torch.network.prepare._compiled", lambda run, *_: graphs.append(run) or run)
+    with torch.no_grad():
+        near(ct.optimize(model, x)(x), model(x))
+    calls = [node.target for node in graphs[0].graph.nodes]
+    assert calls.count(torch.ops.aten.convolution.default) == 1 and calls.count(torch.ops.aten.linear.default) == 2

@@ -72,7 +72,6 @@ def _fold(graph: Any, node: Node) -> None:
             shift = call(graph, A.add.Tensor, shift, _f32(graph, bias))
         shift = _per_channel(graph, shift, rank)
         bare = call(graph, A.convolution.default, x, filters, None, *geometry)
-        bare.meta["layer"] = convolution.meta.get("layer", "")
         folded = call(graph, A._to_copy.default, call(graph, A.add.Tensor, bare, shift), dtype=dtype)
     if node.target is A.batch_norm.default:
         node.replace_all_uses_with(folded)

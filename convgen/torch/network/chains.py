@@ -58,7 +58,6 @@ class Chain:
         with graph.inserting_after(end.node):
             made = call(graph, torch.ops.convgen.fused_conv.default, *self.arguments(end))
         end.node.replace_all_uses_with(made)
-        made.meta["layer"] = self.convolution.meta.get("layer", "")
         graph.eliminate_dead_code()
         return made
 
@@ -107,6 +106,12 @@ def _next(value: Node) -> tuple[Node, Step | None, Node | None] | None:
     match = _MATCHES.get(user.target) if user.op == "call_function" else None
     found = match(user, value) if match else None
     return (user, *found) if found else None
+
+
+def is_pointwise(user: Node, value: Node) -> bool:
+    """Whether a node is a step of one value, and of no other that it is."""
+    match = _MATCHES.get(user.target) if user.op == "call_function" else None
+    return match is not None and match(user, value) is not None
 
 
 def _swish(value: Node, users: list[Node]) -> tuple[Node, Step, None] | None:

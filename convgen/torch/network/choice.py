@@ -84,7 +84,10 @@ class Measured:
         us, end, row = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
             return Choice(end, row)
-        aten_us = self._timer.aten(_values(chain, chain.ends[0]), _passes(chain, chain.ends[0], bare=True))
+        linear = bool(chain.convolution.meta.get("linear"))
+        # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
+        passes = _passes(chain, chain.ends[0], bare=not linear)
+        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear)
         row = replace(row, aten_us=aten_us)
         if us < aten_us:
             return Choice(end, row)

@@ -13,6 +13,7 @@ from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.constants import Packed, constant_nodes, split
+from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.trace import call, flat_graph, is_call, placeholders, value_of
 
@@ -55,13 +56,15 @@ class Prepared:
         weights = [weight.detach() for weight in weights]
         graph_module, first = _traced(function, weights, inputs)
         graph = graph_module.graph
-        _name_layers(graph, first[: len(weights)], names)
         constants = first[: len(weights)]
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         if folded:
             self.report.notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
+        linears_as_convolutions(graph)
+        _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure) if on_gpu else OnCpu())
+        restore(graph)
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run

@@ -22,6 +22,7 @@ from convgen.torch import aten
 from convgen.torch.launch import served
 
 Tensor = Any
+TF = torch.nn.functional
 _FILE = "us.json"
 #: Rotated buffers are at most this many bytes.
 _BYTES = 2 << 30
@@ -41,9 +42,11 @@ class Timer:
         assert launch is not None
         return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands))
 
-    def aten(self, arguments: tuple[Any, ...], left: int | None) -> float:
-        """aten's convolution without bias, and such a pass."""
+    def aten(self, arguments: tuple[Any, ...], left: int | None, linear: bool = False) -> float:
+        """aten's convolution without bias, or linear layer over the channels, and such a pass."""
         geometry = arguments[4:]
+        if linear:
+            return self._us("linear", arguments, left, lambda x, w, _: TF.linear(x.movedim(1, -1), w.flatten(1)))
         return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry))
 
     def _us(
