@@ -160,7 +160,7 @@ def _summary(problem: ConvProblem) -> Table:
         return " ".join(f"{d}={v}" for d, v in zip(problem.spatial.input, values, strict=True))
 
     pads = tuple(f"({lo},{hi})" for lo, hi in zip(problem.pad_lo, problem.pad_hi, strict=True))
-    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("makes", problem.result)]
+    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", problem.result)]
     rows = [
         *((what, f"{t}, {_si(t.bytes, 'B')}") for what, t in tensors),
         ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}, dilation {axes(problem.dilation)}"),
@@ -179,7 +179,7 @@ def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
     least = moving = traffic / gpu.memory.per_second
     rate = gpu.memory
     rows = [("move each tensor once", _si(traffic, "B"), _si(rate.per_second, "B/s"), _us(moving), rate.source)]
-    note = f"At least {_us(moving)} on {gpu.name}: no arithmetic, all memory."
+    note = f"At least {_us(moving)} on {gpu.name}: all memory, no arithmetic."
     if flops:
         rate = gpu.multiply(problem.reads[0].dtype)
         computing = flops / rate.per_second
@@ -188,9 +188,9 @@ def _roofline(problem: ConvProblem, target: Target, plan: Plan | None) -> Table:
             ("multiply and add", _si(flops, "FLOP"), _si(rate.per_second, "FLOP/s"), _us(computing), rate.source)
         )
         bound = "arithmetic" if computing >= moving else "memory"
-        note = f"At least {_us(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP a byte."
+        note = f"At least {_us(least)}, bound by {bound} on {gpu.name}: {flops / traffic:.0f} FLOP per byte."
     if plan and plan.us:
-        note += f" The plan's estimate, {_us(plan.us * 1e-6)}, reaches {least * 1e6 / plan.us:.0%} of that."
+        note += f" The plan is estimated at {_us(plan.us * 1e-6)}, {least * 1e6 / plan.us:.0%} of the roofline."
     return _roofline_table(rows, note)
 
 
@@ -280,7 +280,7 @@ def _formulas(problem: ConvProblem) -> Table:
         rows.append(("", "after", str(f.operations_after), f.after))
     rows.append(("total", "before", str(sum(f.operations_before for f in found)), ""))
     rows.append(("", "after", str(sum(f.operations_after for f in found)), ""))
-    note = "/ is floor division, % its remainder. Each formula is counted in full, what it shares with others included."
+    note = "/ is floor division, % its remainder. What formulas share is counted in each of them."
     return Table("Index formulas", ("", "", "operations", "formula"), tuple(rows), note, ("operations",))
 
 

@@ -19,9 +19,9 @@
 // digest   cc556afb4e4ddb79
 // strategy depthwise { kernel depthwise_stream  math mma  tile p=8 q=16  vector 8  slice 64  strip 14  band 8  stages 4  threads 256  blocks 1 }
 // target   sm_90a
-// launch   convgen_depthwise_mma: blocks of 288 threads, 1 a multiprocessor and at most 96, in multiples of 6, 133824 bytes of shared memory
-// map      x_map: x of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 24 x 8 x 1, swizzled in 128 bytes
-// map      y_map: y of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 14 x 8 x 1, swizzled in 128 bytes
+// launch   convgen_depthwise_mma: blocks of 288 threads, 1 per SM, at most 96 in all, in multiples of 6, 133824 bytes of shared memory
+// map      x_map: x of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 24 x 8 x 1, 128-byte swizzle
+// map      y_map: y of 384 x 14 x 14 x 8 f16, tiled: boxes of 64 x 14 x 8 x 1, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -15,7 +15,7 @@
 // digest   fd3cb924c731469c
 // strategy implicit_gemm { kernel small_groups  tile p=7  slice 1  warps m=2  stages 2  blocks 6 }
 // target   sm_80
-// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 a multiprocessor and at most 512, in multiples of 16, 25920 bytes of shared memory
+// launch   convgen_implicit_gemm_cardinality: blocks of 64 threads, 6 per SM, at most 512 in all, in multiples of 16, 25920 bytes of shared memory
 // non-finite values of x spread among joined groups
 
 using u8 = unsigned char;

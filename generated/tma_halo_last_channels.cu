@@ -15,9 +15,9 @@
 // digest   c0fd094afa9588a6
 // strategy tma_halo { tile m=96 n=64 k=64  strip 49  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_last_channels: blocks of 384 threads, 1 a multiprocessor and at most 3120, in multiples of 6, 226344 bytes of shared memory
-// map      x_map: x of 72 x 97 x 97 x 5 bf16, tiled: boxes of 64 x 51 x 5 x 1, swizzled in 128 bytes
-// map      w_map: w of 72 x 9 x 344 bf16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
+// launch   convgen_tma_halo_last_channels: blocks of 384 threads, 1 per SM, at most 3120 in all, in multiples of 6, 226344 bytes of shared memory
+// map      x_map: x of 72 x 97 x 97 x 5 bf16, tiled: boxes of 64 x 51 x 5 x 1, 128-byte swizzle
+// map      w_map: w of 72 x 9 x 344 bf16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

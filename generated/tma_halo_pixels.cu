@@ -15,9 +15,9 @@
 // digest   ec1ac312ea3c5999
 // strategy tma_halo { tile m=64 n=32 k=16  strip 14  images 1  stages 3  weight_stages 0  consumers 2  schedule pingpong  swap_ab 0 }
 // target   sm_90a
-// launch   convgen_tma_halo_pixels: blocks of 384 threads, 1 a multiprocessor and at most 128, 71784 bytes of shared memory
-// map      x_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, swizzled in 32 bytes
-// map      w_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, swizzled in 32 bytes
+// launch   convgen_tma_halo_pixels: blocks of 384 threads, 1 per SM, at most 128 in all, 71784 bytes of shared memory
+// map      x_map: x of 16 x 28 x 28 x 8 bf16, tiled: boxes of 16 x 18 x 9 x 1, 32-byte swizzle
+// map      w_map: w of 16 x 25 x 32 bf16, tiled: boxes of 16 x 1 x 32, 32-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

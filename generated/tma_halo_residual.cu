@@ -20,9 +20,9 @@
 // digest   dab45a9b4cf37300
 // strategy tma_halo { tile m=144 n=64 k=64  strip 56  images 1  stages 1  weight_stages 0  consumers 2  schedule pingpong  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_residual: blocks of 384 threads, 1 a multiprocessor and at most 1472, 199720 bytes of shared memory
-// map      x_map: x of 64 x 56 x 56 x 64 f16, tiled: boxes of 64 x 57 x 6 x 1, swizzled in 128 bytes
-// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, swizzled in 128 bytes
+// launch   convgen_tma_halo_residual: blocks of 384 threads, 1 per SM, at most 1472 in all, 199720 bytes of shared memory
+// map      x_map: x of 64 x 56 x 56 x 64 f16, tiled: boxes of 64 x 57 x 6 x 1, 128-byte swizzle
+// map      w_map: w of 64 x 9 x 64 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

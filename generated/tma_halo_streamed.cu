@@ -19,9 +19,9 @@
 // digest   d4449c88d33e68a5
 // strategy tma_halo { tile m=192 n=128 k=64  strip 7  images 3  stages 3  weight_stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
-// launch   convgen_tma_halo_streamed: blocks of 384 threads, 1 a multiprocessor and at most 44, in multiples of 4, 198768 bytes of shared memory
-// map      x_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, swizzled in 128 bytes
-// map      w_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
+// launch   convgen_tma_halo_streamed: blocks of 384 threads, 1 per SM, at most 44 in all, in multiples of 4, 198768 bytes of shared memory
+// map      x_map: x of 512 x 7 x 7 x 32 f16, tiled: boxes of 64 x 8 x 8 x 3, 128-byte swizzle
+// map      w_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -20,11 +20,11 @@
 // digest   eb7a2532582d6165
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 a multiprocessor and at most 104, in clusters of 4, 230624 bytes of shared memory
-// map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
-// map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
-// map      c_map: y of 256 x 1568 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
-// map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 per SM, at most 104 in all, in clusters of 4, 230624 bytes of shared memory
+// map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
+// map      c_map: y of 256 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
+// map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

@@ -21,11 +21,11 @@
 // digest   d1aed813e8d565eb
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
-// launch   convgen_tma_im2col_residual: blocks of 384 threads, 1 a multiprocessor and at most 1568, 197792 bytes of shared memory
-// map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 128, swizzled in 128 bytes
-// map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, swizzled in 128 bytes
-// map      c_map: y of 512 x 50176 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
-// map      operand_z_map: z of 512 x 50176 f16, tiled: boxes of 64 x 64, swizzled in 128 bytes
+// launch   convgen_tma_im2col_residual: blocks of 384 threads, 1 per SM, at most 1568 in all, 197792 bytes of shared memory
+// map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 128, 128-byte swizzle
+// map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
+// map      c_map: y of 512 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      operand_z_map: z of 512 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

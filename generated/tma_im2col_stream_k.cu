@@ -21,9 +21,9 @@
 // target   sm_90a
 // launch   convgen_tma_im2col_stream_k: 132 blocks of 384 threads, 201840 bytes of shared memory
 // launch   convgen_tma_im2col_stream_k_finish: 131 x 2 blocks of 128 threads
-// map      a_map: x of 512 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, swizzled in 128 bytes
-// map      b_map: w of 512 x 9 x 320 f16, tiled: boxes of 64 x 1 x 160, swizzled in 128 bytes
-// map      c_map: y of 320 x 6272 f16, tiled: boxes of 32 x 64, swizzled in 64 bytes
+// map      a_map: x of 512 x 28 x 28 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// map      b_map: w of 512 x 9 x 320 f16, tiled: boxes of 64 x 1 x 160, 128-byte swizzle
+// map      c_map: y of 320 x 6272 f16, tiled: boxes of 32 x 64, 64-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;

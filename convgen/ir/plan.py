@@ -49,7 +49,7 @@ class TensorMap:
             box = f"boxes of {' x '.join(map(str, self.box))}"
             strides = self.element_strides
         every = f", every {' '.join(map(str, strides))}" if set(strides) != {1} else ""
-        swizzle = f", swizzled in {self.swizzle} bytes" if self.swizzle else ""
+        swizzle = f", {self.swizzle}-byte swizzle" if self.swizzle else ""
         return f"{self.buffer} of {extents} {self.dtype}, {self.mode}: {box}{every}{swizzle}"
 
 
@@ -89,7 +89,7 @@ class Launch:
     def __str__(self) -> str:
         blocks = f"blocks of {self.block} threads"
         if self.persistent:
-            parts = [f"{blocks}, {self.blocks_per_sm} a multiprocessor and at most {prod(self.grid)}"]
+            parts = [f"{blocks}, {self.blocks_per_sm} per SM, at most {prod(self.grid)} in all"]
         else:
             parts = [f"{' x '.join(map(str, self.grid)).removesuffix(' x 1').removesuffix(' x 1')} {blocks}"]
         if self.multiple_of > 1:
