@@ -318,6 +318,12 @@ def test_what_was_checked_before_is_answered_without_large_libraries(strategy, t
     assert imported_by(*command)[1] > {"lark"}
 
 
+def test_that_auto_finds_a_strategy_is_known_without_formulas(monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    Path("layer.conv").write_text(SPEC.replace("direct", "auto").replace("second {", "second { op dgrad "))
+    assert imported_by("check", "layer.conv") == (0, {"lark", "convgen.kernels.search"})
+
+
 def test_errors_of_the_text_are_found_without_strategies(monkeypatch):
     """Those in the options of a strategy too."""
     monkeypatch.setenv("CONVGEN_CACHE", "0")

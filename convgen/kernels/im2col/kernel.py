@@ -25,7 +25,8 @@ from convgen.kernels.im2col.config import DEFAULT_WORKSPACE_MB, Config
 from convgen.kernels.im2col.layout import MEBIBYTE, Layout
 from convgen.kernels.im2col.matrices import GEMM_TYPES, matrices
 from convgen.kernels.im2col.steps import kernels_of, steps_of, workspaces_of
-from convgen.kernels.parts.lowering import INT_LIMIT, type_obstacles
+from convgen.kernels.parts.limits import type_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
 #: Each is a call of the host's: a plan of more takes minutes to make and write, and is no help to anybody.

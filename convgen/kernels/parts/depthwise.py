@@ -10,15 +10,16 @@ from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts import output
 from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
+from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.mma import MOST_PIXELS
 from convgen.targets import Target
 
 
 def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """Why a problem is not a depthwise convolution that these kernels serve."""
-    found = Obstacles(lowering.type_obstacles(problem, target))
+    found = Obstacles(type_obstacles(problem, target))
     no = found.no
     if problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served, fprop alone")

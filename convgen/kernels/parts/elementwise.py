@@ -15,6 +15,7 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.limits import BLOCK
 from convgen.kernels.parts.lowering import (
     Condition,
     Scope,
@@ -24,9 +25,6 @@ from convgen.kernels.parts.lowering import (
     drop_unused,
     used_operands,
 )
-
-BLOCK = 256  # threads
-MAX_GRID = 2**31 - 1
 
 
 @dataclass(frozen=True)

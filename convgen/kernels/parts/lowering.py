@@ -18,10 +18,8 @@ from convgen.ir.dtypes import DTYPES
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
 from convgen.ir.index_map import Access, decompose, derive
 from convgen.ir.integer import symbol
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.base import Obstacle
-from convgen.targets import Target
 
 # ---- element types -----------------------------------------------------------------------------
 
@@ -48,7 +46,6 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 #: Functions that round two floats and pack them in a word.
 PACK = {"f16": "cvt_f16x2_f32", "bf16": "cvt_bf16x2_f32"}
-FP8 = frozenset({"e4m3", "e5m2"})
 #: C type of an access of so many bytes, and the function that loads them from shared memory.
 ACCESS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
 SHARED_LOADS = {2: "ld_shared_u16", 4: "ld_shared_u32", 8: "ld_shared_u64", 16: "ld_shared_v4_u32"}
@@ -81,20 +78,6 @@ def decode(dtype: str, word: str, accumulate: str) -> str:
     if row.bytes < 4:
         return load(dtype, f"{row.c_type}({word})", accumulate)
     return f"__uint_as_float({word})" if row.is_float else f"{ACCUMULATORS[accumulate].c_type}(int({word}))"
-
-
-def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
-    """Element types that the target does not convert; im2col moves elements as they are."""
-    if "fp8_convert" in target.features or problem.op is Op.IM2COL:
-        return []
-    names: dict[str, list[str]] = {}
-    for t in (*problem.reads, problem.result, *problem.operands):
-        if t.dtype in FP8:
-            names.setdefault(t.dtype, []).append(t.name)
-    return [
-        Obstacle(f"target {target} does not convert {dtype} ({', '.join(found)})", "sm_89 and later do")
-        for dtype, found in names.items()
-    ]
 
 
 # ---- integers ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts import lowering
+from convgen.kernels.parts.limits import type_obstacles
 from convgen.targets import Target
 
 #: Bytes of gemm_k that one instruction takes, and of one ldmatrix row.
@@ -69,7 +69,7 @@ MOST_PIXELS = 2**31 - 512
 
 def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """What keeps mma.sync from multiplying a forward convolution with these types, whatever the tiles."""
-    found = Obstacles(lowering.type_obstacles(problem, target))
+    found = Obstacles(type_obstacles(problem, target))
     no = found.no
     x, w = problem.x, problem.w
     row = MMAS.get((x.dtype, maths(x.dtype)[0]))

@@ -1,0 +1,27 @@
+"""What bounds a kernel whatever its configuration.  Imports nothing that is slow to load: who only asks whether a
+kernel serves has no need of formulas."""
+
+from __future__ import annotations
+
+from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels.base import Obstacle
+from convgen.targets import Target
+
+#: Threads of a block where a thread makes an element or a few, and blocks of a grid.
+BLOCK = 256
+MAX_GRID = 2**31 - 1
+FP8 = frozenset({"e4m3", "e5m2"})
+
+
+def type_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
+    """Element types that the target does not convert; im2col moves elements as they are."""
+    if "fp8_convert" in target.features or problem.op is Op.IM2COL:
+        return []
+    names: dict[str, list[str]] = {}
+    for t in (*problem.reads, problem.result, *problem.operands):
+        if t.dtype in FP8:
+            names.setdefault(t.dtype, []).append(t.name)
+    return [
+        Obstacle(f"target {target} does not convert {dtype} ({', '.join(found)})", "sm_89 and later do")
+        for dtype, found in names.items()
+    ]
