@@ -248,11 +248,14 @@ def check_all(spec: Spec) -> int:
     if entry := cache.get(key):
         verdict = json.loads(entry[_VERDICT])
     else:
+        found: list[Compilation] = []
         try:
-            verdict = len(_each(load(spec), Compilation.check_served))
+            found = _each(load(spec), Compilation.check_served)
+            verdict = len(found)
         except SpecError as e:
             verdict = json.loads(format_json(e.diagnostics, ""))
-        cache.put(key, {_VERDICT: json.dumps(verdict).encode()})
+        if not any(c.request.outdated for c in found):  # which the cache would not warn of
+            cache.put(key, {_VERDICT: json.dumps(verdict).encode()})
     if isinstance(verdict, int):
         return verdict
     raise SpecError(parse_json(json.dumps(verdict)), spec.path, spec.text)
@@ -276,11 +279,13 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
     found = _recall(cache, key)
     if found is None:
         found = []
-        for compilation in choose_all(spec):
+        compilations = choose_all(spec)
+        for compilation in compilations:
             if progress:
                 progress(compilation.name)
             found.append(compilation.build(cache))
-        cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
+        if not any(c.request.outdated for c in compilations):
+            cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
     return {artifact.manifest.name: _kernel(spec, artifact) for artifact in found}
 
 

@@ -214,7 +214,7 @@ SUM = frozenset(("accum", "accumulator", "conv", "sum", "result", "out", "output
 STRATEGIES = _table("""
     auto: any best default automatic heuristic cudnn
     tma_im2col: tma wgmma hopper warpspecialized implicit sm90
-    tma_halo: patch halo tmapatch
+    tma_halo: patch halo
     depthwise: dw dwconv depthwiseconv
     implicit_gemm: gemm implicitgemm igemm cutlass mma ampere
     im2col: explicit explicitgemm im2colgemm cublas unfold

@@ -110,7 +110,9 @@ class _Block:
                 accumulate=ACCUMULATOR_OF[tensors[reads].dtype],
                 epilogue=Epilogue(operands, epilogue.body) if epilogue and epilogue.op is op else None,
             )
-            requests.append(Request(conv.name.text, problem, strategy, options, target, self._spans()))
+            requests.append(
+                Request(conv.name.text, problem, strategy, options, target, self._spans(), bool(report.warnings))
+            )
         return requests
 
     # --- settings ---

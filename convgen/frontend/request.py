@@ -19,7 +19,7 @@ class Request:
     the spec asks for several.  `strategy` is `auto` and `target` None where the spec says nothing;
     `options` are the strategy block's, flattened: {"tile.m": 128, "stages": 5}.  `spans` tells later
     passes where the spec said a thing: conv, a setting's keyword, strategy.<option>; only what is stated
-    is there.
+    is there.  `outdated`: the file has names that are no longer the language's, of which it was warned.
     """
 
     conv: str
@@ -28,3 +28,4 @@ class Request:
     options: Mapping[str, int | str]
     target: str | None
     spans: Mapping[str, Span]
+    outdated: bool = False

@@ -39,6 +39,15 @@ def test_an_old_block_is_read_as_the_present_one(old: str, now: str, names: int)
     assert (read.strategy, read.options) == (present.strategy, present.options)
 
 
+def test_an_old_name_is_warned_of_each_time(tmp_path, monkeypatch):
+    """The cache would keep silent."""
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
+    spec = driver.Spec(SPEC.format(c=64, of="", more="", strategy="implicit_gemm { kernel gather }"))
+    for ask in (driver.check_all, driver.check_all, driver.compile_all, driver.compile_all):
+        with pytest.warns(RenamedWarning, match="`kernel gather` of implicit_gemm is now `kernel mma_gemm`"):
+            assert ask(spec)
+
+
 def test_every_present_name_exists():
     """A row that leads nowhere would send people to a name that is refused."""
     assert set(renamed.STRATEGIES.values()) <= set(strategies.MODULES)
