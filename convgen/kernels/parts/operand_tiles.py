@@ -2,7 +2,7 @@
 
 TMA brings them to shared memory in the chunks that y leaves in, while the tensor cores work.  A thread reads
 there what goes with its accumulators: elements of 2 bytes by ldmatrix, from the places that stmatrix writes
-of y's chunk; others one by one, or by the pair.
+of y's chunk; bytes of fragments that lie across rows by ldmatrix and shuffles; others one by one, or by the pair.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def slots(chunks: Sequence[Chunk], consumers: int) -> int:
 class Arriving:
     """Finished text of an operand that arrives in chunks: elements of `size` bytes, of which threads copy `vector` at
     once; the byte of the slot at which its chunks start; boxes (first column, byte of the slot); the byte of its chunk
-    at which element (row, column) is; lines that define the epilogue's `value_<name>`."""
+    at which element (row, column) is; lines that define the epilogue's `value_<name>`; whether bytes come transposed,
+    four accumulators' in a word."""
 
     name: str
     size: int
@@ -139,6 +140,7 @@ class Arriving:
     boxes: tuple[tuple[int, int], ...]
     place: str
     values: tuple[str, ...]
+    across: bool
 
     @property
     def as_y(self) -> bool:
@@ -151,9 +153,12 @@ def text(chunks: Sequence[Chunk], vector: int, single: bool, transposed: bool) -
     begins; `transposed`: fragments lie across a chunk's rows."""
     values = _single if single else _pair
     return [
-        Arriving(c.name, c.size, min(vector, 16 // c.size), c.start, c.boxes, c.place, values(c, transposed))
+        Arriving(
+            c.name, c.size, min(vector, 16 // c.size), c.start, c.boxes, c.place, values(c, transposed),
+            across=transposed and c.size == 1,
+        )
         for c in chunks
-    ]
+    ]  # fmt: skip
 
 
 def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
@@ -162,6 +167,8 @@ def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
     name, bits, lines = chunk.name, f"bits_{chunk.name}", []
     if chunk.size == 2:
         halves = [f"{bits}[e]", f"{bits}[e] >> 16"]
+    elif transposed and chunk.size == 1:
+        halves = [f"{bits}[e / 2] >> {place}" for place in ("e % 2 * 16", "(e % 2 * 16 + 8)")]
     elif transposed:
         halves = [_element(chunk, column, "fragment_row") for column in ("fragment_column", "fragment_column + 1")]
     else:
@@ -176,7 +183,8 @@ def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
 def _single(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
     """Lines that define `value_<name>`, for accumulator `e`."""
     at = ("fragment_column", "fragment_row") if transposed else ("fragment_row", "fragment_column")
-    bits = f"bits_{chunk.name}[e / 2] >> e % 2 * 16" if chunk.size == 2 else _element(chunk, *at)
+    words = {2: "[e / 2] >> e % 2 * 16"} | ({1: "[e / 4] >> e % 4 * 8"} if transposed else {})
+    bits = f"bits_{chunk.name}{words[chunk.size]}" if chunk.size in words else _element(chunk, *at)
     return (f"const float value_{chunk.name} = {decode(chunk.tensor.dtype, bits, 'f32')};",)
 
 
