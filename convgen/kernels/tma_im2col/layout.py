@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
@@ -220,11 +220,15 @@ class Layout(base.Layout[Config]):
 
 
 def chunk_columns(gemm: Gemm, columns: int) -> int:
-    """Channels of a chunk of `columns` that C leaves in, 64 pixels at a time, where wgmma's rows are pixels.
+    """Channels of a chunk of `columns` that C leaves in, 64 pixels at a time, where wgmma's rows are pixels."""
+    return _chunk_columns(columns, gemm.stores_by_tma and not gemm.plane)
 
-    A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
+
+@cache
+def _chunk_columns(columns: int, any_width: bool) -> int:
+    """A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
     for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
     spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
-    if spans[0] >= 32 or gemm.plane or not gemm.stores_by_tma:
+    if spans[0] >= 32 or not any_width:
         return spans[0]
     return max([spans[0], *(c for c in range(8, WIDEST_CHUNK + 1, 16) if columns % c == 0)])
