@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import re
@@ -15,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
-from convgen.torch.network import choice  # noqa: E402
+from convgen.torch.launch import Served  # noqa: E402
+from convgen.torch.network import choice, timing  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call  # noqa: E402
 
@@ -402,7 +404,7 @@ def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, cho
         function, [torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4), torch.randn(2, 4, 6, 6)]
     )
     (node,) = [n for n in graph.graph.nodes if is_call(n, torch.ops.aten.convolution.default)]
-    serving = choice.served.__globals__["Served"](lambda *_: None, kernel="a kernel")
+    serving = Served(lambda *_: None, kernel="a kernel")
     monkeypatch.setattr(choice, "served", lambda *_: serving)
     measured = choice.Measured(measure=False)
     measured._timer = Times(by_epilogue, aten)
@@ -431,3 +433,42 @@ def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch
         near(ct.optimize(model, x)(x), model(x))
     calls = [node.target for node in graphs[0].graph.nodes]
     assert calls.count(torch.ops.aten.convolution.default) == 1 and calls.count(torch.ops.aten.linear.default) == 2
+
+
+class Clock:
+    """In the place of a GPU: each launch takes a microsecond."""
+
+    captures = 0
+
+    def stream(self):
+        return contextlib.nullcontext()
+
+    def capture(self, body):
+        type(self).captures += 1
+        body()
+        return object()
+
+    def replay(self, graph, times):
+        return [0.001] * times
+
+    def environment(self):
+        return {"gpu": "a clock"}
+
+
+def test_times_are_kept_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(timing, "TorchBackend", Clock)
+    monkeypatch.setattr(timing.measure, "REPLAY_MS", 0.01)
+    called = []
+    monkeypatch.setattr(timing, "served", lambda *_: Served(lambda x, w, o: called.append(o) or TF.conv2d(x, w)))
+    x, w, z = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 1, 1), torch.empty(1).expand(2, 4, 8, 8)
+    arguments = x, w, [z], "add", [1, 1], [0, 0], [1, 1], 1
+    captured = []
+    for _ in range(2):
+        timer = timing.Timer()
+        assert timer.fused(arguments, None) > 0 and timer.fused(arguments, 2) > 0
+        assert timer.aten(arguments, 1) > 0 and timer.aten(arguments, None, linear=True) > 0
+        captured.append(Clock.captures)
+    assert captured[0] == captured[1] >= 4 and called[0][0].shape == (2, 4, 8, 8)
+    timer.fused((*arguments[:3], "add relu", *arguments[4:]), None)
+    assert Clock.captures > captured[1]

@@ -110,6 +110,8 @@ def _made(x: Tensor, w: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, Ten
 
 
 def _random(fake: Tensor) -> Tensor:
+    """With the same extents and strides; what broadcasts has one element there."""
     sizes, strides = [int(n) for n in fake.shape], [int(n) for n in fake.stride()]
-    made = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
-    return made.normal_()
+    held = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+    made = torch.empty_strided(held, strides, dtype=fake.dtype, device=fake.device)
+    return made.normal_().as_strided(sizes, strides)
