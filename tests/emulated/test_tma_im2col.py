@@ -308,6 +308,9 @@ IMAGES: dict[str, tuple[ConvProblem, Options]] = {
         make("fprop", 7, 40, 72, (5, 6), (3, 3), pad=1),
         {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 64, "split_k": 2},
     ),
+    "columns of two images, chunk by chunk": (
+        make("fprop", 9, 24, 72, (7, 7), (3, 3), pad=1), {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 240},
+    ),
     "columns of many images": (
         make("fprop", 30, 24, 72, (3, 3), (3, 3), pad=1), {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 64},
     ),
@@ -323,6 +326,7 @@ def test_operands_of_images(name: str, seed: int) -> None:
     )
     made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed, sms=(2,))
     assert ("image_e" in made.source) == ("many" not in name)
+    assert ("the chunk's images" in made.source or "image_e[1][2][" in made.source) == ("chunk" in name)
 
 
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:

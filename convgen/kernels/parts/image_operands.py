@@ -77,14 +77,14 @@ def _of_rows(problem: ConvProblem, t: Tensor) -> ImageOperand:
     return ImageOperand(name, word, True, load, (f"{start}{first},", f"{' ' * len(start)}{last}}};"))
 
 
-def of_columns(problem: ConvProblem, tensors: Sequence[Tensor], images: int) -> list[ImageOperand]:
-    """For columns that are pixels of so many images at most: elements, of each image."""
-    return [_of_columns(problem, t, images) for t in tensors]
+def of_columns(problem: ConvProblem, tensors: Sequence[Tensor], images: int, at: str) -> list[ImageOperand]:
+    """For columns that are pixels of so many images at most: elements, of each image; those of fragment `at`."""
+    return [_of_columns(problem, t, images, at) for t in tensors]
 
 
-def _of_columns(problem: ConvProblem, t: Tensor, images: int) -> ImageOperand:
+def _of_columns(problem: ConvProblem, t: Tensor, images: int, at: str) -> ImageOperand:
     plane, by_channel = math.prod(problem.output), "k" in t.dims
-    held = [f"image_{t.name}[{i}]" + ("[i][e / 2 % 2]" if by_channel else "") for i in range(images)]
+    held = [f"image_{t.name}[{i}]" + (f"[{at}][e / 2 % 2]" if by_channel else "") for i in range(images)]
     value = held.pop()
     for i, earlier in reversed(list(enumerate(held))):
         end = f"next_image + {i * plane}" if i else "next_image"

@@ -120,26 +120,24 @@ class Layout(base.Layout[Config]):
         wide = (t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4)
         return operand_tiles.chunks(wide, *shape)
 
-    @property
-    def most_images(self) -> int:
-        """Images that the pixels of a tile's columns touch."""
-        if self.gemm.a_planes:
-            return 1  # of a tile's pixels those of another image are not stored
-        return image_operands.most_images(self.gemm.problem, self.config.columns // self.config.split_k)
-
     @cached_property
     def of_images(self) -> tuple[Tensor, ...]:
-        """The operands of images that threads hold: chunk by chunk, where tiles leave in chunks, or for a tile."""
-        if not self.chunk or (self.config.swap_ab and self.most_images > image_operands.MOST_IMAGES):
-            return ()
-        return image_operands.of_images(self.gemm.problem)
+        """The operands of images that threads hold for many pixels: where C leaves in chunks, of few images each."""
+        problem = self.gemm.problem
+        many = image_operands.most_images(problem, self.chunk_m) > image_operands.MOST_IMAGES
+        return () if not self.chunk or (self.config.swap_ab and many) else image_operands.of_images(problem)
+
+    @property
+    def tile_images(self) -> int:
+        """Images that the pixels of a tile's columns touch."""
+        return image_operands.most_images(self.gemm.problem, self.config.columns // self.config.split_k)
 
     @property
     def image_registers(self) -> int:
         """Registers for a tile's operands of images."""
         if self.config.swap_ab:
             per_image = (self.config.own_rows // 32 if "k" in t.dims else 1 for t in self.of_images)
-            return self.most_images * sum(per_image)
+            return self.tile_images * sum(per_image)
         columns = self.config.columns // self.config.split_k
         return image_operands.registers(self.of_images, self.config.own_rows // 32, columns)
 

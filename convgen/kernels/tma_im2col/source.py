@@ -12,7 +12,6 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
-from convgen.kernels.parts.image_operands import ImageOperand
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
@@ -97,12 +96,8 @@ def source(plan: Plan, layout: Layout) -> str:
         arriving=operand_tiles.text(
             layout.arriving, vector, single=config.swap_ab > 0, transposed=config.swap_ab > 0 or g.plane > 0
         ),
-        images=_images(layout),
-        image_pixels=math.prod(problem.output),
-        image_step=math.gcd(math.prod(problem.output), 8),
-        most_images=layout.most_images,
-        load_early=_loads_early(layout, with_images=False),
-        images_early=_loads_early(layout, with_images=True),
+        load_early=_loads_early(layout),
+        **_images(layout),
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
@@ -158,21 +153,36 @@ def _loads_from(layout: Layout) -> str:
     return f"min({first}, gemm_m - 1)" if behind else ""
 
 
-def _images(layout: Layout) -> list[ImageOperand]:
+def _images_held(layout: Layout) -> str:
+    """How long threads hold the operands of images: for the k `loop` and what follows; where that leaves too few
+    registers, for the `tile` behind the loop, or for a `chunk`."""
+    config, few = layout.config, layout.tile_images <= image_operands.MOST_IMAGES
+    if (few or not config.swap_ab) and _loads_early(layout, layout.image_registers):
+        return "loop"
+    fit = config.accumulators + layout.image_registers + 32 <= layout.registers
+    return "tile" if config.swap_ab and few and fit else "chunk"
+
+
+def _images(layout: Layout) -> dict[str, object]:
+    """What templates/tma_im2col/image_operands.j2 takes."""
+    problem, held = layout.gemm.problem, _images_held(layout)
+    pixels = math.prod(problem.output)
+    most = image_operands.most_images(problem, layout.chunk_m) if held == "chunk" else layout.tile_images
     if layout.config.swap_ab:
-        return image_operands.of_columns(layout.gemm.problem, layout.of_images, layout.most_images)
-    return image_operands.of_rows(layout.gemm.problem, layout.of_images)
+        images = image_operands.of_columns(problem, layout.of_images, most, "0" if held == "chunk" else "i")
+    else:
+        images = image_operands.of_rows(problem, layout.of_images)
+    return dict(images=images, images_held=held, image_pixels=pixels, image_step=math.gcd(pixels, 8), most_images=most)
 
 
-def _loads_early(layout: Layout, with_images: bool) -> bool:
-    """Whether registers are left, beside the accumulators, for the channels' operands during the k loop, and for the
-    images' as well."""
+def _loads_early(layout: Layout, more: int = 0) -> bool:
+    """Whether registers are left, beside the accumulators, for the channels' operands during the k loop, and for so
+    many `more`."""
     config, held = layout.config, layout.config.accumulators
     operands = sum(t.dims == ("k",) for t in layout.gemm.problem.operands)
     sums = held // config.split_k if config.split_k > 1 else 0
     values = config.own_rows // 32 if config.swap_ab else config.tile_n // config.split_k // 4
-    images = layout.image_registers if with_images else 0
-    return held + sums + operands * values + images + 48 <= layout.registers
+    return held + sums + operands * values + more + 48 <= layout.registers
 
 
 def _affine(base: int, step: int, name: str) -> str:
