@@ -93,7 +93,7 @@ class Search:
             return sum(o.option not in self.fixed for o in found), len(special), len(found)
 
         if not self._all:
-            return (Obstacle(f"kernel {self.kernel.name} has no configuration that goes with these options"),)
+            return (Obstacle(f"kernel {self.kernel.name} has no configuration with these options"),)
         return self._obstacles_of(min(self._all, key=strangeness).layout)
 
     @property

@@ -158,7 +158,7 @@ def test_obstacles_say_why() -> None:
     many = make("fprop", 300_000, 256, 64, (80, 80), (3, 3), dtype="f32")
     cases = [
         (inside, {}, "k lies inside"),
-        (strange, {}, "no matrix over pixels"),
+        (strange, {}, "not a matrix of pixels"),
         (fp8, {}, "does not take e4m3"),
         (large, {"workspace_mb": 1}, "one image takes a workspace"),
         (many, {"workspace_mb": 64}, "more than 10000 launches and GEMMs"),

@@ -159,16 +159,16 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
         "",
     ),
     "cluster of a split": (
-        "tma_im2col", {"split_k": 2, "cluster": 2, "tile.n": 64}, "cluster", "clusters of its own", "",
+        "tma_im2col", {"split_k": 2, "cluster": 2, "tile.n": 64}, "cluster", "its own clusters", "",
     ),
     "stream of a split": (
-        "tma_im2col", {"split_k": 2, "stream_k": 1, "tile.n": 64}, "split_k", "goes with split_k 1", "1",
+        "tma_im2col", {"split_k": 2, "stream_k": 1, "tile.n": 64}, "split_k", "needs split_k 1", "1",
     ),
     "split of pixels": (
         "tma_im2col", {"swap_ab": 1, "tile.m": 48, "split_k": 2}, "split_k", "2 times 16 pixels", "",
     ),
     "accumulators": (
-        "tma_im2col", {"swap_ab": 0, "tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators a thread",
+        "tma_im2col", {"swap_ab": 0, "tile.m": 256, "tile.n": 256}, "tile.n", "256 accumulators per thread",
         "smaller",
     ),
     "k_blocks": ("tma_im2col", {"k_blocks": 4}, "k_blocks", "k_blocks 4 does not divide the 9 of a tile", ""),
@@ -176,7 +176,7 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "split of channels": (
         "tma_im2col", {"swap_ab": 0, "split_k": 4, "tile.n": 48}, "split_k", "4 times 8 channels", "",
     ),
-    "split of k": ("tma_im2col", {"split_k": 8, "k_blocks": 3, "tile.n": 64}, "split_k", "3 stages of k are fewer", ""),
+    "split of k": ("tma_im2col", {"split_k": 8, "k_blocks": 3, "tile.n": 64}, "split_k", "3 stages of k, fewer", ""),
     "stages": ("tma_im2col", {"tile.m": 128, "tile.n": 128, "stages": 20}, "stages", "bytes of shared memory", "fit"),
     "channels in rows": ("tma_halo", {"swap_ab": 1, "tile.n": 32}, "tile.n", "tile n=64", ""),
     "too many channels": ("tma_halo", {"swap_ab": 0, "tile.n": 128}, "tile.n", "at most 64", ""),
@@ -187,10 +187,10 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "one to cooperate": ("tma_halo", {"schedule": "cooperative", "consumers": 1}, "schedule", "2 or 3", "2"),
     "one stage of weights": ("tma_halo", {"weight_stages": 1}, "weight_stages", "holds two stages", "2 or more"),
     "folded channels": ("tma_halo", {"fold": 4, "swap_ab": 0, "tile.n": 16}, "fold", "4 rows of 8 or more", ""),
-    "folded weights": ("tma_halo", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident weights", "0"),
+    "folded weights": ("tma_halo", {"fold": 2, "weight_stages": 3}, "weight_stages", "resident filters", "0"),
     "halo accumulators": (
         "tma_halo", {"tile.m": 256, "consumers": 3, "schedule": "pingpong", "swap_ab": 1}, "tile.m",
-        "128 accumulators a thread", "fewer",
+        "128 accumulators per thread", "fewer",
     ),
     "halo memory": (
         "tma_halo", {"tile.m": 128, "stages": 8, "schedule": "pingpong", "weight_stages": 0}, "tile.m",
@@ -227,7 +227,7 @@ OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
         "tma_halo",
         {"group_pack": 2, "weight_stages": 3},
         "weight_stages",
-        "group_pack goes with resident",
+        "group_pack needs resident",
     ),
     "halo: no narrow channels": (
         "tma_halo",

@@ -146,7 +146,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         c, found = layout.config, Obstacles()
         run = channel_run(layout.problem)
         if run % c.vector or c.vector * layout.problem.x.element.bytes > 16:
-            found.no(f"vector {c.vector}: {run} channels are aligned neighbours", f"vector {min(run, 8)} or less",
+            found.no(f"vector {c.vector}: {run} channels are aligned neighbors", f"vector {min(run, 8)} or less",
                      "vector")  # fmt: skip
             return found
         if layout.registers > MOST_REGISTERS:

@@ -25,7 +25,7 @@ def malformed(layout: Layout) -> Obstacles:
     most = MATHS[config.math].most_channels(problem)
     if run % config.vector or config.vector > most:
         no(
-            f"vector {config.vector}: {run} channels are aligned neighbours",
+            f"vector {config.vector}: {run} channels are aligned neighbors",
             f"vector {min(run, most)} or less",
             "vector",
         )
@@ -34,7 +34,7 @@ def malformed(layout: Layout) -> Obstacles:
     if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:
         no(f"slice {config.slice} does not divide {problem.k} channels into whole vectors", option="slice")
     elif config.slice // multiplier * problem.x.element.bytes % UNIT:
-        no(f"slice {config.slice}: its input channels are no multiple of 16 bytes", option="slice")
+        no(f"slice {config.slice}: its input channels are not a multiple of 16 bytes", option="slice")
     if config.band % config.tile_p:
         no(f"band {config.band} is not a multiple of tile.p {config.tile_p}", option="band")
     if config.strip > columns.output:
@@ -52,14 +52,14 @@ def illegal(layout: Layout) -> list[Obstacle]:
     no = found.no
     box = (layout.box_channels, layout.width, layout.step)
     if max(box) > MAX_BOX:
-        no(f"a chunk of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} a side",
+        no(f"a chunk of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} per side",
            "a narrower strip, band or slice", "strip")  # fmt: skip
     if layout.chunks > MOST_STAGES:
         no(f"a band reads {layout.chunks} chunks of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
     elif config.stages < layout.chunks:
         no(f"stages {config.stages}: a band reads {layout.chunks} chunks of rows", option="stages")
     if layout.consumers + PRODUCER > MOST_THREADS:
-        no(f"{layout.consumers + PRODUCER} threads a block", "a smaller slice or fewer threads", "threads")
+        no(f"{layout.consumers + PRODUCER} threads per block", "a smaller slice or fewer threads", "threads")
     if layout.shared_bytes > target.shared_bytes_per_block:
         no(f"rows and filters take {layout.shared_bytes} bytes of shared memory", "fewer stages", "stages")
     return found

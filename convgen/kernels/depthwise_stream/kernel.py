@@ -47,10 +47,10 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             found.no(f"target {target} has no TMA", elsewhere, "kernel")
         x = problem.x
         if x.dims[-1] != "c" or problem.c * x.element.bytes % UNIT:
-            found.no("depthwise_stream wants the channels of x innermost, and 16-byte multiples of them", elsewhere,
+            found.no("depthwise_stream needs channels innermost in x, in multiples of 16 bytes", elsewhere,
                      "kernel")  # fmt: skip
         if any(a.stride > a.inputs(1) for a in axes(problem)):
-            found.no("depthwise_stream wants windows that leave no input out", elsewhere, "kernel")
+            found.no("depthwise_stream needs windows that cover every input pixel", elsewhere, "kernel")
         if lowering.index_type(problem, ()) != "int":
             found.no("a tensor of 2^31 elements or more", elsewhere, "kernel")
         return found

@@ -178,10 +178,12 @@ def obstacles(problem: ConvProblem) -> Obstacles:
 def malformed(problem: ConvProblem, config: Config) -> Obstacles:
     found = Obstacles()
     if config.vector != CHANNELS:
-        found.no(f"math mma goes with vector {CHANNELS}", option="vector")
+        found.no(f"math mma needs vector {CHANNELS}", option="vector")
     legal = shapes(problem)
     if config.tile_q not in legal:
-        found.no(f"math mma makes {' or '.join(map(str, legal))} columns a warp, not {config.tile_q}", option="tile.q")
+        found.no(
+            f"math mma makes {' or '.join(map(str, legal))} columns per warp, not {config.tile_q}", option="tile.q"
+        )
     elif config.tile_p % (rows := legal[config.tile_q]):
         found.no(f"with {config.tile_q} columns a warp makes a multiple of {rows} rows", option="tile.p")
     return found

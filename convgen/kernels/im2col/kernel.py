@@ -83,7 +83,7 @@ def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
     if not v.filter_k:
         found.append(
             Obstacle(
-                f"k lies inside of {problem.w.name}'s layout {' '.join(problem.w.dims)}: no matrix as it stands",
+                f"k lies inside of {problem.w.name}'s layout {' '.join(problem.w.dims)}: not a matrix as it is",
                 "make k the first or the last dim",
             )
         )
@@ -91,7 +91,7 @@ def _matrix_obstacles(problem: ConvProblem) -> list[Obstacle]:
         sp = " ".join(problem.spatial.output)
         found.append(
             Obstacle(
-                f"{problem.y.name}'s layout {' '.join(problem.y.dims)} is no matrix over pixels and channels",
+                f"{problem.y.name}'s layout {' '.join(problem.y.dims)} is not a matrix of pixels and channels",
                 f"n {sp} k or n k {sp} is",
             )
         )
@@ -122,7 +122,7 @@ def _slice_obstacles(layout: Layout) -> list[Obstacle]:
         gemms = [s for s in steps if isinstance(s, Gemm)]
         found += [
             Obstacle(
-                f"cuBLAS's {problem.reads[0].dtype} GEMM wants {what} to be a multiple of {multiple}; it is {value}",
+                f"cuBLAS's {problem.reads[0].dtype} GEMM needs {what} to be a multiple of {multiple}; it is {value}",
                 "more channels",
             )
             for what, value in sorted({pair for g in gemms for pair in _alignments(g) if pair[1] % multiple})

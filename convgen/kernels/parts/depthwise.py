@@ -22,7 +22,7 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
     if problem.op is not Op.FPROP:
-        no(f"op {problem.op} is not served, fprop alone")
+        no(f"op {problem.op} is not served; only fprop is")
     if problem.groups != problem.c:
         no(f"groups {problem.groups} of {problem.c} channels: each channel must be a group")
     if problem.rank > 2:

@@ -28,7 +28,7 @@ def wgmma_obstacles(
     if "wgmma" not in target.features:
         no(f"target {target} has no wgmma", "target sm_90a has it")
     if not backward and problem.op is not Op.FPROP:
-        no(f"op {problem.op} is not served, fprop alone")
+        no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
         no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride without groups")
     forward = assignment(problem).problem if served(problem) else problem
@@ -36,7 +36,7 @@ def wgmma_obstacles(
     if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
         no(f"types {x.dtype} x {w.dtype}: {x.name} and {w.name} must both be f16 or bf16")
     if problem.accumulate != "f32":
-        no(f"accumulate {problem.accumulate}: f32 alone")
+        no(f"accumulate {problem.accumulate}: only f32 is served")
     if y.dtype not in outputs:
         no(f"output type {y.dtype}: {', '.join(outputs[:-1])} or {outputs[-1]}")
     return found

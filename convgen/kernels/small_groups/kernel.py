@@ -221,10 +221,10 @@ class SmallGroups(base.Kernel[Config, Layout]):
         if not 64 <= layout.threads <= 1024:
             found.no(f"a block has {layout.threads} threads", "64 to 1024: other warps m or slice", "warps.m")
         elif c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
-            found.no(f"a multiprocessor has registers for {most} blocks of {layout.threads} threads",
+            found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
                      f"blocks {most}" if most else "fewer warps", "blocks")  # fmt: skip
         if layout.shared_bytes > (limit := layout.target.shared_limit(c.blocks)):
-            found.no(f"patches take {layout.shared_bytes} bytes of shared memory; {layout.target} has {limit} for "
+            found.no(f"input rows take {layout.shared_bytes} bytes of shared memory; {layout.target} has {limit} for "
                      f"each of {c.blocks} blocks", "fewer rows", "tile.p")  # fmt: skip
         return found
 

@@ -82,7 +82,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
         if "wgmma" not in target.features:
             no(f"target {target} has no wgmma")
         if problem.x.dtype not in TYPES:
-            no(f"{problem.x.dtype} factors, f16 and bf16 are served")
+            no(f"{problem.x.dtype} factors: only f16 and bf16 are served")
         elif (window := lines.window(problem)) and window.run * problem.x.element.bytes <= (QUAD - 1) * lines.WORD:
             no(f"a window's row has {window.run} elements, less than the words that a quad of lanes reads")
         return found or lines.unserved(problem)
@@ -109,7 +109,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
             found.no(f"tile m={c.tile_m} leaves some of {c.warpgroups} warpgroups without {UNIT} pixels",
                      f"m={UNIT * c.warpgroups} or more", "tile.m")  # fmt: skip
         if c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
-            found.no(f"a multiprocessor has registers for {most} blocks of {layout.threads} threads",
+            found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
                      f"blocks {most}" if most else "a smaller tile", "blocks")  # fmt: skip
         return found or lines.too_large(layout)
 

@@ -24,10 +24,10 @@ def _tile(problem: ConvProblem, config: Config) -> Obstacles:
     if config.schedule == "cooperative" and config.consumers == 1:
         no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
     if config.swap_ab and config.tile_n != 64 * config.shares:
-        no(f"swap_ab 1 goes with 64 channels for each consumer of a tile: tile n={64 * config.shares}",
+        no(f"swap_ab 1 needs 64 channels per consumer of a tile: tile n={64 * config.shares}",
            option="tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_n > 64:
-        no("swap_ab 0 goes with at most 64 channels", option="tile.n")
+        no("swap_ab 0 takes at most 64 channels", option="tile.n")
     if not config.swap_ab and config.tile_m % (64 * config.shares):
         no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
     if problem.groups > 1 and problem.k_per_group % config.own_channels:
@@ -40,12 +40,12 @@ def _tile(problem: ConvProblem, config: Config) -> Obstacles:
         )
     if config.fills and config.weight_stages:
         no(
-            f"{'fold' if config.fold > 1 else 'group_pack'} goes with resident weights",
+            f"{'fold' if config.fold > 1 else 'group_pack'} needs resident filters",
             "weight_stages 0",
             "weight_stages",
         )
     if config.weight_stages == 1:
-        no("a consumer holds two stages of weights", "weight_stages 2 or more, or 0", "weight_stages")
+        no("a consumer holds two stages of filters", "weight_stages 2 or more, or 0", "weight_stages")
     return found
 
 
@@ -66,7 +66,7 @@ def _fold(problem: ConvProblem, config: Config) -> Obstacles:
     if not h.step:
         no(f"the taps of {config.fold} output rows are not evenly spaced", "fold 1", "fold")
     if not pixels_outside(problem):
-        no(f"fold goes with channels innermost in {problem.y.name}", "fold 1", "fold")
+        no(f"fold needs channels innermost in {problem.y.name}", "fold 1", "fold")
     return found
 
 
@@ -78,7 +78,7 @@ def _strips(problem: ConvProblem, config: Config) -> Obstacles:
     if config.strip > w.output:
         no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
     if config.images > 1 and config.strip != w.output:
-        no(f"images {config.images} go with strips of all {w.output} columns", f"strip {w.output}", "strip")
+        no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")
     if config.images > problem.n:
         no(f"images {config.images} are more than the {problem.n} there are", option="images")
     return found
@@ -94,7 +94,7 @@ def _registers(target: Target, config: Config) -> Obstacles:
     budget = min((registers.consumer if registers else 255) - 56, at_launch)
     if accumulators > budget:
         found.no(
-            f"{accumulators} accumulators a thread; {config.consumers} consumers leave {budget} registers for them",
+            f"{accumulators} accumulators per thread; {config.consumers} consumers leave {budget} registers for them",
             "fewer pixels or consumers",
             "tile.m",
         )
@@ -115,11 +115,11 @@ def _boxes(problem: ConvProblem, target: Target, config: Config) -> Obstacles:
         )
     sides = (size.halo.width * w.stride, size.halo.tallest * h.stride)
     if max(sides) > MAX_BOX:
-        no(f"a halo tile spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} a side",
+        no(f"a halo tile spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} per side",
            "a narrower strip", "strip")  # fmt: skip
     if size.total > target.shared_bytes_per_block:
         no(
-            f"halo tiles, weights and chunks take {size.total} bytes of shared memory; "
+            f"halo tiles, filters and epilogue tiles take {size.total} bytes of shared memory; "
             f"{target} has {target.shared_bytes_per_block}",
             "fewer pixels, stages or consumers, streamed weights",
             "tile.m",

@@ -45,7 +45,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if problem.taps == 1:
-            no("a filter of one tap has nothing to reuse")
+            no("with one tap there is nothing to reuse")
         pixels = problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")

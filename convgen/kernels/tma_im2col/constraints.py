@@ -71,7 +71,7 @@ def _consumers(layout: Layout) -> Obstacles:
         each = "" if pingpong else f" for each of {config.consumers} consumers"
         no(f"tile {axis}={rows} does not split into 64 rows{each}", f"{axis}={share} or a multiple", f"tile.{axis}")
     if config.swap_ab and layout.gemm.plane:
-        no("swap_ab is not served where channels lie outside of the pixels of y", "swap_ab 0", "swap_ab")
+        no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
     accumulators, budget = config.accumulators, layout.registers - 40
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
@@ -81,7 +81,7 @@ def _consumers(layout: Layout) -> Obstacles:
            f"it", f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
     if accumulators > budget:
         no(
-            f"tile {config.tile_m}x{config.tile_n} keeps {accumulators} accumulators a thread; "
+            f"tile {config.tile_m}x{config.tile_n} keeps {accumulators} accumulators per thread; "
             f"{config.consumers} consumers leave {max(budget, 0)} registers for them",
             "a smaller tile, or more cooperative consumers",
             "tile.n",
@@ -101,7 +101,7 @@ def _groups(layout: Layout) -> Obstacles:
         found.no(f"tile k={config.tile_k} does not divide the {c} input channels of a group", option="tile.k")
     if config.shared == "a" and k % (config.tile_n * config.cluster):
         found.no(
-            f"the {config.cluster} tiles of a cluster are of several groups, which read other channels of x",
+            f"the {config.cluster} tiles of a cluster belong to several groups, which read different channels of x",
             "multicast b, or cluster 1",
             "multicast",
         )
@@ -117,26 +117,26 @@ def _k_loop(layout: Layout) -> Obstacles:
         no(f"k_blocks {config.k_blocks} does not divide the {layout.k_blocks} of a tile", option="k_blocks")
     if config.split_k > 1:
         if config.schedule == "pingpong":
-            no("split_k goes with schedule cooperative", option="split_k")
+            no("split_k needs schedule cooperative", option="split_k")
         least, what = (16, "pixels") if config.swap_ab else (8, "channels")
         if config.columns % (least * config.split_k):
             no(f"tile {config.columns_axis}={config.columns} does not split into {config.split_k} times {least} {what}",
                option="split_k")  # fmt: skip
         if config.cluster > 1:
-            no("split_k makes clusters of its own", "cluster 1", "cluster")
+            no("split_k forms its own clusters", "cluster 1", "cluster")
         if stages < config.split_k:
-            no(f"{stages} stages of k are fewer than split_k {config.split_k}", option="split_k")
+            no(f"a tile has {stages} stages of k, fewer than split_k {config.split_k}", option="split_k")
     if config.stream_k:
         for name, value, plain in (
             ("schedule", config.schedule, "cooperative"), ("split_k", config.split_k, 1),
             ("cluster", config.cluster, 1), ("blocks", config.blocks, 1),
         ):  # fmt: skip
             if value != plain:
-                no(f"stream_k goes with {name} {plain}, not {value}", f"{name} {plain}", name)
+                no(f"stream_k needs {name} {plain}, not {value}", f"{name} {plain}", name)
         if layout.tile_count * stages >= 2**31:
-            no("stream_k counts the k loops of all tiles in 32 bits, which these do not fit", "stream_k 0", "stream_k")
+            no("stream_k counts the k blocks of all tiles in 32 bits, which is too few here", "stream_k 0", "stream_k")
         if layout.gemm.a_planes:
-            no("stream_k is not served where x is multiplied in planes", "stream_k 0", "stream_k")
+            no("stream_k is not served if x is multiplied in planes", "stream_k 0", "stream_k")
     return found
 
 
