@@ -23,7 +23,7 @@ KERNELS = {
     "tma_im2col, NCHW": f"{CHANNELS_FIRST} strategy tma_im2col",
     "tma_halo": f"{CHANNELS_LAST} {EPILOGUE} strategy tma_halo",
     "depthwise": f"{DEPTHWISE} strategy depthwise",
-    "implicit_gemm": f"{CHANNELS_LAST} strategy implicit_gemm {{ kernel gather  split 4 }}",
+    "implicit_gemm": f"{CHANNELS_LAST} strategy implicit_gemm {{ kernel mma_gemm  split_k 4 }}",
     "im2col": f"{CHANNELS_LAST} op wgrad strategy im2col",
     "direct": f"{CHANNELS_LAST} {EPILOGUE} strategy direct",
 }

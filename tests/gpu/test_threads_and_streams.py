@@ -31,7 +31,7 @@ FEW_TILES = "input x: f16[n=8, h=7, w=7, c=512]  filter w: f16[k=512, r=3, s=3, 
 #: By the way in which a plan comes to several launches: what a spec says, and the strategy.
 PLANS = {
     "im2col wgrad": (f"{CHANNELS_LAST} op wgrad", "im2col"),
-    "split_k": (CHANNELS_LAST, "implicit_gemm { kernel gather  split 4 }"),
+    "split_k": (CHANNELS_LAST, "implicit_gemm { kernel mma_gemm  split_k 4 }"),
     "NCHW": (CHANNELS_FIRST, "tma_im2col"),
     "stream_k": (FEW_TILES, "tma_im2col { stream_k 1 }"),
 }
