@@ -38,11 +38,14 @@ def of_all_values(expression: ep.Expr, result: str = "f32") -> tuple[ConvProblem
     """A 1x1 convolution whose epilogue is the expression of every combination of values."""
     count = len(VALUES)
     base = make(n=count, input=(count, count), filter=(1, 1), dtype="f32")
-    operands = tuple(Tensor(name, "operand", "f32", (dim,), (count,)) for name, dim in (("a", "p"), ("b", "q")))
+    used = {e.name for e in expression.walk() if isinstance(e, ep.OperandRef)}
+    along = {name: dim for name, dim in (("a", "p"), ("b", "q")) if name in used}
+    operands = tuple(Tensor(name, "operand", "f32", (dim,), (count,)) for name, dim in along.items())
     problem = replace(
         base,
         y=replace(base.y, dtype=result),
         epilogue=ep.Epilogue(operands, (ep.Assignment("y", expression),)),
     )
     x = np.broadcast_to(VALUES[:, None, None, None], problem.x.shape)
-    return problem, {"x": np.ascontiguousarray(x), "w": np.ones(problem.w.shape, "f4"), "a": VALUES, "b": VALUES}
+    arrays = {"x": np.ascontiguousarray(x), "w": np.ones(problem.w.shape, "f4")}
+    return problem, arrays | dict.fromkeys(along, VALUES)
