@@ -307,7 +307,6 @@ void convgen_tma_im2col_1x1_nchw(
       // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
       u32 use = 0;  // of the slots
       for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-        const int m_end = (tile / n_tiles / image_tiles + 1) * plane;  // a tile's pixels are of one image
         const int m0 = tile / n_tiles / image_tiles * plane + tile / n_tiles % image_tiles * tile_m + consumer * rows;
         const int n0 = tile % n_tiles * tile_n;
         for (int i = 0; i < tile_chunks; ++i, ++use) {

@@ -18,13 +18,13 @@
 //   }
 //
 // digest   eb7a2532582d6165
-// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  split_k 4 }
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
-// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 per SM, at most 104 in all, in clusters of 4, 230624 bytes of shared memory
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 per SM, at most 26 in all, 197792 bytes of shared memory
 // map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
-// map      c_map: y of 256 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
-// map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
+// map      c_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
+// map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -39,20 +39,6 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ void ld_shared_v4_f32(float (&v)[4], u32 address) {
-  asm volatile("ld.shared.v4.f32 { %0, %1, %2, %3 }, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address) : "memory");
-}
-
-// Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
-               "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
-}
 
 // 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
@@ -183,19 +169,6 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
-__device__ __forceinline__ u32 cluster_ctarank() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-
-// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -266,17 +239,14 @@ constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 4;
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
-constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
-constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
 //   B         4 stages x 128 channels x 128
-//   y         2 consumers x 2 chunks x 4096
-//   z         2 consumers x 4 slots x 4096
-//   sums      3 other blocks x 16384
-//   barriers  24 x 8
+//   y         2 consumers x 2 chunks x 8192
+//   z         2 consumers x 2 slots x 8192
+//   barriers  16 x 8
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
 // that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
@@ -288,17 +258,15 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_n = 32;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
+constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
 constexpr u32 chunk_bytes = 64 * chunk_n * 2;
 constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
-constexpr int slots = 4;  // of each consumer, for chunks of z that arrive while the tensor cores work
-constexpr u32 slot_bytes = 4096;
+constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
-constexpr int column_chunks = store_n / chunk_n;
+constexpr int column_chunks = tile_n / chunk_n;
 constexpr int tile_chunks = rows / 64 * column_chunks;  // of a consumer
-constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
-constexpr u32 partial_sums = operand_slots + consumers * slots * slot_bytes;
-constexpr u32 full_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;
+constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
 constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
@@ -321,7 +289,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 1) bar_sync<2, 128>();
 }
 
-extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_3x3(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -345,12 +313,7 @@ void convgen_tma_im2col_3x3(
     for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
-  cluster_arrive_relaxed();
-  cluster_wait();
-  const int rank = cluster_ctarank();
-  // this block's share of a tile's steps
-  const int first_step = rank * k_blocks / split_k;
-  const int end_step = (rank + 1) * k_blocks / split_k;
+  __syncthreads();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -362,18 +325,10 @@ void convgen_tma_im2col_3x3(
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
       // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
       u32 use = 0;  // of the slots
-      for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
+      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
         const int m0 = tile / n_tiles * tile_m + consumer * rows;
-        const int n0 = tile % n_tiles * tile_n + rank * store_n;
-        for (int i = 0;; ++i, ++use) {
-          if (i == min(slots, tile_chunks)) {
-            // the consumers' barriers of the cluster wait for this thread, and they free slots behind them
-            cluster_arrive();
-            cluster_wait();
-            cluster_arrive();
-            cluster_wait();
-          }
-          if (i == tile_chunks) break;
+        const int n0 = tile % n_tiles * tile_n;
+        for (int i = 0; i < tile_chunks; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
           const u32 full = base + slot_full_barriers + 8 * slot;
           const u32 place = base + operand_slots + slot * slot_bytes;
@@ -388,20 +343,14 @@ void convgen_tma_im2col_3x3(
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
-    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 196;
       const int h = (m0 / 14) % 14 - 1;
       const int w = m0 % 14 - 1;
-      // the place of this block's first k step
-      int step = first_step;
-      int c = step % channel_blocks * tile_k;
-      step /= channel_blocks;
-      int s = step % s_extent;
-      step /= s_extent;
-      int r = step;
-      for (int i = first_step; i < end_step; ++i) {
+      int c = 0, r = 0, s = 0;
+      for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
         const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
@@ -423,11 +372,6 @@ void convgen_tma_im2col_3x3(
           parity ^= 1;
         }
       }
-      // the consumers' barriers of the cluster wait for every thread that has not left
-      cluster_arrive();
-      cluster_wait();
-      cluster_arrive();
-      cluster_wait();
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
@@ -440,19 +384,19 @@ void convgen_tma_im2col_3x3(
     u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      const int n0 = tile % n_tiles * tile_n + rank * store_n;
+      const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
-      float channel_b[store_n / 8][2];
+      float channel_b[tile_n / 8][2];
 #pragma unroll
-      for (int j = 0; j < store_n / 8; ++j) {
+      for (int j = 0; j < tile_n / 8; ++j) {
         const int k = n0 + 8 * j + lane % 4 * 2;
         load_pair_f32(operand_b + k, channel_b[j]);
       }
       int previous = -1;
-      for (int step = first_step; step < end_step; ++step) {
+      for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
         const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
@@ -463,7 +407,7 @@ void convgen_tma_im2col_3x3(
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
                 acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -479,53 +423,11 @@ void convgen_tma_im2col_3x3(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
-      // finishes channels [rank * store_n, (rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
-      const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
-#pragma unroll
-      for (int peer = 0; peer < split_k; ++peer) {
-        if (peer == rank) continue;
-#pragma unroll
-        for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-          for (int j = 0; j < store_n / 8; ++j) {
-            const float* v = &acc[i][peer * (store_n / 2) + 4 * j];
-            st_shared_cluster_v4_f32(
-                mine + (rank - (rank > peer)) * slice_bytes + (i * (store_n / 8) + j) * 2048, peer,
-                v[0], v[1], v[2], v[3]);
-          }
-        }
-      }
-      cluster_arrive();
-      cluster_wait();
-      float sum[rows / 64][store_n / 2];
-#pragma unroll
-      for (int peer = 0; peer < split_k; ++peer) {
-#pragma unroll
-        for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-          for (int j = 0; j < store_n / 8; ++j) {
-            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (peer == rank) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_n / 2) + 4 * j + e];
-            } else {
-              ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_n / 8) + j) * 2048);
-            }
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
-          }
-        }
-      }
-      // the next tile's sums come when all of these have been read
-      cluster_arrive();
-      cluster_wait();
-
       // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < store_n; n += chunk_n) {
+        for (int n = 0; n < tile_n; n += chunk_n) {
           const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
           // the chunk is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
@@ -536,9 +438,9 @@ void convgen_tma_im2col_3x3(
           const int row = warp * 16 + lane % 16;
 #pragma unroll
           for (int j = 0; j < chunk_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
-            const float* sums = &sum[i][n / 2 + j * 8];
+            const float* sums = &acc[i][n / 2 + j * 8];
             float v[8];
             u32 bits_z[4];
             ldmatrix_x4(bits_z, place - chunk_base + tile_z);

@@ -60,9 +60,10 @@ class Strategy:
             return [Obstacle(f"{self.name} has no kernel {options['kernel']}", option="kernel")]
         if any(s.best for s in searches):
             return []
-        found = [s.obstacles for s in searches]
+        found = [list(s.obstacles) for s in searches]
         common = [o for o in found[0] if all(o in own for own in found)]
-        return common or list(sorted(found, key=len)[0])
+        # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
+        return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
         """The plan of the fastest configuration, where `obstacles` is empty."""

@@ -20,9 +20,10 @@ from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.tma_im2col import STRATEGY
+from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
+STRATEGY = strategies.load("tma_im2col")
 #: Until a mutant is noticed; few need more than the first.
 SEEDS = 48
 LEAST_NOTICED = 0.95

@@ -18,7 +18,8 @@ from convgen.ir.plan import Plan, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Options
-from convgen.kernels.parts.prepare import Copy, Prepared, Transpose, channels_last, transpose
+from convgen.kernels.parts.copies import Copy, Transpose, transpose
+from convgen.kernels.parts.prepare import Prepared, channels_last
 from convgen.targets import TARGETS
 
 SMALL: Options = {**PLAIN, "tile.m": 64, "tile.n": 16, "consumers": 1, "stages": 3}

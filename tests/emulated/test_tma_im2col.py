@@ -139,7 +139,7 @@ CHANNELS = {
 @pytest.mark.parametrize("tile", [(64, 8), (128, 32), (48, 64)])
 def test_y_in_channels(name: str, tile: tuple[int, int], seed: int) -> None:
     m, n = tile
-    rows = {"tile.m": m, "tile.n": n, "swap_ab": 1 if m < 64 else "pixels"}
+    rows = {"tile.m": m, "tile.n": n, "swap_ab": int(m < 64)}
     options = {**(PINGPONG if m == 128 else SMALL), **rows}
     check_emulated(spec(CHANNELS[name], "tma_im2col", options, "bias f32" if n % 64 else "residual"), seed)
 

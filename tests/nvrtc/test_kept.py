@@ -9,7 +9,7 @@ import pytest
 
 import convgen
 from convgen.codegen import render
-from convgen.frontend import parser
+from convgen.frontend import tokens
 from convgen.runtime import artifacts
 
 SPEC = """\
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def forget() -> None:
-    parser._lark.cache_clear()
+    tokens.grammar.cache_clear()
     render.environment.cache_clear()
 
 

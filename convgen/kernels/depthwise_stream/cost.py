@@ -64,8 +64,12 @@ def stream_time(
     alone = over(rounds * instructions * r.alone, tile) + r.chunk * chunks
     work = over(alone, blocks * tile)
     load = max(chunk_bytes / r.sm_bytes, pixels * r.pixel) * blocks
-    # with none ahead, the next chunk waits for this band
-    each = max(over(work, load * loads), (r.latency + load) / (ahead + 1)) if ahead else work + load * loads + r.latency
+    # with none ahead, the next chunk waits for this band; fewer than none is what the limits refuse, and has a time too
+    each = (
+        max(over(work, load * loads), (r.latency + load) / (ahead + 1))
+        if ahead > 0
+        else work + load * loads + r.latency
+    )
     each += outside * r.outside * blocks
     of_memory = CYCLES * (1 + (half_lines - 1) * r.half) * (r.part if part_sectors else 1.0) * blocks / resident
     if not waiting:

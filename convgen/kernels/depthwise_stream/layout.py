@@ -79,7 +79,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def slices(self) -> int:
-        return self.problem.k // self.config.slice
+        return -(-self.problem.k // self.config.slice)  # whole ones, where limits allow the slice
 
     @property
     def element_bytes(self) -> int:

@@ -84,6 +84,7 @@ def source(plan: Plan, layout: Layout) -> str:
         finds_pixels=finds_pixels,
         load_from=load_from,
         own_place=_place(layout, own=True),
+        operands_place=_place(layout, own=True, ends=False),
         fragment_place=_place(layout, own=True, rows="blockIdx.y * 64"),
         in_type=problem.x.dtype,
         by_tma=g.stores_by_tma,
@@ -105,9 +106,9 @@ def source(plan: Plan, layout: Layout) -> str:
     )
 
 
-def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = True) -> list[str]:
-    """Lines that find a tile's first pixel (where `pixels` matter) and channel from its number; `own`: those that a
-    consumer finishes, or those from `rows` on."""
+def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = True, ends: bool = True) -> list[str]:
+    """Lines that find a tile's first pixel (where `pixels` matter) and channel from its number, and where its image
+    ends (where `ends` matter); `own`: those that a consumer finishes, or those from `rows` on."""
     config, planes = layout.config, layout.gemm.a_planes
     lines, m, n = [], "tile / n_tiles", "tile % n_tiles"
     if config.raster > 1:
@@ -130,7 +131,7 @@ def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = Tru
         return [*lines, f"const int n0 = {n};"]
     if planes:
         m = f"{image} * plane + {pixel}"
-        if layout.gemm.plane % config.tile_m:
+        if ends and layout.gemm.plane % config.tile_m:
             lines.append(f"const int m_end = ({image} + 1) * plane;  // a tile's pixels are of one image")
     if own:
         consumers_rows = "consumer * rows" if config.schedule != "pingpong" and config.consumers > 1 else ""
