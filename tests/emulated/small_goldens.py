@@ -44,7 +44,7 @@ GEOMETRIES = {
     "tma_im2col_1x1": Small({"n": 3, "h": 9, "w": 11, "c": 168, "k": 264}),
     "tma_im2col_1x1_nchw": Small({"n": 3, "h": 10, "w": 12, "c": 328, "k": 264}),
     "tma_im2col_3d_dilated": Small({"n": 2, "d": 5, "h": 8, "w": 11, "c": 72, "k": 44}),
-    "tma_im2col_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 200, "k": 136}, sms=4),
+    "tma_im2col_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 200, "k": 136}, sms=2),
     "tma_im2col_channels_as_rows": Small({"n": 3, "h": 7, "w": 9, "c": 520, "k": 136}),
     "tma_im2col_cluster": Small({"n": 3, "h": 13, "w": 11, "c": 72, "k": 264}, sms=2),
     "tma_im2col_groups": Small({"n": 3, "h": 17, "w": 15, "c": 64, "k": 64}, groups=16),

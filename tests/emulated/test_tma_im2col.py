@@ -329,6 +329,16 @@ def test_operands_of_images(name: str, seed: int) -> None:
     assert ("the chunk's images" in made.source or "image_e[1][2][" in made.source) == ("chunk" in name)
 
 
+@pytest.mark.parametrize("n", [1, 70])
+@pytest.mark.parametrize("swap_ab", [0, 1])
+def test_operands_of_images_of_one_pixel(n: int, swap_ab: int, seed: int) -> None:
+    """Operands of channels, of images and of y's shape are then hard to tell apart by their sizes."""
+    problem = make("fprop", n, 40, 72, (1, 1), (1, 1))
+    epilogue = "operand b: f32[k]  operand e: f16[n, k]  operand z: f16[n, p, q, k]  y = acc * e + b + z"
+    options: Options = {**SMALL, "swap_ab": swap_ab, "tile.n": 64, "tile.m": 64}
+    check_emulated(spec(problem, "tma_im2col", options, epilogue), seed)
+
+
 def test_operands_wait_for_the_registers_of_a_wide_tile(seed: int) -> None:
     """The channels' operands of a tile this wide have no room beside the accumulators."""
     problem = make("fprop", 3, 24, 200, (9, 7), (3, 3), pad=1)

@@ -97,10 +97,14 @@ class Chunk:
 
 
 def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
-    """The operands that lie as y does."""
+    """The operands that lie as y does; one of channels alone is read as such, also where y has no more than that."""
     if problem.epilogue is None:
         return ()
-    return tuple(t for t in used_operands(problem) if t.size == problem.y.size and lies_as(t, problem.y.dims))
+    return tuple(
+        t
+        for t in used_operands(problem)
+        if t.dims != ("k",) and t.size == problem.y.size and lies_as(t, problem.y.dims)
+    )
 
 
 def chunks(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[Chunk, ...]:

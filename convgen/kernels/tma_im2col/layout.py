@@ -122,10 +122,14 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def of_images(self) -> tuple[Tensor, ...]:
-        """The operands of images that threads hold for many pixels: where C leaves in chunks, of few images each."""
+        """The operands of images that threads hold for many pixels: where C leaves in chunks, of few images each.  Of
+        images of one pixel they arrive as tiles."""
         problem = self.gemm.problem
         many = image_operands.most_images(problem, self.chunk_m) > image_operands.MOST_IMAGES
-        return () if not self.chunk or (self.config.swap_ab and many) else image_operands.of_images(problem)
+        if not self.chunk or (self.config.swap_ab and many):
+            return ()
+        arriving = {c.tensor for c in self.arriving}
+        return tuple(t for t in image_operands.of_images(problem) if t not in arriving)
 
     @property
     def tile_images(self) -> int:
