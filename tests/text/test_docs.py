@@ -166,7 +166,7 @@ def test_the_page_of_strategies(golden):
     former += [f"| | `{old}` | `{new}` |" for old, new in renamed.STRATEGIES.items()]
     parts += [
         "## Former names",
-        "Older specs, notes and results use these names.",
+        "Specs may use a former name for one release, and get a warning that gives the new one.",
         "\n".join(["| strategy | formerly | now |", "|---|---|---|", *former]),
     ]
     golden.check(ROOT / "docs" / "strategies.md", "\n\n".join(parts) + "\n")
