@@ -33,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths(arguments):
         try:
             spec = read_spec(arguments, path)
-            with console.spinner(f"checking {spec.path}"):
-                found = driver.check_all(spec)
+            found = driver.check_all(spec)
         except UsageError as e:  # the other files are checked all the same
             console.complain(str(e))
             code = max(code, e.exit_code)
