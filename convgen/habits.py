@@ -127,13 +127,14 @@ TYPES = _table("""
     f16: fp16 float16 half floating16
     bf16: bfloat16 bfloat bfp16 brainfloat16 nvbfloat16
     f32: fp32 float32 float single tf32
-    e4m3: f8 fp8 float8 fp8e4m3 float8e4m3 float8e4m3fn e4m3fn f8e4m3 f8e4m3fn
+    e4m3: fp8e4m3 float8e4m3 float8e4m3fn e4m3fn f8e4m3 f8e4m3fn
     e5m2: fp8e5m2 float8e5m2 f8e5m2 bf8
     s8: int8 i8 int8t char
     s32: int32 i32 int32t int long
 """)
 #: Types that are not served, and what comes nearest.
 NO_TYPES: dict[str, str] = {
+    **dict.fromkeys(("f8", "fp8", "float8"), "8-bit floats are `e4m3` and `e5m2`"),
     **dict.fromkeys(("f64", "fp64", "float64", "double"), "the widest type is `f32`"),
     **dict.fromkeys(("u8", "uint8", "uchar", "byte"), "8-bit integers have a sign: `s8`"),
     **dict.fromkeys(("int4", "s4", "i4", "u4", "fp4", "f4", "e2m1", "nvfp4"), "the narrowest types have 8 bits"),
@@ -234,7 +235,12 @@ TARGETS = _table("""
 OLD_TARGETS = frozenset(("volta", "v100", "titanv", "turing", "t4", "rtx2080", "pascal", "p100", "maxwell", "kepler"))
 
 #: Lets that stand for a dim, under its other names.
-LETS: dict[str, str] = DIMS["y"] | DIMS["w"] | DIMS["x"]
+LETS: dict[str, str] = {
+    word: dim
+    for role in "ywx"
+    for word, dim in DIMS[role].items()
+    if word not in ["n", "c", "k", "d", "h", "w", "t", "r", "s", "o", "p", "q"]
+}
 
 # --- words of the command line ---
 

@@ -100,7 +100,7 @@ def known_strategy(name: str) -> str:
     """A strategy's present name, or auto; one that it had is warned of.  Raises UsageError."""
     from convgen.kernels import renamed, strategies
 
-    if (now := renamed.strategy(str(name))) != name:
+    if isinstance(name, str) and (now := renamed.strategy(name)) != name:
         warnings.warn(f"the strategy `{name}` is now `{now}`", RenamedWarning, stacklevel=3)
         name = now
     if name not in (known := ("auto", *strategies.MODULES)):

@@ -270,7 +270,9 @@ class Solver:
                 self._disagree(one, every)
             else:
                 message = f"{one}, which makes {one.value * groups} with {groups} groups, but {every}"
-                self._report.error("E208", message, one.span, "the filter's c is the input's c / groups")
+                hint = "the filter's c is the input's c / groups"
+                hint += f": c={every.value // groups}" if every.value % groups == 0 else ""
+                self._report.error("E208", message, one.span, hint)
             return None
         if every:
             return every.value
@@ -340,5 +342,8 @@ class Solver:
             names = list(dict.fromkeys(d.name.text for d in dims))
             many = len(names) > 1
             message = f"the extent{'s' if many else ''} of {listing(names, 'and')} {'are' if many else 'is'} not known"
-            example = f"write {'them' if many else 'it'}, as in `{names[0]}=8`, or declare `let {names[0]} = 8`"
+            if (let := self._sizes.like(names[0])) and not many:
+                example = f"write `{names[0]}={let}` for `let {let}`"
+            else:
+                example = f"write {'them' if many else 'it'}, as in `{names[0]}=8`, or declare `let {names[0]} = 8`"
             self._report.error("E207", message, dims[0].span, "; ".join([*strided, example]))

@@ -22,6 +22,8 @@ def _stray_hint(place: Place) -> str | None:
     word, before, after = place.word, place.before, place.after
     if word.type == COMMENT:
         return wording.COMMENT_HINT
+    if parts := _parts_of_name(place):
+        return parts
     if word == "." and before is not None and after is not None:
         if place.keyword == "strategy":
             return f"write an option of a group as `{before} {after}=...`"
@@ -73,6 +75,8 @@ def _is_juxtaposed(place: Place) -> bool:
 
 def _function(place: Place) -> str | None:
     if _is_juxtaposed(place):
+        if place.words[place.at - 2] in ("if", "?"):
+            return "a choice is written `select(condition, x, y)`"
         return "a function is called with parentheses, `relu(acc)`; values need an operator between them"
     return None
 
@@ -154,10 +158,28 @@ def _assigned_setting(place: Place) -> str | None:
     return None
 
 
-def _dash(place: Place) -> str | None:
-    """A name with a dash."""
+def _assignment(place: Place) -> str | None:
+    """A value that is assigned to nothing, or by `+=`."""
+    word, before, after = place.word, place.before, place.after
+    if place.kinds != {"ASSIGN"} or place.keyword not in ("epilogue", "operand") or before is None or after is None:
+        return None
+    if word == "(":
+        return f"assign the value: `y = {before}(...)`"
+    if before in ("return", "yield", "result"):
+        return "assign the result to the tensor that it is: `y = ...`"
+    if after.type == "ASSIGN":
+        return f"there is no `{word}=`: write `{before} = ... {word} ...`"
+    return None
+
+
+def _parts_of_name(place: Place) -> str | None:
+    """A name in parts."""
     before, word, after = place.before, place.word, place.after
-    if word != "-" or before is None or after is None or before.type != "NAME" or place.kinds - {"ASSIGN", "LBRACE"}:
+    if before is None or after is None or before.type != "NAME" or not place.kinds <= {"ASSIGN", "LBRACE"}:
+        return None
+    if word.type == "NAME" and place.kinds == {"LBRACE"} and place.keyword == "conv":
+        return f"a name is one word: `{before}_{word}`"
+    if word not in ("-", ".", "/"):
         return None
     return f"names consist of letters, digits and _: write `{before}_{after}`"
 
@@ -217,7 +239,11 @@ def _axes(place: Place) -> str | None:
 
 def _options(place: Place) -> str | None:
     word, before = place.word, place.before
-    if place.keyword != "strategy" or len(place.braces) < 2 or before is None:
+    if place.keyword != "strategy" or before is None:
+        return None
+    if word.type == "LPAR" and "LBRACE" in place.kinds:
+        return f"put options in braces: `strategy {before} {{ ... }}`"
+    if len(place.braces) < 2:
         return None
     if word.type == "COMMA":
         return "separate options by spaces, not commas"
@@ -227,36 +253,51 @@ def _options(place: Place) -> str | None:
             return f"is a value missing after `{place.words[place.at - 3]}=`?"
         return f"write an option of a group as `{f'{group} ' if group.type == 'NAME' else ''}{before}={word}`"
     if word.type in ("COLON", "ASSIGN"):
-        return f"write an option as `{before} VALUE`, one of a group as `tile {before}=VALUE`"
+        return f"write an option as `{before} VALUE`, or a group as `{before} m=VALUE n=VALUE`"
     return None
 
 
+def _list(place: Place) -> str | None:
+    """Statements and names joined by signs, or not."""
+    word, before = place.word, place.before
+    if place.is_setting and word.type == "COMMA":
+        one = "a conv has one target, which `--target` overrides" if place.keyword == "target" else ""
+        return one or "settings stand without commas between them"
+    if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
+        return "write a `let` for each name"
+    if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
+        return "separate dims by commas"
+    if before is not None and before.type == "COMMA" and word.type in ("RSQB", "RPAR"):
+        return "remove the last comma"
+    return None
+
+
+def _bracket(place: Place) -> str | None:
+    """Braces and parentheses that are missing."""
+    before = place.before
+    if place.kinds == {"LBRACE"} and before is not None:
+        return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
+    return "a `(` is not closed" if "RPAR" in place.kinds and place.begins_line else None
+
+
 def _sign(place: Place) -> str | None:
-    """A sign that is missing or another one."""
+    """A sign that is missing or another one, in a let or a tensor."""
     word, before, after = place.word, place.before, place.after
     if before is None:
         return None
-    if "RPAR" in place.kinds and place.begins_line:
-        return "a `(` is not closed"
     if place.kinds == {"ASSIGN"} and place.keyword == "let":
         value = word if word.type in ("INT", "NAME") else after
         return f"write `let {before} = {value}`"
-    if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
-        return "separate dims by commas"
     if place.kinds == {"COLON"}:
         return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"
     if before.type == "COLON" and word.type == "LSQB":
         return "put the element type before the dims: `x: f16[n, h, w, c]`"
-    if place.kinds == {"LBRACE"}:
-        return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    if before.type == "COMMA" and word.type in ("RSQB", "RPAR"):
-        return "remove the last comma"
     if place.kinds == {"LSQB"}:
-        return f"put the dims in brackets: `{before}[n, h, w, c]`"
+        return habits.NO_SETTINGS.get(habits.plain(word), f"put the dims in brackets: `{before}[n, h, w, c]`")
     return None
 
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
-    _function, _comment, _power, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting, _dash, _name,
-    _positional, _axes, _options, _sign,
+    _function, _comment, _power, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting, _assignment,
+    _parts_of_name, _name, _positional, _axes, _options, _list, _bracket, _sign,
 )  # fmt: skip

@@ -131,7 +131,7 @@ class _Parse:
                 return f"{place.word} as {' '.join(replaced)}"
         for kind, text in _FORGOTTEN.items():
             sign = self._made(kind, text, at)
-            if place.kinds >= {kind} and (kind != "LBRACE" or place.kinds == {kind}) and self._goes_on([sign, *ahead]):
+            if place.lacks(kind) and self._goes_on([sign, *ahead]):
                 words.insert(at, sign)
                 return f"with {text}"
         values = self._values
@@ -145,6 +145,8 @@ class _Parse:
         word = place.word
         if sign := meant(word):
             yield [Token.new_borrow_pos(*sign, word)]
+        if word.type == "COMMA" and "LET" in place.kinds:
+            yield [Token.new_borrow_pos("LET", "let", word)]
         if word.type in _TOO_MUCH or (word.type == "RBRACE" and not place.braces):
             yield []
         if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):
@@ -218,7 +220,7 @@ class _Parse:
         braces = 0
         for i in range(at, len(self._words)):
             word, place = self._words[i], Place(self._words, i, frozenset(), ())
-            again = i > fault or bool(dropped)  # else it is the fault itself
+            again = i > fault or (bool(dropped) and place.begins_line)  # else it is the fault itself
             if place.begins_item or (not braces and self._begins(place, level, opened, again)):
                 break
             braces = max(braces + (word == "{") - (word == "}"), 0)
@@ -242,10 +244,13 @@ class _Parse:
             return ("conv" in lost and in_block) or (again and place.begins_line and place.looks_like_item)
         if word.type == "RBRACE" or word.type in wording.SETTING_KINDS:
             return True
-        if level > 1:
-            starts = word.type == "OPERAND" or (word.type == "NAME" and place.begins_line)
-            return starts and self._goes_on(self._words[place.at : place.at + 2])
         closed = lost["("] <= lost[")"] and lost["["] <= lost["]"]
+        begins = word.type == "NAME" and place.begins_line
+        if level > 1:
+            fits = (word.type == "OPERAND" or begins) and self._goes_on(self._words[place.at : place.at + 2])
+            return fits or (again and begins and closed and place.is_behind_value)
+        if place.is_assigned and not any(lost[keyword] for keyword in wording.AXES):
+            return again and begins and closed
         return again and place.looks_like_setting and (closed or place.is_known_line)
 
     def _header(self, words: Sequence[Token], at: int) -> list[Token]:

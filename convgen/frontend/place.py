@@ -71,6 +71,13 @@ class Place:
         """Whether a setting may stand here."""
         return self.kinds >= wording.SETTING_KINDS
 
+    def lacks(self, kind: str) -> bool:
+        """Whether a word of the kind may have been forgotten before this one."""
+        if kind == "LBRACE":
+            begins = self.word.type in wording.SETTING_KINDS or self.word.type == "OPERAND" or self.is_assigned
+            return self.kinds == {kind} and begins
+        return kind in self.kinds and (kind != "ASSIGN" or self.keyword == "let")
+
     @property
     def is_behind_block(self) -> bool:
         """Whether the word can only stand behind the block that is open: what it begins is no part of a block."""
@@ -111,12 +118,20 @@ class Place:
         return "operand" if "OPERAND" in self.kinds and closest(self.word, ("operand",)) else None
 
     @property
+    def is_behind_value(self) -> bool:
+        """Whether the line before ends with a value, so that this one may begin anew."""
+        ends = ("NAME", "INT", "FLOAT", "RPAR", "RSQB", "MIXED")
+        return self.before is not None and self.before.type in ends
+
+    @property
     def looks_like_setting(self) -> bool:
         """Whether the word begins a line, or is meant as a setting, and something stands behind it there."""
         if self.word.type != "NAME" or self.after is None or self.after.line != self.word.end_line:
             return False
-        known = habits.plain(self.word) in habits.SETTINGS.keys() | habits.NO_SETTINGS.keys()
-        return known or (self.begins_line and self.after.type not in ("ASSIGN", "COMMA", "RSQB", "RPAR"))
+        others = habits.SETTINGS.keys() | habits.NO_SETTINGS.keys()
+        known = len(self.word) > 1 and habits.plain(self.word) in others
+        goes_on = self.after.type in ("ASSIGN", "COMMA", "RSQB", "RPAR")  # the statement of the line before
+        return (known and self.after.type != "ASSIGN") or (self.begins_line and not goes_on)
 
     @property
     def is_followed_by_value(self) -> bool:

@@ -64,6 +64,11 @@ class Sizes:
         """Value of a let; None where it has an error."""
         return self._values.get(name)
 
+    def like(self, name: str) -> str | None:
+        """The let that stands for a dim under another name."""
+        others = (let for let in self._declared if habits.LETS.get(habits.plain(let), habits.plain(let)) == name)
+        return min(others, default=None)
+
     def evaluate(self, e: ast.Expr, hints: Mapping[str, str] | None = None) -> int | None:
         """Value of an expression; None where it has an error, which is then in the report.
 
@@ -85,12 +90,15 @@ class Sizes:
                 self._not_a_size(e, f"`{e.function.text}`")
         return None
 
-    def _not_a_size(self, e: ast.Expr, what: str) -> None:
-        self._report.error("E105", f"a size cannot use {what}", e.span, "sizes are whole numbers, lets and + - * / %")
+    def _not_a_size(self, e: ast.Expr, what: str, hint: str | None = None) -> None:
+        hint = hint or "sizes are whole numbers, lets and + - * / %"
+        self._report.error("E105", f"a size cannot use {what}", e.span, hint)
 
     def _number(self, e: ast.Number) -> int | None:
         if not e.is_whole:
-            self._not_a_size(e, f"the fraction {e.text:.32}")
+            value = float(e.text)
+            hint = f"write `{value:.0f}`" if value.is_integer() and value < MAX_INT else None
+            self._not_a_size(e, f"the fraction {e.text:.32}", hint)
             return None
         digits = e.text.lstrip("0") or "0"
         if len(digits) > 19 or int(digits) > MAX_VALUE:
