@@ -238,7 +238,7 @@ def test_python_gets_the_same_answers():
         (("layr.conv",), "did you mean `layer.conv`?"),
         (("layer.conv", None, "sm_9"), "unknown target 'sm_9'"),
         (("layer.conv", None, 90), "unknown target 90"),
-        (("layer.conv", None, None, 3), "unknown strategy '3'"),
+        (("layer.conv", None, None, 3), "unknown strategy 3"),
         (("layer.conv", {"n": 1.5}), "-D n: the value is not a whole number"),
         (("layer.conv", {5: 1}), "-D 5: the file has no `let 5`"),
         (("layer.conv", None, None, "drect"), "did you mean `direct`?"),
