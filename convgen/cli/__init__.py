@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "run": "run kernels on random data and verify them against a float64 reference",
     "tune": "find the fastest configurations on this GPU, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",
+    "reproduce": "repeat an experiment of the documents that convgen implements",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
 }
 OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141

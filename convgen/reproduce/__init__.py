@@ -1,0 +1,42 @@
+"""What the documents that convgen implements found, found again: `convgen reproduce NAME`.
+
+docs/reproduction.md lists their claims.  An experiment is a function that returns an `Outcome`: our figures beside the
+document's, and why they differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from convgen.reproduce.outcome import Outcome
+from convgen.spec import UsageError, unknown
+
+#: Zhou et al., "Characterizing and Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication
+#: Accelerators", IISWC 2021.
+_ZHOU = "Zhou et al., 2021"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What it shows, which table or figure of which document that is, and the function: `module.function`."""
+
+    summary: str
+    source: str
+    function: str
+
+    def run(self) -> Outcome:
+        module, _, name = self.function.rpartition(".")
+        return getattr(import_module(f"convgen.reproduce.{module}"), name)()
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "memory": Experiment("bytes of inputs and of lowered inputs, by network", f"{_ZHOU}, table I", "memory.memory"),
+}
+
+
+def find(name: str) -> Experiment:
+    """Raises UsageError."""
+    if name not in EXPERIMENTS:
+        raise UsageError(unknown("experiment", name, EXPERIMENTS))
+    return EXPERIMENTS[name]

@@ -1,0 +1,76 @@
+"""`convgen reproduce`: what experiments find, and the files that the command writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from convgen import driver
+from convgen.cli import main
+from convgen.reproduce import find
+from convgen.reproduce.networks import NAMES, Layer, layers
+from convgen.spec import Spec, read
+
+
+def test_memory_is_what_the_document_s_table_prints():
+    outcome = find("memory").run()
+    inputs, lowered = (next(s for s in outcome.series if s.name == name) for name in ("inputs", "lowered"))
+    at = {label: i for i, label in enumerate(outcome.labels)}
+    assert (inputs.shown(inputs.values[at["vgg16"]]), lowered.shown(lowered.values[at["vgg16"]])) == ("34.64", "311.80")
+    assert (inputs.shown(inputs.values[at["resnet50"]]), lowered.shown(lowered.values[at["resnet50"]])) == (
+        "34.55",
+        "81.11",
+    )
+
+
+#: Convolutions, and multiply-adds of one image in units of 10^9, as published without the fully connected layers.
+@pytest.mark.parametrize(
+    "network, convolutions, gmacs",
+    [("alexnet", 5, 0.656), ("vgg16", 13, 15.35), ("resnet50", 53, 4.087), ("densenet121", 120, 2.833),
+     ("yolov2", 23, 14.73), ("googlenet", 57, 1.582), ("zfnet", 5, 1.109)],
+)  # fmt: skip
+def test_networks_are_whole(network, convolutions, gmacs):
+    found = layers(network)
+    assert sum(found.values()) == convolutions
+    assert sum(count * layer.macs for layer, count in found.items()) / 1e9 == pytest.approx(gmacs, rel=1e-3)
+
+
+def test_the_suites_are_parts_of_the_networks():
+    root = Path(__file__).parents[2] / "specs"
+    for network in NAMES:
+        shapes = {(x.c, x.h, x.k, x.r, x.stride, x.pad) for x in layers(network)}
+        for compilation in driver.load(Spec(*read(root / f"{network}.conv"))):
+            p = compilation.request.problem
+            assert (p.c, p.input[0], p.k, p.filter[0], p.stride[0], p.pad_lo[0]) in shapes, (network, p.name)
+
+
+def test_a_layer_s_spec_is_the_layer():
+    layer = Layer(64, 27, 192, 5, 2, 2)
+    (compilation,) = driver.load(Spec(layer.spec("layer", 3)))
+    problem = compilation.request.problem
+    assert (problem.n, problem.macs) == (3, 3 * layer.macs)
+    assert math.prod(problem.output) * problem.c * problem.taps == layer.lowered_elements
+
+
+def test_files(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["reproduce", "memory", "--out", f"{tmp_path}/m.json", "--plot", f"{tmp_path}/m.svg"]) == 0
+    assert "vgg16" in capsys.readouterr().out
+    record = json.loads((tmp_path / "m.json").read_text())
+    assert record["command"] == "convgen reproduce memory" and {"commit", "date", "convgen"} <= record.keys()
+    assert [row["network"] for row in record["rows"]] == list(NAMES)
+    assert "<svg" in (tmp_path / "m.svg").read_text()
+
+
+def test_mistakes(tmp_path, capsys):
+    assert main(["reproduce"]) == 2
+    assert "`convgen reproduce --list` lists them" in capsys.readouterr().err
+    assert main(["reproduce", "memmory"]) == 2
+    assert "did you mean `memory`?" in capsys.readouterr().err
+    assert main(["reproduce", "memory", "--plot", f"{tmp_path}/m.gif"]) == 2
+    assert not list(tmp_path.iterdir())
+    assert main(["reproduce", "--list"]) == 0
+    assert "memory" in capsys.readouterr().out
