@@ -126,6 +126,12 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+__device__ __forceinline__ float cvt_f32_f16(f16 v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -192,10 +198,29 @@ constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
 // The block that a column of B is, so that lanes beside one another meet different banks as they load and store.
 __device__ __forceinline__ int block_of(int n) { return (n & 2) << 1 | ((n << 1 ^ n) & 2) | n >> 2; }
 
+// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+__device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  float sum = 0.0f;
+  const int group = k;
+#pragma unroll 1
+  for (int r = 0; r < 7 && sum == sum; ++r) {
+    const int in_h = p + r - 3;
+    if (in_h < 0 || in_h >= 56) continue;
+#pragma unroll 1
+    for (int s = 0; s < 7 && sum == sum; ++s) {
+      const int in_w = q + s - 3;
+      if (in_w < 0 || in_w >= 56) continue;
+      sum += cvt_f32_f16(x[n * 301056 + in_h * 5376 + in_w * 96 + group]) * cvt_f32_f16(w[k * 49 + r * 7 + s]);
+    }
+  }
+  return sum;
+}
+
 extern "C" __global__ __launch_bounds__(160, 3)
 void convgen_depthwise_bands(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
+    const f16* __restrict__ x,
     const f16* __restrict__ w,
     const float* __restrict__ operand_b
 ) {
@@ -347,6 +372,34 @@ void convgen_depthwise_bands(
           }
         }
       }
+      // a zero between bands, or of the other channel, makes a NaN of an infinity or NaN
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+#pragma unroll
+      for (int i = 0; i < 16 * SETS; ++i) {
+        total[i % 4] += acc[i / 16][i / 4 % 4][i % 4];
+      }
+      total[0] += total[1] + (total[2] + total[3]);
+      if (__any_sync(0xffffffff, total[0] != total[0])) {
+#pragma unroll 1
+        for (int at = 0; at < 16 * SETS; ++at) {
+          float value = 0.0f;
+#pragma unroll
+          for (int i = 0; i < 16 * SETS; ++i) {
+            if (i == at) value = acc[i / 16][i / 4 % 4][i % 4];
+          }
+          if (value == value) continue;
+          const int block = block_of(2 * column + at % 2);
+          const int p = first_p + tile_p + block / BLOCKS * 8 + at / 16 * 4 + own_p;
+          const int q = strip_q + tile_q + block % BLOCKS * 2 + own_q;
+          if (p < 56 && q < 56) value = window_sum(x, w, n, p, q, first_k + octet * VECTOR + at / 4 % 4 * 2 + at % 4 / 2);
+#pragma unroll
+          for (int i = 0; i < 16 * SETS; ++i) {
+            if (i == at) acc[i / 16][i / 4 % 4][i % 4] = value;
+          }
+        }
+        __syncwarp();
+      }
+
 #pragma unroll
       for (int i = 0; i < 2 * SETS; ++i) {  // a lane has a pixel of two blocks of each set
         const int block = block_of(2 * column + i % 2);

@@ -318,10 +318,36 @@ void convgen_implicit_gemm_f32(
   }
 }
 
+// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+__device__ __forceinline__ float window_sum(const float* __restrict__ x, const float* __restrict__ w, int offset) {
+  float sum = 0.0f;
+  const int k = offset % 64;
+  const int q = (offset / 64) % 28;
+  const int p = (offset / 1792) % 28;
+  const int n = offset / 50176;
+#pragma unroll 1
+  for (int r = 0; r < 3 && sum == sum; ++r) {
+    const int in_h = p + r - 1;
+    if (in_h < 0 || in_h >= 28) continue;
+#pragma unroll 1
+    for (int s = 0; s < 3 && sum == sum; ++s) {
+      const int in_w = q + s - 1;
+      if (in_w < 0 || in_w >= 28) continue;
+#pragma unroll 1
+      for (int c = 0; c < 64 && sum == sum; ++c) {
+        sum += x[n * 50176 + in_h * 1792 + in_w * 64 + c] * w[k * 576 + r * 192 + s * 64 + c];
+      }
+    }
+  }
+  return sum;
+}
+
 // The sums of 2 slices of gemm_k, in order; 4 neighbours of y a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_f32_reduce(
     const float* __restrict__ partial,
+    const float* __restrict__ x,
+    const float* __restrict__ w,
     float* __restrict__ y
 ) {
   constexpr int SIZE = 401408;  // elements of y
@@ -332,6 +358,29 @@ void convgen_implicit_gemm_f32_reduce(
   for (int slice = 0; slice < 2; ++slice) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] += partial[slice * SIZE + offset + e];
+  }
+  // an infinite factor less its rounding is a NaN
+  float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    total[i % 4] += sum[i];
+  }
+  total[0] += total[1] + (total[2] + total[3]);
+  if (total[0] != total[0]) {
+#pragma unroll 1
+    for (int at = 0; at < 4; ++at) {
+      float value = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == at) value = sum[i];
+      }
+      if (value == value) continue;
+      value = window_sum(x, w, offset + at);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == at) sum[i] = value;
+      }
+    }
   }
   float v[4];
 #pragma unroll

@@ -23,7 +23,6 @@
 // launch   convgen_tma_halo_fold: blocks of 384 threads, 1 per SM, at most 512 in all, in multiples of 8, 140360 bytes of shared memory
 // map      x_map_5: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 20 x 1, every 1 1 4 1, 32-byte swizzle
 // map      x_map_6: x of 128 x 56 x 56 x 8 f16, tiled: boxes of 16 x 30 x 24 x 1, every 1 1 4 1, 32-byte swizzle
-// zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -276,6 +275,27 @@ __device__ __forceinline__ u32 place_z(int row, int column) {
   return row * 128 + (column / 8 ^ (row & 7)) * 16 + column % 8 * 2;
 }
 
+// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+__device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int n, int p, int q, int k) {
+  float sum = 0.0f;
+  const int group = k / 4;
+#pragma unroll 1
+  for (int r = 0; r < 3 && sum == sum; ++r) {
+    const int in_h = p + r - 1;
+    if (in_h < 0 || in_h >= 56) continue;
+#pragma unroll 1
+    for (int s = 0; s < 3 && sum == sum; ++s) {
+      const int in_w = q + s - 1;
+      if (in_w < 0 || in_w >= 56) continue;
+#pragma unroll 1
+      for (int c = 0; c < 4 && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * 401408 + in_h * 7168 + in_w * 128 + group * 4 + c]) * cvt_f32_f16(w[k * 36 + r * 12 + s * 4 + c]);
+      }
+    }
+  }
+  return sum;
+}
+
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 0) bar_sync<1, 128>();
@@ -293,7 +313,8 @@ void convgen_tma_halo_fold(
     const u16* __restrict__ w,
     f16* __restrict__ y,
     const float* __restrict__ operand_b,
-    const f16* __restrict__ operand_z
+    const f16* __restrict__ operand_z,
+    const f16* __restrict__ x
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
@@ -454,6 +475,36 @@ void convgen_tma_halo_fold(
         wgmma_commit_group();
         wgmma_wait_group<0>();
         if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      }
+
+      // a zero between packed groups or folded rows makes a NaN of an infinity or NaN
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+#pragma unroll
+      for (int i = 0; i < pixels / 2; ++i) {
+        total[i % 4] += acc[i];
+      }
+      total[0] += total[1] + (total[2] + total[3]);
+      if (__any_sync(0xffffffff, total[0] != total[0])) {
+#pragma unroll 1
+        for (int at = 0; at < pixels / 2; ++at) {
+          float value = 0.0f;
+#pragma unroll
+          for (int i = 0; i < pixels / 2; ++i) {
+            if (i == at) value = acc[i];
+          }
+          if (value == value) continue;
+          const int line = line0 + at / 4 * 8 + lane % 4 * 2 + at % 2;
+          const int channel = warp * 16 + lane / 4 + at / 2 % 2 * 8;
+          const int p = line / width * fold + channel / own_channels;
+          const int q = q0 + line % width;
+          const int k = k0 + channel % own_channels;
+          if (line % width < strip && p < P) value = window_sum(x, w, n, p, q, k);
+#pragma unroll
+          for (int i = 0; i < pixels / 2; ++i) {
+            if (i == at) acc[i] = value;
+          }
+        }
+        __syncwarp();
       }
 
 #pragma unroll

@@ -21,12 +21,12 @@
 // map      b_map: workspace.w of 32 x 9 x 128 f16, tiled: boxes of 32 x 1 x 32, 64-byte swizzle
 // map      c_map: y of 128 x 1568 f16, tiled: boxes of 32 x 64, 64-byte swizzle
 // prepares w from k r s c to k r s c, 4 channels of 32, zeros for the other groups', 73728 bytes of workspace
-// zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own
 
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using f16 = unsigned short;  // bits of an IEEE half
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -149,6 +149,12 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+__device__ __forceinline__ float cvt_f32_f16(f16 v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -254,6 +260,30 @@ constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
+// y[n, p, q, k] before the epilogue: its own window and group, and nothing else.
+__device__ __forceinline__ float window_sum(const f16* __restrict__ x, const f16* __restrict__ w, int gemm_m, int k) {
+  float sum = 0.0f;
+  const int q = gemm_m % 14;
+  const int p = (gemm_m / 14) % 14;
+  const int n = gemm_m / 196;
+  const int group = k / 4;
+#pragma unroll 1
+  for (int r = 0; r < 3 && sum == sum; ++r) {
+    const int in_h = p * 2 + r - 1;
+    if (in_h < 0) continue;
+#pragma unroll 1
+    for (int s = 0; s < 3 && sum == sum; ++s) {
+      const int in_w = q * 2 + s - 1;
+      if (in_w < 0) continue;
+#pragma unroll 1
+      for (int c = 0; c < 4 && sum == sum; ++c) {
+        sum += cvt_f32_f16(x[n * 100352 + in_h * 3584 + in_w * 128 + group * 4 + c]) * cvt_f32_f16(w[k * 36 + r * 12 + s * 4 + c]);
+      }
+    }
+  }
+  return sum;
+}
+
 // A barrier for the 128 threads of one consumer.
 __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 0) bar_sync<1, 128>();
@@ -264,7 +294,9 @@ extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_im2col_groups(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
-    const __grid_constant__ TensorMap c_map
+    const __grid_constant__ TensorMap c_map,
+    const f16* __restrict__ x,
+    const f16* __restrict__ w
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
@@ -372,6 +404,35 @@ void convgen_tma_im2col_groups(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
       // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a zero between packed groups makes a NaN of an infinity or NaN
+      float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+#pragma unroll
+      for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+        if ((i % 16 / 4 * 2 + i % 2) == 0 || (i % 16 / 4 * 2 + i % 2) == 2) total[i % 4] += acc[i / (tile_n / 2)][i % (tile_n / 2)];
+      }
+      total[0] += total[1] + (total[2] + total[3]);
+      if (__any_sync(0xffffffff, total[0] != total[0])) {
+#pragma unroll 1
+        for (int at = 0; at < rows / 64 * (tile_n / 2); ++at) {
+          float value = 0.0f;
+#pragma unroll
+          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+            if (i == at) value = acc[i / (tile_n / 2)][i % (tile_n / 2)];
+          }
+          if (value == value) continue;
+          const int block = at / (tile_n / 2) * 64;
+          const int j = at % (tile_n / 2);
+          const int m = m0 + block + warp * 16 + lane / 4 + j / 2 % 2 * 8;
+          const int n = n0 + j / 4 * 8 + lane % 4 * 2 + j % 2;
+          if (m < gemm_m && n < gemm_n) value = window_sum(x, w, m, n);
+#pragma unroll
+          for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
+            if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;
+          }
+        }
+        __syncwarp();
+      }
+
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll

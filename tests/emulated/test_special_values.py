@@ -1,13 +1,20 @@
-"""Infinities, NaNs and other special values, emulated: what becomes of them is what the reference says."""
+"""Infinities, NaNs and other special values, emulated: what becomes of them is what the reference says.
+
+What is infinite or NaN reaches the outputs whose window and group have it, and no others.
+"""
 
 from __future__ import annotations
 
 import pytest
 from runs import emulated
-from special_values import EPILOGUES, EXPRESSIONS, of_all_values
+from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
+from special_values import EPILOGUES, EXPRESSIONS, FILLED, expected, of_all_values, with_specials
+from tma_specs import kernel
 
 from convgen.ir import verify
+from convgen.ir.problem import Op
 from convgen.kernels import strategies
+from convgen.targets import TARGETS
 
 DIRECT = strategies.load("direct")
 
@@ -18,3 +25,32 @@ def test_epilogues(name: str, result: str) -> None:
     out, source = emulated(DIRECT, problem, {}, arrays)
     report = verify.check(problem, arrays, out)
     assert report, f"{report}\n{source}"
+
+
+@pytest.mark.parametrize("role", ["x", "w"])
+@pytest.mark.parametrize("case", FILLED)
+def test_zeros_of_their_own(case: str, role: str, seed: int) -> None:
+    name, problem, options = FILLED[case]
+    arrays = with_specials(problem, role, seed)
+    strategy = strategies.load(name)
+    out, source = emulated(strategy, problem, options, arrays)
+    arithmetic = strategy.plan(problem, TARGETS["sm_90a"], options).arithmetic
+    report = verify.compare(problem, out, expected(problem, arrays, arithmetic))
+    assert report, f"{report}\nseed {seed}\n{source}"
+    assert "window_sum" in source
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_golden_plans(name: str, seed: int) -> None:
+    made = kernel(shrunk(name, options_of(plan_of(spec(name)))))
+    problem = made.plan.problem
+    factors = [t.role for t in problem.reads if t.element.is_float]
+    if not factors:
+        pytest.skip("integers have no special values")
+    for role in factors[:1] if problem.op is not Op.FPROP else factors:
+        arrays = with_specials(problem, role, seed)
+        out = made.emulate(*arrays.values(), sms=GEOMETRIES[name].sms)
+        right = expected(problem, arrays, made.manifest.arithmetic)
+        assert right.special.any() and not right.special.all()
+        report = verify.compare(problem, out, right)
+        assert report, f"{role}: {report}\nseed {seed}\n{made.source}"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from problems import make
+from tma_specs import laid_out, typed
 
 from convgen.ir import epilogue as ep
+from convgen.ir import verify
 from convgen.ir.dtypes import DTYPES
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.reference import accumulate
 from convgen.ir.tensor import Tensor
+from convgen.ir.verify import Expectation
+from convgen.kernels.base import Options
 
 _INFO = np.finfo(np.float32)
 #: float32 values, of which every function gets every combination.
@@ -49,3 +57,172 @@ def of_all_values(expression: ep.Expr, result: str = "f32") -> tuple[ConvProblem
     x = np.broadcast_to(VALUES[:, None, None, None], problem.x.shape)
     arrays = {"x": np.ascontiguousarray(x), "w": np.ones(problem.w.shape, "f4")}
     return problem, arrays | dict.fromkeys(along, VALUES)
+
+
+_IM2COL: Options = {
+    "tile.m": 64, "tile.n": 16, "tile.k": 16, "stages": 3, "consumers": 1, "schedule": "cooperative",
+    "order": "channels_inner", "blocks": 1, "k_blocks": 1, "split_k": 1, "swap_ab": 0, "cluster": 1, "raster": 1,
+    "stream_k": 0,
+}  # fmt: skip
+_HALO: Options = {
+    "strip": 5, "images": 1, "schedule": "pingpong", "weight_stages": 0, "stages": 1, "swap_ab": 1, "tile.m": 32,
+    "tile.n": 64, "tile.k": 16, "consumers": 2,
+}  # fmt: skip
+_BANDS: Options = {
+    "kernel": "depthwise_stream", "math": "mma", "tile.p": 4, "tile.q": 16, "vector": 8, "slice": 16, "band": 4,
+    "stages": 4, "threads": 64,
+}  # fmt: skip
+#: Kernels whose products have zeros of their own, or factors that are taken apart: a strategy, a problem and options.
+FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
+    "joined groups of 4": (
+        "implicit_gemm", make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16), {"kernel": "small_groups"},
+    ),
+    "joined groups of 8, stride 2": (
+        "implicit_gemm", make("fprop", 2, 64, 64, (9, 8), (3, 3), 2, 1, groups=8), {"kernel": "small_groups"},
+    ),
+    "joined groups, more outputs": (
+        "implicit_gemm", make("fprop", 2, 32, 96, (9, 7), (3, 3), pad=1, groups=8, dtype="bf16"),
+        {"kernel": "small_groups"},
+    ),
+    "joined groups, few outputs": (
+        "implicit_gemm", make("fprop", 2, 64, 16, (9, 7), (3, 3), pad=1, groups=8), {"kernel": "small_groups"},
+    ),
+    "joined groups, fp8": (
+        "implicit_gemm", make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16, dtype="e5m2"),
+        {"kernel": "small_groups"},
+    ),
+    "bands": (
+        "depthwise", make("fprop", 2, 16, 16, (13, 19), (3, 3), pad=1, groups=16), {**_BANDS, "strip": 19},
+    ),
+    "bands of 7x7, two sets, strips": (
+        "depthwise", make("fprop", 1, 16, 16, (17, 37), (7, 7), pad=3, groups=16, dtype="bf16"),
+        {**_BANDS, "tile.p": 8, "band": 8, "strip": 16},
+    ),
+    "bands, stride 2": (
+        "depthwise", make("fprop", 2, 64, 64, (21, 37), (3, 3), 2, 1, groups=64), {**_BANDS, "slice": 32, "strip": 19},
+    ),
+    "bands, dilation": (
+        "depthwise", make("fprop", 1, 16, 16, (21, 37), (3, 3), pad=2, dilation=2, groups=16), {**_BANDS, "strip": 20},
+    ),
+    "bands, one dimension": (
+        "depthwise", make("fprop", 3, 16, 16, (33,), (5,), pad=2, groups=16),
+        {**_BANDS, "tile.p": 2, "tile.q": 32, "strip": 33, "band": 2, "stages": 2},
+    ),
+    "float32": (
+        "implicit_gemm", make("fprop", 2, 24, 72, (9, 7), (3, 3), pad=1, dtype="f32"), {"kernel": "mma_gemm"},
+    ),
+    "float32, split": (
+        "implicit_gemm", make("fprop", 1, 24, 37, (9, 7), (3, 3), pad=1, dtype="f32"),
+        {"kernel": "mma_gemm", "split_k": 3},
+    ),
+    "float32, y in planes": (
+        "implicit_gemm", laid_out(make("fprop", 2, 24, 24, (9, 7), (3, 3), pad=1, dtype="f32"), y="nkpq"),
+        {"kernel": "mma_gemm"},
+    ),
+    "float32, groups": (
+        "implicit_gemm", make("fprop", 2, 24, 48, (9, 7), (3, 3), pad=1, groups=2, dtype="f32"),
+        {"kernel": "mma_gemm"},
+    ),
+    "float32 stem": (
+        "implicit_gemm", make("fprop", 2, 3, 40, (20, 19), (5, 5), 2, 2, dtype="f32"), {"kernel": "stem_mma"},
+    ),
+    "packed groups": (
+        "tma_im2col", make("fprop", 2, 64, 96, (9, 7), (3, 3), pad=1, groups=16),
+        {**_IM2COL, "tile.n": 24, "consumers": 2, "schedule": "pingpong", "group_pack": 8},
+    ),
+    "packed groups wider than a tile": (
+        "tma_im2col", make("fprop", 2, 64, 192, (9, 7), (3, 3), stride=2, pad=1, groups=8),
+        {**_IM2COL, "group_pack": 4},
+    ),
+    "packed groups, split": (
+        "tma_im2col", make("fprop", 2, 32, 32, (4, 5, 4), (2, 3, 3), pad=1, groups=8, dtype="bf16"),
+        {**_IM2COL, "group_pack": 4, "split_k": 2},
+    ),
+    "packed groups, in parts": (
+        "tma_im2col", make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16),
+        {**_IM2COL, "group_pack": 4, "stream_k": 1},
+    ),
+    "packed groups, in planes": (
+        "tma_im2col", laid_out(make("fprop", 2, 64, 64, (8, 8), (1, 1), groups=16), x="nchw", y="nkpq"),
+        {**_IM2COL, "tile.n": 32, "tile.k": 32, "group_pack": 8},
+    ),
+    "packed groups, channels as rows": (
+        "tma_im2col", make("fprop", 2, 64, 128, (9, 7), (3, 3), pad=1, groups=16),
+        {**_IM2COL, "swap_ab": 1, "tile.m": 32, "tile.n": 64, "group_pack": 8},
+    ),
+    "packed groups of 4, channels as rows, to float32": (
+        "tma_im2col", typed(make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16), y="f32"),
+        {**_IM2COL, "swap_ab": 1, "tile.m": 32, "tile.n": 64, "group_pack": 16},
+    ),
+    "packed groups, halo": (
+        "tma_halo", make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**_HALO, "group_pack": 16},
+    ),
+    "packed groups, halo, pixels as rows": (
+        "tma_halo", make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16),
+        {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 32, "group_pack": 8},
+    ),
+    "packed odd groups, halo": (
+        "tma_halo", make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16),
+        {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "group_pack": 16},
+    ),
+    "folded rows": (
+        "tma_halo", make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**_HALO, "fold": 4},
+    ),
+    "eight folded rows": (
+        "tma_halo", make("fprop", 2, 16, 8, (19, 8), (3, 1), pad=(1, 0)), {**_HALO, "fold": 8},
+    ),
+    "folded rows, pixels as rows": (
+        "tma_halo", make("fprop", 2, 24, 24, (11, 8), (5, 3), pad=1),
+        {**_HALO, "swap_ab": 0, "tile.m": 64, "fold": 2},
+    ),
+    "folded rows, tail of channels": (
+        "tma_halo", make("fprop", 2, 16, 40, (9, 8), (3, 3), pad=1), {**_HALO, "fold": 4},
+    ),
+    "folded rows, stride 2": (
+        "tma_halo", make("fprop", 2, 24, 16, (17, 12), (3, 3), 2, 1), {**_HALO, "fold": 4},
+    ),
+    "folded rows, dilation 3": (
+        "tma_halo", make("fprop", 2, 24, 16, (21, 12), (3, 3), dilation=(3, 1), pad=((3, 0), (1, 1))),
+        {**_HALO, "fold": 4},
+    ),
+    "folded rows, shared": (
+        "tma_halo", make("fprop", 2, 24, 32, (9, 8), (3, 3), pad=1),
+        {**_HALO, "tile.n": 128, "schedule": "cooperative", "fold": 4, "tile.k": 32},
+    ),
+    "folded rows, images": (
+        "tma_halo", make("fprop", 5, 24, 16, (7, 6), (3, 3), pad=1),
+        {**_HALO, "strip": 6, "fold": 4, "images": 3, "tile.m": 96},
+    ),
+    "folded rows of packed groups": (
+        "tma_halo", make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**_HALO, "group_pack": 4, "fold": 4},
+    ),
+    "packed groups, halo, in planes": (
+        "tma_halo",
+        laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
+        {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "group_pack": 2},
+    ),
+}  # fmt: skip
+
+
+def with_specials(problem: ConvProblem, role: str, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs; one of them, by its role or operand name, has an infinity of each sign, a NaN, a negative zero and
+    a subnormal, each at a place of its own."""
+    arrays = verify.random_inputs(problem, seed)
+    flat = arrays[role].reshape(-1)
+    info = ml_dtypes.finfo(flat.dtype)
+    values = (np.inf, -np.inf, np.nan, -0.0, float(info.smallest_subnormal))
+    places = np.random.default_rng(seed).choice(flat.size, len(values), replace=False)
+    with np.errstate(invalid="ignore"):
+        flat[places] = np.array(values).astype(flat.dtype)
+    return arrays
+
+
+def expected(problem: ConvProblem, arrays: Mapping[str, Any], arithmetic: str = "", xp: Any = np) -> Expectation:
+    """What a right kernel may answer.  A forward kernel may multiply padding, or leave it out: where the product of its
+    zero and a special value of the filter decides, both are right."""
+    found = verify.expect(problem, arrays, xp, arithmetic)
+    if problem.op is not Op.FPROP or "w" not in arrays:
+        return found
+    ones = {t.role: xp.ones(t.shape) for t in problem.reads}
+    padded = accumulate(problem, ones, xp).reshape(problem.y.shape) < problem.taps * problem.c_per_group
+    return replace(found, special=found.special & ~(padded & xp.isnan(found.value)))

@@ -16,7 +16,7 @@ class Config(config.Config):
     math: Annotated[
         str,
         Field(
-            "fma: on ordinary cores; mma: on tensor cores, where an infinity or NaN of x spreads to neighbors",
+            "fma: on ordinary cores; mma: on tensor cores",
             ("fma", "mma"),
         ),
     ]

@@ -30,6 +30,7 @@ from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
 from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
 from convgen.kernels.parts.hopper import launch_registers
+from convgen.kernels.parts.window_sum import window_sum
 from convgen.targets import RESERVED_SHARED, Target
 
 HALF_LINE = 64  # bytes that L2 takes from device memory at once
@@ -142,6 +143,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             load_filter=load_filter,
             load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
+            window_sum=window_sum(problem) if layout.fills else None,
             mentioned=mentioned,
             inside=inside,
             result=result,

@@ -34,10 +34,11 @@ def _maps(layout: Layout) -> list[Param]:
 
 
 def pointers(layout: Layout) -> list[Pointer]:
-    """The parameters behind the tensor maps."""
+    """The parameters behind the tensor maps; x among them where sums may have to be made once more."""
     problem = layout.problem
+    factors = factor_pointers(problem)
     results = operand_pointers if layout.staged_bytes else result_pointers
-    return [*factor_pointers(problem)[1:], *results(problem)]
+    return [*(factors if layout.fills else factors[1:]), *results(problem)]
 
 
 def launch(layout: Layout) -> Launch:

@@ -30,6 +30,11 @@ class Layout(base.Layout[Config]):
         return None
 
     @property
+    def fills(self) -> bool:
+        """Whether products have zeros of their own, which make NaNs of infinities in x."""
+        return self.blocks is not None
+
+    @property
     def result_channels(self) -> int:
         """Channels of a pixel among a band's results."""
         return self.config.slice

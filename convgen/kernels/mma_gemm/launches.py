@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from convgen.ir.plan import Launch, Param, Workspace
+from convgen.ir.plan import Launch, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.parts import output
@@ -26,6 +26,13 @@ def reduce_run(problem: ConvProblem) -> int:
     return math.gcd(output.neighbours(problem.y, output.columns(problem)), 4)
 
 
+def reduce_pointers(layout: Layout) -> tuple[Pointer, ...]:
+    """The reduction's parameters; x and w among them where sums may have to be made once more."""
+    problem = layout.problem
+    factors = factor_pointers(problem) if layout.apart else []
+    return (Pointer("partial", problem.accumulate, "partial"), *factors, *result_pointers(problem))
+
+
 def launches(layout: Layout) -> tuple[Launch, ...]:
     problem, config = layout.problem, layout.config
     entry = f"convgen_{problem.name}"
@@ -35,7 +42,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     if config.split_k == 1:
         return (first,)
     threads = -(-problem.y.size // reduce_run(problem))
-    reads = (Param("partial", "pointer", "partial"), *(p.vector_param for p in result_pointers(problem)))
+    reads = tuple(p.vector_param for p in reduce_pointers(layout))
     return first, Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
 
 

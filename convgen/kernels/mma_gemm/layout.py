@@ -84,6 +84,11 @@ class Layout(base.Layout[Config]):
         return MMAS[self.problem.x.dtype, self.config.math]
 
     @property
+    def apart(self) -> bool:
+        """Whether factors are taken apart: an infinite one less its rounding is a NaN."""
+        return self.config.math == "tf32x3"
+
+    @property
     def multiply(self) -> str:
         """The PTX function: rows by columns."""
         factors = (self.problem.x.dtype, self.problem.w.dtype)

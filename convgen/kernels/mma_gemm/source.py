@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Launch, Plan
-from convgen.kernels.mma_gemm.launches import pointers, reduce_run
+from convgen.kernels.mma_gemm.launches import pointers, reduce_pointers, reduce_run
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.parts import lowering, output
-from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, result_pointers, window_formulas
+from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, window_formulas
 from convgen.kernels.parts.mma import COLUMNS, ROWS
 from convgen.kernels.parts.reader import Reader
+from convgen.kernels.parts.window_sum import WindowSum, window_sum
 
 ORDER_DOCS = {
     "channel_first": "taps, channels inside",
@@ -51,7 +52,8 @@ def source(plan: Plan, layout: Layout) -> str:
     maps = output.product_map(problem)
     accumulator = layout.mma.accumulator
     readers = [layout.reader("x"), layout.reader("w")]
-    if config.split_k > 1:
+    finishes = config.split_k == 1
+    if not finishes:
         result = output.partial_result(problem, maps, run, accumulator)
     else:
         result = output.result(problem, maps, along, along.index, run, accumulator)
@@ -69,13 +71,15 @@ def source(plan: Plan, layout: Layout) -> str:
         col_mmas=layout.warp_columns // COLUMNS,
         run=run,
         column_of=output.column_of(run),
+        lane_column=output.lane_column_text(run, "place"),
+        window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if finishes and layout.apart else None,
         readers=readers,
         copies=dealt(readers, layout.slices),
         pointers=pointers(layout),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulator].c_type,
         result=result,
-        reduction=_reduction(plan, layout) if config.split_k > 1 else None,
+        reduction=_reduction(plan, layout) if not finishes else None,
     )
 
 
@@ -91,6 +95,7 @@ class Reduction:
     index: str
     accumulator: str
     result: output.Result
+    window_sum: WindowSum | None
 
 
 def _reduction(plan: Plan, layout: Layout) -> Reduction:
@@ -99,8 +104,8 @@ def _reduction(plan: Plan, layout: Layout) -> Reduction:
     index = lowering.index_type(problem, (problem.y.size * config.split_k,))
     maps = output.element_map(problem)
     result = output.result(problem, maps, output.columns(problem), output.OFFSET, run, accumulator)
-    reads = (Pointer("partial", accumulator, "partial"), *result_pointers(problem))
     return Reduction(
-        plan.launch("reduce"), reads, config.split_k, problem.y.size, run, index,
+        plan.launch("reduce"), reduce_pointers(layout), config.split_k, problem.y.size, run, index,
         lowering.ACCUMULATORS[accumulator].c_type, result,
+        window_sum(problem, "offset", problem.y.dims) if layout.apart else None,
     )  # fmt: skip

@@ -144,6 +144,18 @@ def column_of(run: int) -> str:
     return f"(at & ~{4 * run - 1}) | (at >> 1 & 3) << {shift + 1} | (at >> 3 & {per_run - 1}) << 1 | (at & 1)"
 
 
+def lane_column(run: int, place: int, lane: int) -> int:
+    """The warp's column of a lane's sum in place `place` of its row (see `column_of`); `lane` is that of the quad."""
+    run = max(run, 2)
+    return place // run * (4 * run) + lane * run + place % run
+
+
+def lane_column_text(run: int, place: str) -> str:
+    """The same as C text."""
+    run = max(run, 2)
+    return f"{place} / {run} * {4 * run} + lane % 4 * {run} + {place} % {run}"
+
+
 @dataclass(frozen=True)
 class Result:
     """Finished text for a run of y: `v` holds accumulators, `loads` stand before the loop over the run,

@@ -25,7 +25,6 @@ from convgen.kernels.parts.hopper import lies_as
 
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
 #: What a plan says whose filters have zeros filled in.
-SPREADS = "zeros are filled into the filters: an infinity or NaN in x reaches outputs beyond its own"
 #: Input channels of a bundle, at most: the widest swizzle span.
 WIDEST_BUNDLE = 64
 #: Microseconds that the launch adds, and bytes a microsecond, read and written (NVIDIA H200).

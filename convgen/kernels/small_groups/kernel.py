@@ -6,7 +6,7 @@ products that this wastes cost less than the memory traffic that bounds such lay
 rows of x under its output rows once, for a slice of the channels; each warp keeps the filters of one joined
 group in its registers and takes every tap's fragments from the patch, a constant distance apart.
 
-A zero times an infinity or a NaN of a joined neighbour is a NaN: non-finite values spread among joined groups.
+A zero times an infinity or a NaN of a joined neighbour is a NaN: sums that are NaN are made once more (`window_sum`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS,
 from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.reader import advance
 from convgen.kernels.parts.walk import Digit, number
+from convgen.kernels.parts.window_sum import Part, fragment_place, look, window_sum
 from convgen.kernels.small_groups import cost
 from convgen.kernels.small_groups.config import Config
 from convgen.targets import Target
@@ -150,6 +151,15 @@ class Layout(base.Layout[Config]):
         factors = (self.problem.x.dtype, self.problem.w.dtype)
         return self.mma.function(*factors)
 
+    @property
+    def owners(self) -> list[list[Part]]:
+        """For each lane of a quad, and each of a joined group's warps, the groups of its sums of a pixel."""
+        lanes: list[list[Part]] = []
+        for first, lane in product(range(0, self.out_channels, self.warp_n), range(4)):
+            columns = (first + output.lane_column(self.run, place, lane) for place in range(self.warp_n // 4))
+            lanes.append([{column // self.problem.k_per_group} for column in columns])
+        return lanes
+
     @cached_property
     def columns(self) -> output.Columns:
         return output.Columns("channels", ("k",), math.gcd(self.problem.k, self.warp_n))
@@ -250,8 +260,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
             blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
-        notes = ("non-finite values of x spread among joined groups",) if layout.join > 1 else ()
-        return plan_of(layout, [launch], notes=notes)
+        return plan_of(layout, [launch])
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -285,9 +294,17 @@ class SmallGroups(base.Kernel[Config, Layout]):
             accumulator=lowering.ACCUMULATORS[layout.mma.accumulator].c_type,
             result=result,
             next_copy=advance(digits, number(digits, layout.threads)),
+            window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if _zeros(layout) else None,
+            look=look(layout.owners, fragment_place(layout.warp_n // 4)),
+            lane_column=output.lane_column_text(layout.run, "column"),
             x_strides=problem.x,
             w_offset=lowering.filter_offset(problem, "k"),
         )
+
+
+def _zeros(layout: Layout) -> bool:
+    """Whether zeros stand between joined groups, of numbers that may be infinite."""
+    return layout.join > 1 and layout.problem.x.element.is_float
 
 
 def _registers(layout: Layout) -> int:

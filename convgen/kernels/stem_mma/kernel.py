@@ -16,8 +16,9 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, line_source, lines
+from convgen.kernels.parts import line_cost, line_source, lines, output
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
+from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.stem_mma.config import Config
 from convgen.targets import Target
 
@@ -108,7 +109,17 @@ class StemMma(base.Kernel[Config, Layout]):
     def source(self, plan: Plan) -> str:
         layout = plan.layout
         assert isinstance(layout, Layout)
-        return render("stem_mma/kernel.cu.j2", plan, multiply=layout.multiply, **line_source.values(layout))
+        problem = plan.problem
+        # of factors that are taken apart, an infinite one less its rounding is a NaN
+        apart = layout.config.math == "tf32x3"
+        return render(
+            "stem_mma/kernel.cu.j2",
+            plan,
+            multiply=layout.multiply,
+            window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if apart else None,
+            lane_column=output.lane_column_text(layout.run, "place"),
+            **line_source.values(layout),
+        )
 
 
 def _registers(layout: Layout) -> int:

@@ -17,6 +17,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
+from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
@@ -78,18 +79,19 @@ class TmaHalo(base.Kernel[Config, Layout]):
             Param("y", "pointer", "y"),
             *(Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands),
         ]
+        # of sums that have to be made once more: x as it was given
+        given = (factor_pointers(problem)[0].param,) if config.fills else ()
         launch = Launch(
             entry=f"convgen_{problem.name}",
             grid=(size.tiles * size.channel_tiles, 1, 1),
             block=layout.threads,
-            params=prepared.params(params),
+            params=(*prepared.params(params), *given),
             shared_bytes=size.total,
             persistent=True,
             dependent=True,
             multiple_of=size.channel_tiles,
         )
-        notes = prepared.notes + ((prepare.SPREADS,) if config.fills else ())
-        return plan_of(layout, (*prepared.launches(), launch), prepared.workspaces, notes=notes)
+        return plan_of(layout, (*prepared.launches(), launch), prepared.workspaces, notes=prepared.notes)
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

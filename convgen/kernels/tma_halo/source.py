@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
+from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, windows
 from convgen.kernels.tma_halo.layout import Geometry, Layout, pixels_outside
@@ -54,7 +56,31 @@ def source(plan: Plan, layout: Layout) -> str:
         k_tail=problem.k % config.own_channels != 0,
         filters=_filters(layout.problem, problem, config) if config.fills else None,
         planes=not pixels_outside(problem),
+        window_sum=window_sum(layout.problem) if config.fills else None,
+        look=_look(layout) if config.fills else "",
     )
+
+
+def _look(layout: Layout) -> str:
+    """C text: whether sum i of a thread tells of a NaN that the filters' zeros have made."""
+    config, problem = layout.config, layout.problem
+    h, _ = windows(problem)
+
+    def part(k0: int, channel: int) -> set[tuple[int, int]]:
+        """The group and the input rows of a tile's channel; rows are counted from the tile's first one."""
+        row, k = divmod(channel, config.own_channels)
+        return {((k0 + k) // problem.k_per_group, row * h.stride + offset) for offset in h.offsets}
+
+    tiles = range(0, layout.read.k_per_group, config.own_channels)
+    if config.swap_ab:  # a thread has two channels of a pixel
+        rows = [first + row for first in range(0, config.tile_n, 16) for row in range(8)]
+        threads = [[part(k0, row), part(k0, row + 8)] for k0, row in itertools.product(tiles, rows)]
+        return look(threads, "i / 2 % 2")
+    threads = [
+        [part(k0, column + 2 * lane + e) for column in range(0, config.tile_n, 8) for e in (0, 1)]
+        for k0, lane in itertools.product(tiles, range(4))
+    ]
+    return look(threads, fragment_place(config.tile_n // 4))
 
 
 def _formula(problem: ConvProblem) -> str:

@@ -58,8 +58,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         return layout.gemm.prepared.time + cost.time(rates=cost.H200, **demands(layout))
 
     def plan(self, layout: Layout) -> Plan:
-        packed = (prepare.SPREADS,) if layout.config.group_pack > 1 else ()
-        notes = (*layout.gemm.assigned.notes, *layout.gemm.prepared.notes, *packed)
+        notes = (*layout.gemm.assigned.notes, *layout.gemm.prepared.notes)
         return plan_of(layout, launches(layout), workspaces(layout), notes=notes)
 
     def source(self, plan: Plan) -> str:

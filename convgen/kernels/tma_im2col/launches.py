@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles
+from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
 
@@ -35,11 +36,13 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         *([PARTIALS] if config.stream_k else []),
         *operand_tiles.params(problem, layout.arriving if g.stores_by_tma else (), g.plane),
     ]
+    # of sums that have to be made once more: x and w as they were given
+    given = tuple(p.param for p in factor_pointers(layout.problem)) if layout.fills else ()
     main = Launch(
         entry=prefix,
         grid=(blocks, 1, 1),
         block=layout.threads,
-        params=_assigned(layout, params),
+        params=(*_assigned(layout, params), *given),
         shared_bytes=layout.shared_bytes,
         cluster=config.split_k * config.cluster,
         persistent=not config.stream_k,  # the second kernel must know how many blocks there are
@@ -54,7 +57,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         entry=f"{prefix}_finish",
         grid=(max(blocks - 1, 1), config.tile_m * config.tile_n // (64 * config.columns), 1),
         block=128,
-        params=_assigned(layout, [PARTIALS, Param("y", "pointer", "y"), *operands]),
+        params=(*_assigned(layout, [PARTIALS, Param("y", "pointer", "y"), *operands]), *given),
         dependent=True,
     )
     return (*prepares, main, finish)

@@ -23,6 +23,11 @@ class Layout(base.Layout[Config]):
 
     gemm: Gemm
 
+    @property
+    def fills(self) -> bool:
+        """Whether zeros are filled into the filters, between packed groups: they make NaNs of infinities in x."""
+        return self.config.group_pack > 1
+
     # ---- tiles
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from sympy import Integer
@@ -12,6 +13,7 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
+from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
@@ -80,6 +82,8 @@ def source(plan: Plan, layout: Layout) -> str:
         rows_per_consumer=config.own_rows,
         columns_n=config.columns,
         shares=config.shared,
+        window_sum=window_sum(layout.problem, "gemm_m", ("n", *sp.output)) if layout.fills else None,
+        look=_look(layout),
         place=_place(layout, pixels=finds_pixels),
         finds_pixels=finds_pixels,
         load_from=load_from,
@@ -184,6 +188,24 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     sums = held // config.split_k if config.split_k > 1 else 0
     values = config.own_rows // 32 if config.swap_ab else config.tile_n // config.split_k // 4
     return held + sums + operands * values + more + 48 <= layout.registers
+
+
+def _look(layout: Layout) -> str:
+    """C text: whether sum i of a thread tells of a NaN that the zeros between packed groups have made."""
+    config, k = layout.config, layout.problem.k_per_group
+    columns = config.columns // config.split_k
+    if config.swap_ab:  # a thread has two channels of a pixel in each fragment of 64
+        rows = range(0, layout.gemm.problem.k_per_group, config.own_rows)
+        threads = [
+            [{(first + block + thread + half) // k} for block in range(0, config.own_rows, 64) for half in (0, 8)]
+            for first, thread in itertools.product(rows, [warp * 16 + row for warp in range(4) for row in range(8)])
+        ]
+        return look(threads, f"(i / {columns // 2} * 2 + i / 2 % 2)")
+    threads = [
+        [{(first + column + 2 * lane + e) // k} for column in range(0, columns, 8) for e in (0, 1)]
+        for first, lane in itertools.product(range(0, layout.gemm.problem.k_per_group, columns), range(4))
+    ]
+    return look(threads, fragment_place(columns // 4))
 
 
 def _affine(base: int, step: int, name: str) -> str:

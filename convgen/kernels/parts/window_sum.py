@@ -1,0 +1,111 @@
+"""Sums by the definition, for kernels that multiply zeros which x does not have.
+
+Where a kernel fills its tiles up with zeros of its own (in the filters of packed groups or folded rows, between the
+bands of a banded matrix), such a zero times an infinity or a NaN of x is a NaN, in sums that x's element is no part of.
+So does the difference of a factor and its rounding, where f32 is taken apart for tf32's tensor cores.  A kernel of
+that kind looks for NaNs among its sums, and makes those once more, each from its own window and group.  The look is
+all that it costs where there are none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from convgen.ir.index_map import decompose
+from convgen.ir.integer import floordiv
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts.elementwise import Level, Nest, all_zero, element, factor_pointers
+from convgen.kernels.parts.lowering import Scope, index_type, load, offset, window
+
+#: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
+Part = Collection[Hashable]
+
+
+@dataclass(frozen=True)
+class WindowSum:
+    """The device function `window_sum`, as finished text for templates/parts/window_sum.j2."""
+
+    formula: str
+    parameters: tuple[str, ...]
+    nest: Nest
+    product: str
+
+
+def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = ()) -> WindowSum:
+    """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
+
+    Its parameters are x, w and the element's coordinates n, those of the pixel, k.  `name`, a number over `dims`,
+    stands for these of them.
+    """
+    sp = problem.spatial
+    scope = Scope(index_type(problem, ()))
+    named = [d for d in ("n", *sp.output, "k") if d not in dims]
+    at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
+    if dims:
+        number = scope.declare(name, math.prod(problem.extent(d) for d in dims))
+        for dim, value in decompose(number, dims, lambda d: Integer(problem.extent(d))).items():
+            at[dim] = scope.let(dim, value, problem.extent(dim))
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    nest = Nest(scope.take())
+    for f, i in zip(sp.filter, sp.input, strict=True):
+        at[f] = _loop(nest, scope, f, problem.extent(f))
+        at[i], tests = window(scope, problem, "x", i, at)
+        nest.add(scope.take())
+        nest.only_where(tests)
+    c = _loop(nest, scope, "c", problem.c_per_group)
+    x, w = (
+        load(t.dtype, f"{t.role}[{offset(scope, t, {**at, 'c': channel})}]", "f32")
+        for t, channel in ((problem.x, group * problem.c_per_group + c), (problem.w, c))
+    )
+    nest.drop_unused(x + w)
+    coordinates = (*([name] if dims else []), *named)
+    return WindowSum(
+        f"{element('y', ('n', *sp.output, 'k'))} before the epilogue",
+        (*(p.declaration for p in factor_pointers(problem)), *(f"{scope.index} {name}" for name in coordinates)),
+        nest,
+        f"{x} * {w}",
+    )
+
+
+def _loop(nest: Nest, scope: Scope, dim: str, extent: int) -> Expr:
+    """A loop, unless over one value.  It ends where the sum has become a NaN, which it stays."""
+    counter = scope.declare(dim, extent)
+    if extent > 1:
+        opening = f"for ({scope.index} {dim} = 0; {dim} < {extent} && sum == sum; ++{dim})"
+        nest.levels.append(Level(opening, before=["#pragma unroll 1"]))
+    return counter
+
+
+def witnesses(threads: Iterable[Sequence[Part]]) -> tuple[int, ...]:
+    """Which of a pixel's sums a thread has to look at, to know of every one that zeros have made a NaN.
+
+    `threads` has, for each kind of thread, the part of x that each of these sums belongs to, in order.  An infinity or
+    NaN of x spoils the sums of all parts that it is not in.
+    """
+    found: set[int] = set()
+    for sums in threads:
+        elements = {element for part in sums for element in part}
+        spoiled = [{i for i, part in enumerate(sums) if element not in part} for element in elements]
+        for some in sorted([*spoiled, set(range(len(sums)))], key=len):
+            if some and not some & found:
+                found.add(min(some))
+    return tuple(sorted(found))
+
+
+def look(threads: Sequence[Sequence[Part]], place: str) -> str:
+    """C text: whether sum i has to be looked at (see `witnesses`), where `place` is C text of its place among the sums
+    of its pixel.  Empty where all have to be."""
+    places = witnesses(threads)
+    if len(places) == max(map(len, threads)):
+        return ""
+    return " || ".join(f"{place} == {p}" for p in places)
+
+
+def fragment_place(sums: int) -> str:
+    """C text: the place of sum i in its row of a fragment (PTX ISA, "Matrix fragments for mma.m16n8k16"), of fragments
+    one behind the other in which a thread has so many sums of a row."""
+    return f"(i % {2 * sums} / 4 * 2 + i % 2)"
