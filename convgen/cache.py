@@ -88,6 +88,11 @@ class Cache:
         if key.endswith("0"):  # one put in sixteen looks at the size of the whole
             self._prune()
 
+    @property
+    def trusted(self) -> bool:
+        """Whether nobody else can write to the folder."""
+        return not _distrust(self.root)
+
     def extent(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
         sizes = [size for _, size, _ in self._rows()]

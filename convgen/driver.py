@@ -216,15 +216,21 @@ class _Options(Mapping[str, "Sequence[Option]"]):
         return len(strategies.MODULES)
 
 
-def choose_all(spec: Spec) -> list[Compilation]:
-    """The compilations of a spec, each with its choice made.  Raises SpecError with what stands against all of them."""
-    return _each(load(spec), lambda compilation: compilation.choice)
+def choose_all(spec: Spec, progress: Callable[[str], None] | None = None) -> list[Compilation]:
+    """The compilations of a spec, each with its choice made; `progress` hears each name before.
+
+    Raises SpecError with what stands against all of them."""
+    return _each(load(spec), lambda compilation: compilation.choice, progress)
 
 
-def _each(found: list[Compilation], ask: Callable[[Compilation], object]) -> list[Compilation]:
-    """The same compilations, each asked.  Raises SpecError with what all of them raised."""
+def _each(
+    found: list[Compilation], ask: Callable[[Compilation], object], progress: Callable[[str], None] | None = None
+) -> list[Compilation]:
+    """The same compilations, each asked; `progress` hears its name before.  Raises SpecError with what all raised."""
     refused: list[Diagnostic] = []
     for compilation in found:
+        if progress:
+            progress(compilation.name)
         try:
             ask(compilation)
         except SpecError as e:
@@ -238,9 +244,9 @@ def _each(found: list[Compilation], ask: Callable[[Compilation], object]) -> lis
 _VERDICT = "verdict.json"
 
 
-def check_all(spec: Spec) -> int:
+def check_all(spec: Spec, progress: Callable[[str], None] | None = None) -> int:
     """How many convolutions a spec has, all of which some strategy serves.  What was checked before is answered from
-    the cache.  Raises SpecError with every diagnostic, UsageError."""
+    the cache; `progress` hears each other's name.  Raises SpecError with every diagnostic, UsageError."""
     from convgen.cache import Cache
 
     cache = Cache()
@@ -250,7 +256,7 @@ def check_all(spec: Spec) -> int:
     else:
         found: list[Compilation] = []
         try:
-            found = _each(load(spec), Compilation.check_served)
+            found = _each(load(spec), Compilation.check_served, progress)
             verdict = len(found)
         except SpecError as e:
             verdict = json.loads(format_json(e.diagnostics, ""))

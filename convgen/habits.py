@@ -250,7 +250,11 @@ COMMANDS = _table("""
     check: lint validate
     run: verify test execute exec simulate emulate
     bench: benchmark perf profile time measure
-    explain: show info describe plan inspect dump
+    explain: show describe plan inspect dump
+    init: new create start
+    list: ls targets strategies options suites
+    doctor: info diagnose env version environment
+    completion: completions autocomplete
     tune: autotune optimize search
     cache: clean clear
     --help: help

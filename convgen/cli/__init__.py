@@ -25,6 +25,7 @@ from convgen.diagnostics import ConvgenError, SpecError
 
 #: Name -> what it does.  The module has the same name.
 COMMANDS: dict[str, str] = {
+    "init": "write a spec of one convolution, from options or from answers",
     "compile": "write a spec's kernels: source, cubin and manifest (needs no GPU)",
     "check": "report what is wrong with specs, and do nothing else",
     "explain": "show index formulas, the plan, and which strategies can serve, or why not",
@@ -32,7 +33,10 @@ COMMANDS: dict[str, str] = {
     "tune": "find the fastest configurations on this GPU, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",
     "reproduce": "repeat an experiment of the documents that convgen implements",
+    "list": "show targets, strategies, their options, and suites",
+    "doctor": "try what convgen uses on this machine, and say what to do where it does not work",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
+    "completion": "print a shell's completion: bash, zsh, fish",
 }
 OK, FAILED, USAGE, DEFECT, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
 

@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths(arguments):
         try:
             spec = read_spec(arguments, path)
-            found = driver.check_all(spec)
+            with console.spinner(f"checking {spec.path}") as say:
+                found = driver.check_all(spec, lambda name: say(f"checking {name}"))
         except UsageError as e:  # the other files are checked all the same
             console.complain(str(e))
             code = max(code, e.exit_code)

@@ -103,4 +103,6 @@ def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
 
 def _dump(spec: driver.Spec, record: str) -> None:
     for compilation in driver.load(spec):
-        console.write(records.text(getattr(compilation, record)))
+        with console.spinner(f"compiling {compilation.name}"):
+            made = getattr(compilation, record)
+        console.write(records.text(made))

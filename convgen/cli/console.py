@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
@@ -13,6 +14,7 @@ from convgen.spec import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 #: Says how far a long piece of work is: (done, of all), in any unit.
 Advance = Callable[[int, int], None]
@@ -104,14 +106,52 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         write("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+#: Work that takes less time than this is not spoken of, and loads nothing for that.
+PATIENCE_SECONDS = 0.3
+
+
 @contextmanager
 def spinner(what: str) -> Iterator[Callable[[str], None]]:
     """Shows that work goes on, on a terminal; the function that it gives changes what is said."""
     if not is_terminal(sys.stderr):
         yield lambda _: None
         return
-    with _rich(sys.stderr).status(what) as status:
-        yield lambda text: status.update(_escaped(text))
+    shown = _Status(what)
+    later = threading.Timer(PATIENCE_SECONDS, shown.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield shown.say
+    finally:
+        later.cancel()
+        shown.stop()
+
+
+class _Status:
+    """What a spinner says, from when it is started until it is stopped."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._ended = text, False
+        self._status: Status | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._status = _rich(sys.stderr).status(_escaped(self._text))
+                self._status.start()
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            self._text = text
+            if self._status:
+                self._status.update(_escaped(text))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._status:
+                self._status.stop()
 
 
 @contextmanager

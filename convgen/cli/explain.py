@@ -22,7 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     for spec in read_specs(arguments):
-        for compilation in driver.load(spec):
-            console.show(compilation.explain())
+        with console.spinner(f"reading {spec.path}"):
+            found = driver.load(spec)
+        for compilation in found:
+            with console.spinner(f"explaining {compilation.name}"):
+                explanation = compilation.explain()
+            console.show(explanation)
         driver.choose_all(spec)  # raises where there was no plan to show
     return 0

@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     seed = random.SystemRandom().getrandbits(_SEED_BITS) if arguments.seed is None else arguments.seed
     right = True
     for spec in read_specs(arguments):
-        for compilation in driver.choose_all(spec):
+        with console.spinner(f"planning {spec.path}") as say:
+            chosen = driver.choose_all(spec, lambda name: say(f"planning {name}"))
+        for compilation in chosen:
             device = arguments.device or ("gpu" if compilation.gpu else "emulate")
             report = _verified(compilation, device, arguments.batch, seed)
             right = right and report.ok
@@ -148,7 +150,8 @@ def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
         cupy_library.load()
     except (NoGpu, NoCupy) as e:
         raise type(e)(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
-    return Checker(problem, CupyBackend(), seed)(kernel, kernel.manifest.arithmetic)
+    with console.spinner(f"running and verifying {kernel.name}"):
+        return Checker(problem, CupyBackend(), seed)(kernel, kernel.manifest.arithmetic)
 
 
 def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
@@ -158,7 +161,8 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     names = [t.role for t in problem.reads] + [t.name for t in problem.operands]
     with console.progress_bar(f"emulating {kernel.name}") as advance:
         result = kernel.emulate(*(arrays[name] for name in names), seed=seed, progress=advance)
-    return verify.check(problem, arrays, result, arithmetic=kernel.manifest.arithmetic)
+    with console.spinner(f"verifying {kernel.name}"):
+        return verify.check(problem, arrays, result, arithmetic=kernel.manifest.arithmetic)
 
 
 def _require_memory(problem: ConvProblem) -> None:

@@ -66,6 +66,11 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def find() -> None:
+    """Loads the library, and nothing more.  Raises DriverError, NoCupy."""
+    _library()
+
+
 def load(device: int) -> None:
     """Makes a GPU's first handle, with its context current.  Raises DriverError."""
     with _handle(device):

@@ -1,0 +1,74 @@
+"""Print a shell's completion of convgen's commands, options, targets and strategies.
+
+examples:
+  convgen completion bash   > ~/.local/share/bash-completion/completions/convgen
+  convgen completion zsh    > ~/.zfunc/_convgen, a folder of zsh's fpath
+  convgen completion fish   > ~/.config/fish/completions/convgen.fish
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+from convgen.cli import console
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import shtab
+
+    console.write(shtab.complete(whole_parser(), arguments.shell))
+    return 0
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command as a subcommand of one parser, whose values are known to shells."""
+    from convgen.cli import COMMANDS
+    from convgen.cli.arguments import Parser
+
+    parser = Parser(prog="convgen")
+    parser.add_argument("--version", action="store_true", help="show the version")
+    subparsers = parser.add_subparsers(parser_class=Parser, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = subparsers.add_parser(name, help=summary)
+        import_module(f"convgen.cli.{name}").configure(command)
+        for action in command._actions:
+            _describe(action)
+    return parser
+
+
+def _describe(action: argparse.Action) -> None:
+    """What a shell offers as an argument's value, by what its help calls it."""
+    import shtab
+
+    if action.metavar in ("SPEC", "FILE", "PLOT"):
+        action.complete = shtab.FILE  # type: ignore[attr-defined]
+    elif action.metavar == "DIR":
+        action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    elif action.choices is None and action.metavar in (known := _values()):
+        action.choices = known[str(action.metavar)]
+
+
+def _values() -> dict[str, Sequence[str]]:
+    from convgen.bench import suites
+    from convgen.functional.pointwise import ACTIVATIONS
+    from convgen.ir.dtypes import TENSOR_DTYPES
+    from convgen.kernels import strategies
+    from convgen.targets import TARGETS
+
+    return {
+        "ARCH": tuple(TARGETS),
+        "NAME": ("auto", *strategies.MODULES),
+        "STRATEGY": strategies.MODULES,
+        "DEVICE": ("gpu", "emulate"),
+        "NAMES": tuple(suites.names()),
+        "TYPE": TENSOR_DTYPES,
+        "ACTIVATION": tuple(ACTIVATIONS),
+    }

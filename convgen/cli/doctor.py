@@ -1,0 +1,162 @@
+"""Try each thing that convgen uses on this machine, and say what works, what does not, and what to do.
+
+The exit code is 0 if kernels can be compiled, and run on a GPU or in the emulator; else it is 1.
+
+examples:
+  convgen doctor
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+from convgen import __version__
+from convgen.cli import console
+from convgen.diagnostics import ConvgenError
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that convgen uses: `probe` says what was found, or raises ConvgenError with a hint."""
+
+    name: str
+    use: str
+    probe: Callable[[], str]
+
+
+class Absent(ConvgenError):
+    """Something that some uses of convgen need is not there."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rows, remedies, works = [], [], set()
+    with console.spinner("looking") as say:
+        for part in PARTS:
+            say(f"trying {part.name}")
+            try:
+                found, state = part.probe(), "works"
+                works.add(part.name)
+            except ConvgenError as e:
+                found, _, hint = str(e).partition("\nhint: ")
+                found, state = found.splitlines()[0], "missing"
+                remedies.append(f"{part.name}: {hint or 'nothing, unless you need it ' + part.use}")
+            rows.append((part.name, state, part.use, found))
+    console.table(("part", "state", "what it is for", "found"), rows)
+    if remedies:
+        console.write("\nwhat to do:\n" + "\n".join(f"  {line}" for line in remedies))
+    runs = "GPU" in works and "CuPy" in works
+    able = "NVRTC" in works and (runs or "host compiler" in works)
+    verdict = "compiled, and run on the GPU" if runs else "compiled, and run in the emulator"
+    console.write(f"\nkernels can be {verdict}" if able else "\nkernels cannot be compiled and run here")
+    return 0 if able else 1
+
+
+def _python() -> str:
+    return f"convgen {__version__} on Python {sys.version.split()[0]}"
+
+
+def _nvrtc() -> str:
+    from convgen.runtime import nvrtc, nvrtc_library
+    from convgen.targets import DEFAULT_TARGET, TARGETS
+
+    nvrtc.compile_source('extern "C" __global__ void probe() {}\n', TARGETS[DEFAULT_TARGET])
+    if nvrtc_library.load().is_old:
+        oldest = ".".join(map(str, nvrtc_library.OLDEST))
+        raise Absent(
+            f"NVRTC {nvrtc.nvrtc_version()} makes some kernels slow\n"
+            f"hint: NVRTC {oldest} and newer do not: pip install 'convgen[nvrtc]'"
+        )
+    return f"NVRTC {nvrtc.nvrtc_version()} compiles for {DEFAULT_TARGET}"
+
+
+def _host_compiler() -> str:
+    from convgen.emulator import compiler
+
+    compiler.runtime_library()
+    found = compiler.host_compiler()
+    return f"{found.path}: {found.version.splitlines()[0]}"
+
+
+def _cache() -> str:
+    from convgen.cache import Cache
+
+    cache = Cache()
+    if not cache.enabled:
+        raise Absent("the cache is off\nhint: unset CONVGEN_CACHE, which is 0")
+    place = next(p for p in (cache.root, *cache.root.absolute().parents) if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK) or not cache.trusted:
+        raise Absent(
+            f"{cache.root} cannot be used\n"
+            "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"
+        )
+    entries, size = cache.extent()
+    return f"{cache.root}: {entries} kernels and other entries, {size / (1 << 20):.1f} MiB"
+
+
+def _driver() -> str:
+    from convgen.runtime import cuda
+
+    return console.count(cuda.driver().device_count, "GPU") + " seen by the CUDA driver"
+
+
+def _gpu() -> str:
+    from convgen.runtime.launch import gpu_at_hand
+    from convgen.targets import target_for
+
+    found = gpu_at_hand()
+    if found is None:
+        raise Absent("no GPU\nhint: none is needed to compile; `convgen run --device emulate` runs on the CPU")
+    capability = ".".join(map(str, found.capability))
+    target = target_for(found.capability)
+    if target is None:
+        raise Absent(
+            f"{found.name} has compute capability {capability}\nhint: `convgen list targets` shows what convgen serves"
+        )
+    return f"{found.name}: target {target}"
+
+
+def _cupy() -> str:
+    from convgen.runtime import cupy_library
+
+    return f"CuPy {cupy_library.load().__version__}"
+
+
+def _cublas() -> str:
+    from convgen.runtime import cublas
+    from convgen.runtime.errors import DriverError
+
+    try:
+        cublas.find()
+    except DriverError as e:
+        raise Absent(f"cuBLAS is not installed\nhint: {str(e).partition('hint: ')[2]}") from None
+    return "found"
+
+
+def _torch() -> str:
+    """By its version: importing it takes seconds."""
+    try:
+        return f"PyTorch {metadata.version('torch')}"
+    except metadata.PackageNotFoundError:
+        raise Absent("PyTorch is not installed\nhint: pip install torch, for `convgen.torch` and baselines") from None
+
+
+PARTS: tuple[Part, ...] = (
+    Part("convgen", "", _python),
+    Part("NVRTC", "to compile kernels", _nvrtc),
+    Part("host compiler", "to run kernels without a GPU", _host_compiler),
+    Part("cache", "to keep what was compiled", _cache),
+    Part("driver", "to run on a GPU", _driver),
+    Part("GPU", "to run on it", _gpu),
+    Part("CuPy", "to run on a GPU", _cupy),
+    Part("cuBLAS", "strategy im2col", _cublas),
+    Part("PyTorch", "convgen.torch", _torch),
+)

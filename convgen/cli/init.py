@@ -1,0 +1,235 @@
+"""Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default.
+The file must not exist yet.  `-` writes to standard output.
+
+examples:
+  convgen init layer.conv                                        asks for everything
+  convgen init layer.conv --size 56x56 -c 64 -k 128              3x3, stride 1, padded to keep the size
+  convgen init stem.conv --size 224x224 -c 3 -k 64 --window 7x7 --stride 2 --bias --activation relu
+  convgen init layer.conv --size 56x56 -c 64 -k 64 --groups 64   depthwise
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convgen import driver, habits
+from convgen.cli import console
+from convgen.cli.arguments import short
+from convgen.cli.files import check_place, write_all
+from convgen.functional.pointwise import ACTIVATIONS
+from convgen.ir.dtypes import TENSOR_DTYPES
+from convgen.ir.problem import OPS, SPATIAL, Op, identifier
+from convgen.spec import UsageError
+
+#: Element types of results that are not the type of what is read.
+_RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
+_LAYOUTS = ("channels_last", "channels_first")
+_SAME = "same"
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number, such as 64")
+    return int(text)
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    """`56x56`: one to three numbers."""
+    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){0,2}", text):
+        raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or one an axis, such as 3x3")
+    return tuple(map(int, text.split("x")))
+
+
+def _padding(text: str) -> tuple[int, ...] | str:
+    return text if text == _SAME else _extents(text)
+
+
+def _among(known: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            hint = habits.did_you_mean(text, known, habits.TYPES | habits.OPS) or f"choose from {', '.join(known)}"
+            raise argparse.ArgumentTypeError(f"unknown {short(text)}\nhint: {hint}")
+        return text
+
+    return read
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing that a spec says: how the command line asks for it, and a person is.  None: it must be answered."""
+
+    flags: tuple[str, ...]
+    text: str
+    default: str | None
+    read: Callable[[str], Any]
+    metavar: str
+
+    @property
+    def name(self) -> str:
+        return self.flags[-1].lstrip("-")
+
+
+QUESTIONS: tuple[Question, ...] = (
+    Question(("--size",), "extents of the input, such as 56x56", None, _extents, "HxW"),
+    Question(("-c", "--channels"), "channels of the input", None, _whole, "C"),
+    Question(("-k", "--filters"), "channels of the output", None, _whole, "K"),
+    Question(("-n", "--batch"), "images of a batch", "8", _whole, "N"),
+    Question(("--window",), "extents of the filter", "3", _extents, "RxS"),
+    Question(("--stride",), "stride", "1", _extents, "S"),
+    Question(("--dilation",), "dilation", "1", _extents, "D"),
+    Question(("--pad",), "padding on either side, or `same`, which keeps the size at stride 1", _SAME, _padding, "P"),
+    Question(("--groups",), "groups of channels", "1", _whole, "G"),
+    Question(("--dtype",), "element type", "f16", _among(TENSOR_DTYPES), "TYPE"),
+    Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0], _among(_LAYOUTS), "LAYOUT"),
+    Question(("--activation",), "activation, such as relu, or none", "none",
+             _among(("none", *ACTIVATIONS)), "ACTIVATION"),
+    Question(("--op",), "tensor to compute: y (fprop), x (dgrad) or w (wgrad)", "fprop",
+             _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)]), "OP"),
+)  # fmt: skip
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="SPEC", nargs="?", default="layer.conv", help="default: layer.conv")
+    for q in QUESTIONS:
+        default = f" (default: {q.default})" if q.default else ""
+        parser.add_argument(*q.flags, dest=q.name, type=q.read, metavar=q.metavar, help=q.text + default)
+    parser.add_argument("--bias", action="store_true", help="add one value for each output channel")
+    parser.add_argument("--residual", action="store_true", help="add a tensor of the result's shape")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.path)
+    to_file = arguments.path != "-"
+    if to_file:
+        check_place(path)
+        if path.exists():
+            raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
+    answers = _answers(arguments)
+    layer = Layer(identifier(path.stem) if to_file else "layer", answers, arguments.bias, arguments.residual)
+    text = layer.text()
+    driver.check_all(driver.Spec(text, arguments.path))
+    if not to_file:
+        console.write(text.rstrip("\n"))
+        return 0
+    write_all({path: text.encode()})
+    console.write(f"wrote {path}\n\nnext:\n  convgen explain {path}\n  convgen run {path}\n  convgen compile {path}")
+    return 0
+
+
+def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
+    """By a question's name.  Raises UsageError where nobody can be asked what has no default."""
+    given = {q.name: getattr(arguments, q.name) for q in QUESTIONS}
+    missing = [q for q in QUESTIONS if q.default is None and given[q.name] is None]
+    asks = bool(missing) and console.is_terminal(sys.stdin)
+    if missing and not asks:
+        said = " and ".join(q.flags[0] for q in missing)
+        raise UsageError(f"{said} must be given\nhint: for example, --size 56x56 -c 64 -k 128")
+    for q in QUESTIONS:
+        if given[q.name] is None:
+            given[q.name] = _ask(q) if asks else q.read(q.default or "")
+    return given
+
+
+def _ask(question: Question) -> Any:
+    """A person's answer, which is asked for again where it is wrong."""
+    default = f" [{question.default}]" if question.default else ""
+    while True:
+        try:
+            text = input(f"{question.text}{default}: ").strip() or question.default or ""
+        except EOFError:
+            raise UsageError("no answer: nothing was written") from None
+        try:
+            return question.read(text)
+        except argparse.ArgumentTypeError as e:
+            console.complain(str(e))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution, as the answers have it."""
+
+    name: str
+    answers: dict[str, Any]
+    bias: bool
+    residual: bool
+
+    def text(self) -> str:
+        """The spec.  Raises UsageError where answers do not go together."""
+        a, sizes = self.answers, self.answers["size"]
+        axes = SPATIAL[len(sizes)]
+        window, dilation = self._by_axis("window"), self._by_axis("dilation")
+        dtype, c, k, groups = a["dtype"], a["channels"], a["filters"], a["groups"]
+        result = _RESULT_TYPES.get(dtype, dtype)
+        lines = [
+            f"let n = {a['batch']}",
+            "",
+            f"conv {self.name} {{",
+            f"  input  x: {dtype}[{self._dims('n', f'c={c}', axes.input, sizes)}]",
+            f"  filter w: {dtype}[{self._dims(f'k={k}', f'c={c // groups}', axes.filter, window)}]",
+            f"  output y: {result}[{self._dims('n', 'k', axes.output, None)}]",
+            *self._amounts("stride", axes.input, [(s, s) for s in self._by_axis("stride")], (1, 1)),
+            *self._amounts("pad", axes.input, self._pads(window, dilation), (0, 0)),
+            *self._amounts("dilation", axes.input, [(d, d) for d in dilation], (1, 1)),
+            *([f"  groups {groups}"] if groups > 1 else []),
+            *self._epilogue(result, axes.input, axes.filter, axes.output),
+            *([f"  op {a['op']}"] if a["op"] != "fprop" else []),
+            "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _by_axis(self, name: str) -> tuple[int, ...]:
+        """One number an axis: one number is every axis's."""
+        values, rank = self.answers[name], len(self.answers["size"])
+        if len(values) not in (1, rank):
+            raise UsageError(f"--{name} has {len(values)} numbers, and --size {rank}\nhint: give one, or one an axis")
+        return tuple(values) * (rank // len(values))
+
+    def _dims(self, first: str, channels: str, axes: Sequence[str], extents: Sequence[int] | None) -> str:
+        spatial = axes if extents is None else [f"{d}={e}" for d, e in zip(axes, extents, strict=True)]
+        last = self.answers["layout"] == _LAYOUTS[0]
+        return ", ".join([first, *spatial, channels] if last else [first, channels, *spatial])
+
+    def _pads(self, window: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
+        if self.answers["pad"] != _SAME:
+            return [(p, p) for p in self._by_axis("pad")]
+        totals = [(w - 1) * d for w, d in zip(window, dilation, strict=True)]
+        return [(t // 2, t - t // 2) for t in totals]
+
+    def _amounts(
+        self, setting: str, axes: Sequence[str], values: Sequence[tuple[int, int]], default: tuple[int, int]
+    ) -> list[str]:
+        """A setting of every axis or by axis; none where it says the default."""
+        said = [str(low) if low == high else f"({low}, {high})" for low, high in values]
+        if set(values) == {default}:
+            return []
+        if len(set(values)) == 1:
+            return [f"  {setting} {said[0]}"]
+        return [f"  {setting} " + " ".join(f"{d}={v}" for d, v in zip(axes, said, strict=True))]
+
+    def _epilogue(self, dtype: str, *axes: Sequence[str]) -> list[str]:
+        """Of the tensor that the operator makes."""
+        activation = ACTIVATIONS.get(self.answers["activation"])
+        if not (self.bias or self.residual or activation):
+            return []
+        op = Op(self.answers["op"])
+        role = OPS[op].writes
+        leading, channel = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}[role]
+        dims = self._dims(leading, channel, axes["xwy".index(role)], None)
+        value = "acc" + " + b" * self.bias + " + z" * self.residual
+        if activation:
+            value = activation.text.format(*activation.defaults, t=f"({value})" if " " in value else value)
+            value = re.sub(r"\(\(([^()]*)\)", r"(\1", value)  # a call's own parentheses are enough
+        return [
+            "",
+            "  epilogue {",
+            *([f"    operand b: f32[{channel}]"] if self.bias else []),
+            *([f"    operand z: {dtype}[{dims}]"] if self.residual else []),
+            f"    {role} = {value}",
+            "  }",
+        ]

@@ -1,0 +1,103 @@
+"""Show what there is: targets (GPU architectures), strategies, their options, and suites (specs that ship with
+convgen).  Without an argument, everything but the options.
+
+examples:
+  convgen list
+  convgen list targets
+  convgen list options              of every strategy
+  convgen list options tma_im2col   what its block in a spec may set
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+from convgen.cli import console
+from convgen.spec import UsageError, known_strategy
+
+#: Specs of a folder that are named.
+_SHOWN = 6
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=(*_LISTS, "options"), help="default: targets, strategies and suites")
+    parser.add_argument("strategy", nargs="?", metavar="STRATEGY", help="whose options")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.what == "options":
+        _options(arguments.strategy)
+        return 0
+    if arguments.strategy:
+        raise UsageError(f"`{arguments.what}` takes no name\nhint: `convgen list options {arguments.strategy}`")
+    for i, (name, show) in enumerate(_LISTS.items()):
+        if arguments.what in (None, name):
+            if i and arguments.what is None:
+                console.write("")
+            show()
+    return 0
+
+
+def _targets() -> None:
+    from convgen.gpus import reference
+    from convgen.targets import DEFAULT_TARGET, TARGETS
+
+    rows = [
+        (
+            t.name + (" (default)" if t.name == DEFAULT_TARGET else ""),
+            reference(t.name).name.removeprefix("NVIDIA "),
+            f"{t.shared_bytes_per_block >> 10} KiB",
+            ", ".join(sorted(t.features)),
+        )
+        for t in TARGETS.values()
+    ]
+    console.table(("target", "such as", "shared memory", "instructions"), rows)
+
+
+def _strategies() -> None:
+    from convgen.kernels import strategies
+    from convgen.kernels.registry import kernels_of
+
+    rows = [
+        (name, ", ".join(row.name for row in kernels_of(name)), s.summary) for name, s in strategies.load_all().items()
+    ]
+    console.table(("strategy", "kernels", "what it is"), rows)
+
+
+def _options(strategy: str | None) -> None:
+    from convgen.kernels import strategies
+
+    names = [known_strategy(strategy)] if strategy else list(strategies.MODULES)
+    if "auto" in names:
+        raise UsageError("`auto` has no options: it chooses\nhint: name a strategy, such as tma_im2col")
+    rows = [(name, o.name, o.legal, o.doc) for name in names for o in strategies.load(name).options]
+    console.table(("strategy", "option", "values", "meaning"), rows)
+
+
+def _suites() -> None:
+    from convgen.bench import suites
+
+    rows = [(name, console.count(len(suites.find(name)), "spec"), _about(name)) for name in suites.names()]
+    console.table(("suite", "specs", "what it is"), rows)
+
+
+def _about(suite: str) -> str:
+    """The first sentence of a spec's first comment; of a folder, the names of its specs."""
+    from convgen.bench import suites
+
+    found = suites.find(suite)
+    if len(found) > 1:
+        names = [path.stem for path in found]
+        return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+    return " ".join(_comment(found[0].read_text(encoding="utf-8"))).partition(": ")[0].rstrip(".")
+
+
+def _comment(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            return
+        yield line.lstrip("# ")
+
+
+_LISTS: dict[str, Callable[[], None]] = {"targets": _targets, "strategies": _strategies, "suites": _suites}

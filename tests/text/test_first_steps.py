@@ -1,0 +1,239 @@
+"""The commands of a first half hour: init, list, doctor, completion; and what a terminal shows meanwhile."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import convgen
+from convgen import driver
+from convgen.cli import COMMANDS, console, main
+from convgen.cli.completion import SHELLS
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+REQUIRED = ["--size", "10x10", "-c", "16", "-k", "32"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return tmp_path
+
+
+def problem(path: str = "layer.conv"):
+    (found,) = driver.load(driver.Spec(Path(path).read_text()))
+    return found.request.problem
+
+
+# ---- init --------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_spec_with_defaults(capsys):
+    assert main(["init", "a/layer.conv", *REQUIRED]) == 0
+    assert "convgen explain a/layer.conv" in capsys.readouterr().out
+    made = problem("a/layer.conv")
+    assert (made.name, made.n, made.c, made.k) == ("layer", 8, 16, 32)
+    assert made.input == made.output == (10, 10) and made.filter == (3, 3)
+    assert made.x.dims == ("n", "h", "w", "c") and made.epilogue is None
+
+
+def test_init_writes_what_its_options_say():
+    asked = "--window 3x4 --stride 2x1 --dilation 1x2 --pad 1x3 --groups 4 -n 3 --dtype bf16 --layout channels_first"
+    assert main(["init", "layer.conv", *REQUIRED, *asked.split()]) == 0
+    made = problem()
+    assert (made.n, made.groups, made.filter, made.stride, made.dilation) == (3, 4, (3, 4), (2, 1), (1, 2))
+    assert made.pad_lo == made.pad_hi == (1, 3)
+    assert made.x.dims == ("n", "c", "h", "w") and str(made.x.dtype) == "bf16"
+
+
+@pytest.mark.parametrize("size", ["12", "6x7", "4x5x6"])
+@pytest.mark.parametrize("op", ["fprop", "dgrad", "wgrad"])
+def test_init_serves_every_rank_and_operator(size, op):
+    for dtype, layout in product(("f16", "f32", "s8"), ("channels_last", "channels_first")):
+        if op != "fprop" and dtype == "s8":
+            continue
+        name = f"{dtype}_{layout}.conv"
+        command = [name, "--size", size, "-c", "4", "-k", "4", "--op", op, "--dtype", dtype, "--layout", layout]
+        assert main(["init", *command, "--bias", "--residual", "--activation", "leaky_relu"]) == 0
+        made = problem(name)
+        assert (str(made.op), made.input) == (op, tuple(map(int, size.split("x"))))
+        assert {o.name for o in made.operands} == {"b", "z"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--size and -c and -k must be given\nhint: "),
+        ([*REQUIRED, "--window", "3x3x3"], "--window has 3 numbers, and --size 2"),
+        ([*REQUIRED, "--dtype", "half"], "hint: did you mean `f16`?"),
+        ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
+        ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),
+    ],
+)
+def test_init_refuses_and_writes_nothing(arguments, said, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["init", "layer.conv", *arguments]) == 2
+    assert said in capsys.readouterr().err and not Path("layer.conv").exists()
+
+
+def test_init_checks_before_it_writes(capsys):
+    assert main(["init", "layer.conv", *REQUIRED, "--window", "20", "--pad", "0"]) == 1
+    assert "E211" in capsys.readouterr().err and not Path("layer.conv").exists()
+
+
+def test_init_leaves_a_file_that_exists(capsys):
+    Path("layer.conv").write_text("mine")
+    assert main(["init", "layer.conv", *REQUIRED]) == 2
+    assert "exists already" in capsys.readouterr().err and Path("layer.conv").read_text() == "mine"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_init_asks_again_until_it_understands(capsys, monkeypatch):
+    answers = ["10x10", "sixteen", "16", "32", *[""] * 10]
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
+    assert main(["init", "layer.conv"]) == 0
+    out, err = capsys.readouterr()
+    assert "images of a batch [8]: " in out and "'sixteen' is not a whole number" in err
+    asked = Path("layer.conv").read_text()
+    assert main(["init", "-", *REQUIRED]) == 0
+    assert capsys.readouterr().out == asked
+
+
+def test_init_without_an_answer_writes_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal("10x10\n"))
+    assert main(["init", "layer.conv"]) == 2
+    assert "nothing was written" in capsys.readouterr().err and not Path("layer.conv").exists()
+
+
+# ---- list, doctor ------------------------------------------------------------------------------
+
+
+def test_list_shows_what_there_is(capsys):
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*TARGETS, *strategies.MODULES, "resnet50"))
+    assert main(["list", "suites"]) == 0
+    assert capsys.readouterr().out == shown[shown.index("suite ") :]
+
+
+def test_list_shows_the_options_of_a_strategy(capsys):
+    assert main(["list", "options", "tma_im2col"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[1] for row in rows] == [o.name for o in strategies.load("tma_im2col").options]
+    assert main(["list", "options"]) == 0
+    every = sum(len(s.options) for s in strategies.load_all().values())
+    assert len(capsys.readouterr().out.splitlines()) == every + 1
+
+
+@pytest.mark.parametrize("arguments", [["strategy"], ["options", "tma_im2coll"], ["options", "auto"], ["suites", "x"]])
+def test_list_says_what_it_can_list(arguments, capsys):
+    assert main(["list", *arguments]) == 2
+    assert "\nhint: " in capsys.readouterr().err
+
+
+def test_doctor_says_what_works_and_what_to_do(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CONVGEN_CXX", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    from convgen.emulator import compiler
+
+    compiler.host_compiler.cache_clear()
+    try:
+        assert main(["doctor"]) == 1
+    finally:
+        compiler.host_compiler.cache_clear()
+    out = capsys.readouterr().out
+    states = {line[:14].strip(): line[14:].split()[0] for line in out.split("\n\n")[0].splitlines()[1:]}
+    assert states["NVRTC"] == "works"
+    assert states["host compiler"] == states["cache"] == states["GPU"] == "missing"
+    assert "host compiler: the emulator needs one; " in out or "install g++" in out
+    assert "cache: unset CONVGEN_CACHE" in out and out.endswith("\nkernels cannot be compiled and run here\n")
+
+
+# ---- completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_commands_options_and_values(shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in (*COMMANDS, "strategy", *TARGETS, *strategies.MODULES):
+        assert word in script
+    if shutil.which(shell):
+        done = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes(capsys):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    ask = 'COMP_WORDS=(convgen "$@"); COMP_CWORD=$(($# )); $(complete -p convgen | sed "s/.*-F //; s/ .*//"); '
+    ask += 'echo "${COMPREPLY[@]}"'
+    for words, wanted in ((("expl",), "explain"), (("check", "--target", "sm_8"), "sm_80 sm_86 sm_89")):
+        done = subprocess.run(["bash", "-c", script + ask, "bash", *words], text=True, capture_output=True)
+        assert done.stdout.split() == wanted.split(), done.stderr
+
+
+# ---- progress ----------------------------------------------------------------------------------
+
+
+class Heard(Terminal):
+    """A terminal that says when something was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def write(self, text: str) -> int:
+        if "planning" in text:
+            self.event.set()
+        return super().write(text)
+
+
+def test_work_that_takes_long_is_spoken_of(monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr("sys.stderr", heard)
+    monkeypatch.setattr(console, "PATIENCE_SECONDS", 0)
+    with console.spinner("reading") as say:
+        say("planning res4")
+        assert heard.event.wait(60)
+
+
+def test_work_that_is_done_at_once_is_not(monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr("sys.stderr", heard)
+    monkeypatch.setattr(console, "PATIENCE_SECONDS", 3600)
+    with console.spinner("planning"):
+        pass
+    assert heard.getvalue() == ""
+
+
+def test_a_check_that_the_cache_answers_loads_nothing_for_its_progress(tmp_path, monkeypatch):
+    pty = pytest.importorskip("pty")
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["init", "layer.conv", *REQUIRED]) == 0
+    script = "import sys; from convgen.cli import console, main; console.PATIENCE_SECONDS = 3600\n"
+    script += "code = main(['check', 'layer.conv']); print(code, 'rich' in sys.modules)"
+    parent, child = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=child, text=True, env=environment
+    )
+    os.close(child)
+    os.close(parent)
+    assert done.stdout.splitlines()[-1] == "0 False"
