@@ -79,8 +79,8 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("kh", "kw", "r", "s"), _EXTENTS),
     **dict.fromkeys(("batch", "batchsize", "n"), "the batch is the dim `n` of the input and the output"),
     "padvalue": "`pad` adds zeros; other values are not supported",
-    **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op dgrad`"),
-    "outputpadding": "`op dgrad` takes the extents of its result from `input`: state them there",
+    **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op transposed`"),
+    "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
     "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",
     "name": "the name follows `conv`: `conv NAME { ... }`",
     **dict.fromkeys(("tile", "stages", "consumers", "warps", "cluster", "split", "math", "blocks"), _OPTION),
@@ -149,13 +149,11 @@ OPS = _table("""
     wgrad: backwardfilter backwardweight backwardweights bwdfilter bwdweights dw weightgrad weightsgrad filtergrad
     im2col: unfold im2row lower
     col2im: fold row2im
+    transposed: transpose convtranspose convtranspose1d convtranspose2d convtranspose3d deconv deconvolution upconv
 """)
 
-_TRANSPOSED = "a transposed convolution is `dgrad`: it reads the `output` and makes the `input`"
 #: Operators whose roles need a word.
-OP_NOTES: dict[str, str] = dict.fromkeys(
-    ("transposed", "transpose", "convtranspose", "convtranspose2d", "deconv", "deconvolution"), _TRANSPOSED
-) | {"backward": "the gradients are `dgrad`, of the input, and `wgrad`, of the filter"}
+OP_NOTES: dict[str, str] = {"backward": "the gradients are `dgrad`, of the input, and `wgrad`, of the filter"}
 
 #: Functions of epilogues under their other names.
 FUNCTIONS = _table("""

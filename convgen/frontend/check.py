@@ -17,15 +17,16 @@ from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operan
 from convgen.frontend.geometry import Geometry, Solver
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
+from convgen.frontend.operators import LOWERING, OPERATORS, Operator
 from convgen.frontend.request import Request
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
+from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types
 from convgen.ir.epilogue import FUNCTIONS, Epilogue
 from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 
-LOWERING = (Op.IM2COL, Op.COL2IM)
 #: Elements of a tensor; offsets in bytes then fit 64 bits.
 MAX_ELEMENTS = 1 << 62
 _RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(FUNCTIONS, "a function of epilogues")
@@ -65,7 +66,7 @@ class _Block:
         #: Empty where the block's operators have an error.
         self.ops = () if "op" in conv.lost else self._operators()
         lowered = self._lowered is not None or "lowered" in conv.lost
-        self._lowers = any(op in LOWERING for op in self.ops) if self.ops else lowered
+        self._lowers = any(op.op in LOWERING for op in self.ops) if self.ops else lowered
 
     @property
     def names(self) -> list[str]:
@@ -84,7 +85,8 @@ class _Block:
         self._declare()
         self._types()
         lowers = self._lowers or self._lowered is not None
-        geometry = Solver(conv, self._tensors, lowers, self._sizes, report).solve()
+        solver = TransposedSolver if any(op.exchanged for op in self.ops) else Solver
+        geometry = solver(conv, self._tensors, lowers, self._sizes, report).solve()
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
         operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
@@ -92,22 +94,26 @@ class _Block:
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None:
             return []
-        tensors = {role: self._tensor(role, geometry) for role in SETTING_OF}
-        self._small_enough(chain(tensors.values(), [lowered] if lowered else [], operands))
+        tensors = [self._tensor(role, geometry) for role in SETTING_OF]
+        self._small_enough(chain(tensors, [lowered] if lowered else [], operands))
         if len(report):  # wherever in the file: nobody takes what is made of it
             return []
+        if isinstance(geometry, TransposedGeometry):
+            geometry = geometry.as_dgrad
+            tensors, operands = list(map(exchanged, tensors)), tuple(map(exchanged, operands))
+        by_role = {t.role: t for t in tensors}
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
-            reads = OPS[op].reads[0].replace("lowered", "x")  # which has the same type
+            reads = OPS[op.op].reads[0].replace("lowered", "x")  # which has the same type
             problem = ConvProblem(
                 name=name,
-                op=op,
+                op=op.op,
                 **vars(geometry),
-                x=tensors["x"],
-                w=tensors["w"],
-                y=tensors["y"],
+                x=by_role["x"],
+                w=by_role["w"],
+                y=by_role["y"],
                 lowered=lowered,
-                accumulate=ACCUMULATOR_OF[tensors[reads].dtype],
+                accumulate=ACCUMULATOR_OF[by_role[reads].dtype],
                 epilogue=Epilogue(operands, epilogue.body) if epilogue and epilogue.op is op else None,
             )
             requests.append(
@@ -126,23 +132,23 @@ class _Block:
                 self._report.error("E202", f"`{keyword.text}` is given twice", keyword.span, hint)
             first.setdefault(keyword.text, setting)
 
-    def _operators(self) -> tuple[Op, ...]:
+    def _operators(self) -> tuple[Operator, ...]:
         setting = self._conv.first(ast.OpSetting)
         if setting is None:
-            return (Op.FPROP,)
-        found: list[Op] = []
+            return (OPERATORS[Op.FPROP],)
+        found: list[Operator] = []
         before = len(self._report)
         for name in setting.ops:
-            if name.text not in OPS:
+            if name.text not in OPERATORS:
                 hint = habits.OP_NOTES.get(habits.plain(name.text))
-                hint = hint or habits.did_you_mean(name.text, OPS, habits.OPS)
-                hint = hint or f"the operators are {listing(tuple(OPS), 'and')}"
+                hint = hint or habits.did_you_mean(name.text, OPERATORS, habits.OPS)
+                hint = hint or f"the operators are {listing(tuple(OPERATORS), 'and')}"
                 self._report.error("E213", f"no operator is named `{name.text}`", name.span, hint)
-            elif name.text in found:
+            elif OPERATORS[name.text] in found:
                 self._report.error("E213", f"`{name.text}` is listed twice", name.span)
             else:
-                found.append(Op(name.text))
-        alone = next((op for op in found if op in LOWERING), None)
+                found.append(OPERATORS[name.text])
+        alone = next((op for op in found if op.alone), None)
         if alone and len(found) > 1:
             hint = "write a separate conv block for each"
             self._report.error("E213", f"`{alone}` cannot be combined with other operators", setting.span, hint)
@@ -173,7 +179,7 @@ class _Block:
         named = {role: t.name for role, t in self._tensors.items()}
         if self._lowered:
             named["lowered"] = self._lowered.name
-        passed = {role for op in self.ops for role in OPS[op].reads}
+        passed = {role for op in self.ops for role in op.reads}
         for role, name in sorted(named.items(), key=lambda item: (item[1].span.line, item[1].span.column)):
             self._names.declare(name, taken=ARGUMENTS if role in passed else None)
 

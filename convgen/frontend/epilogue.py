@@ -10,10 +10,10 @@ from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.geometry import Geometry
 from convgen.frontend.names import ARGUMENTS, Names
+from convgen.frontend.operators import OPERATORS, Operator
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.types import check_dtype
 from convgen.ir import epilogue as ir
-from convgen.ir.problem import OPS, Op
 from convgen.ir.tensor import Tensor
 
 #: Largest number that a float of the epilogue holds.
@@ -27,14 +27,14 @@ _TAKEN = ARGUMENTS | dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of ever
 class Checked:
     """An epilogue whose names are right: the operator that it serves, its operands and its body."""
 
-    op: Op
+    op: Operator
     operands: tuple[ast.Tensor, ...]
     body: tuple[ir.Assignment, ...]
 
 
 def check_epilogue(
     setting: ast.EpilogueSetting,
-    ops: Sequence[Op],
+    ops: Sequence[Operator],
     tensors: Mapping[str, ast.Tensor],
     names: Names,
     sizes: Sizes,
@@ -58,7 +58,7 @@ def check_operands(
     epilogue: Checked, tensors: Mapping[str, ast.Tensor], geometry: Geometry | None, sizes: Sizes, report: Report
 ) -> tuple[Tensor, ...]:
     """The operands as tensors: their dims are dims of the result, over which they broadcast."""
-    role = OPS[epilogue.op].writes
+    role = epilogue.op.writes
     extents = geometry.extents(role) if geometry else {}
     result = tensors[role]
     have = {d.name.text: extents.get(d.name.text) for d in result.dims}
@@ -90,10 +90,10 @@ def _operand(
 
 
 def _served(
-    setting: ast.EpilogueSetting, ops: Sequence[Op], tensors: Mapping[str, ast.Tensor], report: Report
-) -> Op | None:
+    setting: ast.EpilogueSetting, ops: Sequence[Operator], tensors: Mapping[str, ast.Tensor], report: Report
+) -> Operator | None:
     """The operator whose result the epilogue assigns."""
-    makes = {tensors[OPS[op].writes].name.text: op for op in ops if OPS[op].writes in tensors}
+    makes = {tensors[op.writes].name.text: op for op in ops if op.writes in tensors}
     results = {t.name.text: role for role, t in tensors.items()}
     assigned = [a.name for a in setting.body if a.name.text in results]
     if not assigned:
@@ -115,10 +115,11 @@ def _served(
         message = f"`{last.text}` comes after the result `{result.text}` and has no effect"
         report.error("E304", message, last.span, "the assignment of the result must be the last one")
     if result.text not in makes:
-        maker = next((op for op, row in OPS.items() if row.writes == results[result.text]), None)
+        maker = next(op for op in OPERATORS.values() if op.writes == results[result.text])
         have = listing(tuple(makes))
         message = f"`{result.text}` is not a result of this block, which computes {have}"
-        report.error("E305", message, result.span, f"assign {have}, or add `{maker}` to `op`")
+        hint = f"assign {have}" if any(op.alone for op in ops) else f"assign {have}, or add `{maker}` to `op`"
+        report.error("E305", message, result.span, hint)
         return None
     return makes[result.text]
 

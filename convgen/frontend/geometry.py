@@ -85,6 +85,10 @@ class Solver:
     whose filter need not have c and k either.
     """
 
+    #: The channels of which the filter has a group's, and those that it has all of; each with the tensor that has them.
+    _grouped, _whole = ("c", "x"), ("k", "y")
+    _geometry = Geometry
+
     def __init__(
         self, conv: ast.Conv, tensors: Mapping[str, ast.Tensor], lowers: bool, sizes: Sizes, report: Report
     ) -> None:
@@ -113,8 +117,9 @@ class Solver:
         self._windows = self._axes_so_far(stride, dilation)
         pad, groups = self._amounts("pad"), self._groups()
         n = self._agree("n", "x", "y")
-        k = self._agree("k", "w", "y")
-        c = self._channels(groups) if groups else None
+        channels = {self._whole[0]: self._agree(self._whole[0], "w", self._whole[1])}
+        channels[self._grouped[0]] = self._channels(*self._grouped, groups) if groups else None
+        c, k = channels["c"], channels["k"]
         if k is None and self._lowers and not self._is_open("w", "k") and not self._is_open("y", "k"):
             k = groups  # nothing reads it
         if groups:
@@ -129,7 +134,7 @@ class Solver:
         assert n and c and k and groups and stride and dilation and pad
         input_, filter_, output = zip(*(axis for axis in axes if axis), strict=True)
         (strides, _), (dilations, _), (lo, hi) = (zip(*a, strict=True) for a in (stride, dilation, pad))
-        return Geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups)
+        return self._geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups)
 
     # --- what is stated ---
 
@@ -262,16 +267,16 @@ class Solver:
             hint = hint or f"`{by_let.dim}` alone in `{by_let.tensor}` is the `let {by_let.dim}`"
         self._report.error("E208", f"{one}, but {other}", at.span, hint)
 
-    def _channels(self, groups: int) -> int | None:
-        """c of all groups: the input's, or the filter's times groups."""
-        every, one = self._get("x", "c"), self._get("w", "c")
+    def _channels(self, name: str, role: str, groups: int) -> int | None:
+        """Channels of all groups: those of the role's tensor, or the filter's times groups."""
+        every, one = self._get(role, name), self._get("w", name)
         if every and one and one.value * groups != every.value:
             if groups == 1:
                 self._disagree(one, every)
             else:
                 message = f"{one}, which makes {one.value * groups} with {groups} groups, but {every}"
-                hint = "the filter's c is the input's c / groups"
-                hint += f": c={every.value // groups}" if every.value % groups == 0 else ""
+                hint = f"the filter's {name} is the {SETTING_OF[role]}'s {name} / groups"
+                hint += f": {name}={every.value // groups}" if every.value % groups == 0 else ""
                 self._report.error("E208", message, one.span, hint)
             return None
         if every:
@@ -284,11 +289,15 @@ class Solver:
             if setting and value and value % groups:
                 self._report.error("E210", f"{groups} groups do not divide {name}={value}", setting.span)
 
+    def _infers_input(self, stride: int) -> bool:
+        """Whether an input extent follows from the output's."""
+        return stride == 1
+
     def _axis(self, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
         """Extents of input, filter and output along an axis; None where they do not follow or have an error."""
         sp = self._spatial
         x, w, y = self._get("x", sp.input[i]), self._get("w", sp.filter[i]), self._get("y", sp.output[i])
-        if not w or not (x or (y and stride == 1)):
+        if not w or not (x or (y and self._infers_input(stride))):
             return None
         window = (w.value - 1) * dilation + 1
         if x:
@@ -332,7 +341,7 @@ class Solver:
             if axis is None:
                 x, w, y = (getattr(self._spatial, SETTING_OF[role])[i] for role in "xwy")
                 follows = self._get("y", y) is not None
-                if follows and strides[i] != 1:
+                if follows and not self._infers_input(strides[i]):
                     strided.append(f"{x} cannot be inferred from {y} with a stride of {strides[i]}")
                     follows = False
                 places += [("w", w)] if follows else [("w", w), ("x", x)]

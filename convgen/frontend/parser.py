@@ -18,9 +18,9 @@ from convgen.diagnostics import Report
 from convgen.frontend import ast, hints, lost, wording
 from convgen.frontend.build import Build, span_of
 from convgen.frontend.lost import Region
+from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
 from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, grammar, meant, tokens
-from convgen.ir.problem import OPS
 
 
 def parse(text: str, report: Report) -> ast.Spec:
@@ -87,7 +87,8 @@ class _Parse:
         if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
             return False
         other_name = habits.plain(place.word) in habits.SETTINGS
-        return keyword != "op" or other_name or not (place.word in OPS or habits.meant(place.word, OPS, habits.OPS))
+        operator = place.word in OPERATORS or habits.meant(place.word, OPERATORS, habits.OPS)
+        return keyword != "op" or other_name or not operator
 
     def _fault(self, at: int, unseen: bool = False) -> int:
         """Reports the error at a word and mends or drops what it can; the place of the word to go on with.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from convgen import habits
 from convgen.diagnostics import Report, listing
 from convgen.frontend import ast
+from convgen.frontend.operators import Operator
 from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
-from convgen.ir.problem import OPS, Op
 
 #: Types of tensors that an operator reads, and what their products are summed in.
 ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
@@ -28,7 +28,7 @@ def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DT
 
 
 def check_types(
-    ops: Sequence[Op],
+    ops: Sequence[Operator],
     tensors: Mapping[str, tuple[ast.Name, ast.Name]],
     accumulate: ast.NameSetting | None,
     report: Report,
@@ -38,7 +38,7 @@ def check_types(
     if accumulate and not check_dtype(accumulate.name, report, ACCUMULATORS):
         accumulate = None
     for op in ops:
-        _check_read(op, [tensors[role] for role in OPS[op].reads if role in tensors], accumulate, report)
+        _check_read(op, [tensors[role] for role in op.reads if role in tensors], accumulate, report)
     if "x" in tensors and "lowered" in tensors:
         (x, type_x), (matrix, type_m) = tensors["x"], tensors["lowered"]
         if type_x.text != type_m.text:
@@ -47,7 +47,7 @@ def check_types(
 
 
 def _check_read(
-    op: Op, reads: Sequence[tuple[ast.Name, ast.Name]], accumulate: ast.NameSetting | None, report: Report
+    op: Operator, reads: Sequence[tuple[ast.Name, ast.Name]], accumulate: ast.NameSetting | None, report: Report
 ) -> None:
     """Types of what one operator reads."""
     for name, dtype in reads:

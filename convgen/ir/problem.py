@@ -60,6 +60,12 @@ SPATIAL: dict[int, SpatialDims] = {
 }
 
 
+def exchanged_dims() -> dict[str, str]:
+    """Each dim of the input under the output's name for it, and the other way round: a convolution seen from behind."""
+    pairs = [("c", "k"), *((i, o) for i, o in zip(SPATIAL[3].input, SPATIAL[3].output, strict=True))]
+    return dict(pairs) | {o: i for i, o in pairs}
+
+
 def coordinates_read(extent: int, outputs: int, taps: int, stride: int, dilation: int, pad: int) -> int:
     """How many coordinates of an axis of x are in some window: a stride beyond the filter steps over others.
 

@@ -14,10 +14,10 @@ from convgen.cli import COMMANDS
 from convgen.cli.arguments import Parser
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.frontend.dims import ROLE_DIMS
+from convgen.frontend.operators import OPERATORS
 from convgen.frontend.wording import KEYWORDS, SETTINGS
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
-from convgen.ir.problem import OPS
 from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
@@ -52,7 +52,7 @@ def hint(text: str, **known) -> str | None:
         (habits.STATEMENTS, KEYWORDS),
         *((habits.DIMS[role], ROLE_DIMS[role]) for role in ROLE_DIMS),
         (habits.TYPES, TENSOR_DTYPES),
-        (habits.OPS, tuple(OPS)),
+        (habits.OPS, tuple(OPERATORS)),
         (habits.STRATEGIES, ("auto", *strategies.MODULES)),
         (habits.TARGETS, tuple(TARGETS)),
         (habits.DEVICES, ("gpu", "emulate")),

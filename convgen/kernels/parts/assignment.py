@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, exchanged_dims
 from convgen.ir.tensor import Tensor
 
 
@@ -52,9 +52,7 @@ def assignment(problem: ConvProblem) -> Assignment:
 
 
 def _backward(problem: ConvProblem) -> Assignment:
-    sp = problem.spatial
-    named = {**dict(zip(sp.input, sp.output, strict=True)), **dict(zip(sp.output, sp.input, strict=True))}
-    named |= {"c": "k", "k": "c"}
+    named = exchanged_dims()
 
     def turned(tensor: Tensor, role: str) -> Tensor:
         return replace(tensor, role=role, dims=tuple(named.get(d, d) for d in tensor.dims))
