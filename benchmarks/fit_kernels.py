@@ -59,7 +59,7 @@ BOUNDS = {
 }  # fmt: skip
 #: Of stream's rates: nothing measured tells the others.
 STREAM = (
-    "start", "beside", "latency", "issue", "alone", "shared", "chunk", "filter", "sm_bytes", "pixel", "outside", "half",
+    "start", "beside", "latency", "issue", "alone", "shared", "slab", "filter", "sm_bytes", "pixel", "outside", "half",
     "again", "reads", "writes",
 )  # fmt: skip
 

@@ -130,7 +130,7 @@ CASES = {
     "tma_im2col, clusters sharing w": layer("tma_im2col { tile m=64 n=64 consumers 1 cluster 2 multicast b raster 2 }"),
     "tma_im2col, odd channels": layer("tma_im2col { tile m=64 n=64 consumers 2 schedule pingpong swap_ab 0 }", k=135),
     "tma_im2col, odd channels as rows": layer("tma_im2col { tile m=48 n=64 consumers 1 swap_ab 1 }", k=135),
-    "tma_im2col, wide chunks": layer("tma_im2col { tile m=128 n=144 swap_ab 0 }"),
+    "tma_im2col, wide epilogue tiles": layer("tma_im2col { tile m=128 n=144 swap_ab 0 }"),
     "tma_im2col, last channels": layer("tma_im2col { tile m=64 n=64 k=64 consumers 1 k_blocks 1 }", c=136),
     "tma_halo, last channels": layer("tma_halo { tile k=64 weight_stages 0 }", c=72, k=64),
     "tma_halo, last channels, streamed": layer("tma_halo { tile k=64 weight_stages 4 }", c=136, k=64),
@@ -147,7 +147,7 @@ CASES = {
     "planes, tma_im2col, 1x1, stride 2": planes("tma_im2col", 72, 72, (16, 10), taps=1, stride=2),
     "planes, tma_halo": planes("tma_halo", 64, 64, (13, 15)),
     "planes, few channels by wgmma": planes("implicit_gemm { kernel stem_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
-    "depthwise, patches": depthwise("kernel depthwise_direct"),
+    "depthwise, direct": depthwise("kernel depthwise_direct"),
     "depthwise, stream": depthwise(
         "kernel depthwise_stream math fma tile p=2 q=4 vector 4 slice 24 strip 8 band 4 stages 3"
     ),

@@ -163,7 +163,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 //   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
-// band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
+// band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
 //
 // Along a row, a channel's convolution is a product with a banded matrix.  A warp's mma has two channels, as a word
 // of x has them: y[d, p, q] = sum over h, w, c of A[d, p, q, h, w, c] x[h, w, c], where A is the filter's element
@@ -196,11 +196,11 @@ constexpr int ENTRIES = 5;  // of a filter row in shared memory, the zeros aroun
 // Shared memory, from a base aligned to 1024 bytes.
 constexpr u32 PIXEL_BYTES = 128;
 constexpr u32 ROW_BYTES = 24 * PIXEL_BYTES;  // the padding of x included
-constexpr int CHUNK_ROWS = 8;
-constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
-constexpr int CHUNKS = 2;  // that a band reads
-constexpr int STAGES = 4;  // chunks in the ring
-constexpr u32 RESULTS = STAGES * CHUNK_BYTES;  // of two bands, one behind the other
+constexpr int SLAB_ROWS = 8;
+constexpr u32 SLAB_BYTES = SLAB_ROWS * ROW_BYTES;
+constexpr int SLABS = 2;  // that a band reads
+constexpr int STAGES = 4;  // slabs in the ring
+constexpr u32 RESULTS = STAGES * SLAB_BYTES;  // of two bands, one behind the other
 constexpr u32 RESULT_BYTES = 14336;
 constexpr u32 FILTERS = RESULTS + 2 * RESULT_BYTES;
 constexpr u32 FILTER_BYTES = 5760;
@@ -264,19 +264,19 @@ void convgen_depthwise_mma(
   griddepcontrol_launch_dependents();
 
   if (thread >= CONSUMERS) {
-    // ---- producer: chunk after chunk of input rows
+    // ---- producer: slab after slab of input rows
     if (thread > CONSUMERS) return;
     int slot = 0;
     int parity = 1;
     for (int item = first_item; item < last_item; ++item) {
       const int first_p = item % P_BANDS * BAND;
       const int n = item / P_BANDS;
-      // a band behind another shares all chunks with it but the last
-      for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
+      // a band behind another shares all slabs with it but the last
+      for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
         const u32 full = base + FULL_BARRIERS + 8 * slot;
         mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
-        mbarrier_arrive_expect_tx(full, CHUNK_BYTES);
-        tma_load_tile_4d(base + slot * CHUNK_BYTES, &x_map, full, first_k, -1, first_p + i * CHUNK_ROWS - 1, n);
+        mbarrier_arrive_expect_tx(full, SLAB_BYTES);
+        tma_load_tile_4d(base + slot * SLAB_BYTES, &x_map, full, first_k, -1, first_p + i * SLAB_ROWS - 1, n);
         if (++slot == STAGES) {
           slot = 0;
           parity ^= 1;
@@ -338,12 +338,12 @@ void convgen_depthwise_mma(
       __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
       __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
   int results = 0;  // which of the two bands' results
-  int slot = 0;  // of the band's first chunk
+  int slot = 0;  // of the band's first slab
   int parity = 0;
   for (int item = first_item; item < last_item; ++item) {
     const int first_p = item % P_BANDS * BAND;
     const int n = item / P_BANDS;
-    for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
+    for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }
@@ -351,7 +351,7 @@ void convgen_depthwise_mma(
     for (int tile = thread / 32 / (CHANNELS / VECTOR); tile < TILES; tile += LANES) {
       const int tile_p = tile / COLUMN_TILES * TILE_P;
       const int tile_q = tile % COLUMN_TILES * TILE_Q;
-      const int first_row = slot * CHUNK_ROWS + (tile_p + loaded_block / BLOCKS * 8);
+      const int first_row = slot * SLAB_ROWS + (tile_p + loaded_block / BLOCKS * 8);
       const u32 zero = tile >> 31;  // that the compiler does not know: it would keep all of A in registers from tile to tile
       float acc[SETS][4][4] = {};
       Vec4 row[ROWS][QUADS];
@@ -363,7 +363,7 @@ void convgen_depthwise_mma(
           if (set + 1 < SETS && line >= 4) continue;  // the set below has loaded it
           const int i = line + 4 * set;
           int at = first_row + i;
-          if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
+          if (at >= STAGES * SLAB_ROWS) at -= STAGES * SLAB_ROWS;
           const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
 #pragma unroll
           for (int quad = 0; quad < QUADS; ++quad) row[i][quad] = ld_shared_v4_u32(source + place[quad]);
@@ -431,9 +431,9 @@ void convgen_depthwise_mma(
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});
       }
     }
-    // the band is done with its chunks, or with the first
+    // the band is done with its slabs, or with the first
     __syncwarp();
-    const int done = first_p == (P_BANDS - 1) * BAND ? CHUNKS : 1;
+    const int done = first_p == (P_BANDS - 1) * BAND ? SLABS : 1;
     for (int i = 0; i < done; ++i) {
       if (thread % 32 == 0) mbarrier_arrive(base + EMPTY_BARRIERS + 8 * slot);
       if (++slot == STAGES) {

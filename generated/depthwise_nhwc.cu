@@ -84,14 +84,14 @@ constexpr int VECTOR = 2;  // output channels of a thread
 constexpr int INPUTS = 2;  // input channels of a thread
 constexpr int THREADS = 256;
 
-// A thread's patch of outputs, and the inputs under it.
+// A thread tile: outputs of one thread, and the inputs under it.
 constexpr int TILE_P = 2;
 constexpr int TILE_Q = 4;
 constexpr int ROWS = 5;
 constexpr int COLUMNS = 9;
 constexpr int P_TILES = 28;  // down an image
 constexpr int Q_TILES = 14;  // across
-constexpr int PATCHES = 3136;  // of all images
+constexpr int THREAD_TILES = 3136;  // of all images
 constexpr int COLUMN_STEP = 64;  // elements of x from one column to the next
 
 // A block has one of SLICES slices of the channels.
@@ -134,11 +134,11 @@ void convgen_depthwise_nhwc(
     filter[tap][1] = __uint_as_float(ld_shared_u32(filters + (tap * PITCH + 1) * 4));
   }
 
-  for (int patch = blockIdx.x / SLICES * (THREADS / (CHANNELS / VECTOR)) + thread / (CHANNELS / VECTOR); patch < PATCHES;
-       patch += gridDim.x / SLICES * (THREADS / (CHANNELS / VECTOR))) {
-    const int first_q = patch % Q_TILES * TILE_Q;
-    const int first_p = patch / Q_TILES % P_TILES * TILE_P;
-    const int n = patch / (Q_TILES * P_TILES);
+  for (int thread_tile = blockIdx.x / SLICES * (THREADS / (CHANNELS / VECTOR)) + thread / (CHANNELS / VECTOR);
+       thread_tile < THREAD_TILES; thread_tile += gridDim.x / SLICES * (THREADS / (CHANNELS / VECTOR))) {
+    const int first_q = thread_tile % Q_TILES * TILE_Q;
+    const int first_p = thread_tile / Q_TILES % P_TILES * TILE_P;
+    const int n = thread_tile / (Q_TILES * P_TILES);
     const int first_w = first_q * 2 - 1;
     float acc[TILE_P][TILE_Q][VECTOR] = {};
 #pragma unroll

@@ -138,7 +138,7 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 //   y = clamp(acc + b, 0, 6)
 //
 // Rows of x stream through a ring in shared memory.  A block makes band after band of output rows; the next
-// band of an image needs one more chunk of input rows.  TMA fills what lies outside x with zero: the padding.
+// band of an image needs one more slab of input rows.  TMA fills what lies outside x with zero: the padding.
 constexpr int R = 3;
 constexpr int S = 3;
 constexpr int VECTOR = 4;  // output channels of a thread
@@ -167,11 +167,11 @@ constexpr int PITCH = 148;  // of a tap's filters in shared memory
 // Shared memory, from a base aligned to 128 bytes.
 constexpr u32 PIXEL_BYTES = 288;
 constexpr u32 ROW_BYTES = 30 * PIXEL_BYTES;  // the padding of x included
-constexpr int CHUNK_ROWS = 2;
-constexpr u32 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES;
-constexpr int CHUNKS = 2;  // that a band reads
-constexpr int STAGES = 4;  // chunks in the ring
-constexpr u32 FILTERS = STAGES * CHUNK_BYTES;
+constexpr int SLAB_ROWS = 2;
+constexpr u32 SLAB_BYTES = SLAB_ROWS * ROW_BYTES;
+constexpr int SLABS = 2;  // that a band reads
+constexpr int STAGES = 4;  // slabs in the ring
+constexpr u32 FILTERS = STAGES * SLAB_BYTES;
 constexpr u32 FILTER_BYTES = 5328;
 constexpr u32 FULL_BARRIERS = FILTERS + FILTER_BYTES;
 constexpr u32 EMPTY_BARRIERS = FULL_BARRIERS + 8 * STAGES;
@@ -207,7 +207,7 @@ void convgen_depthwise_stream(
   griddepcontrol_launch_dependents();
 
   if (thread >= CONSUMERS) {
-    // ---- producer: chunk after chunk of input rows
+    // ---- producer: slab after slab of input rows
     if (thread > CONSUMERS) return;
     int slot = 0;
     int parity = 1;
@@ -215,12 +215,12 @@ void convgen_depthwise_stream(
       const int first_p = item % P_BANDS * BAND;
       const int strip_q = item / P_BANDS % STRIPS * STRIP;
       const int n = item / P_BANDS / STRIPS;
-      // a band behind another shares all chunks with it but the last
-      for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
+      // a band behind another shares all slabs with it but the last
+      for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
         const u32 full = base + FULL_BARRIERS + 8 * slot;
         mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
-        mbarrier_arrive_expect_tx(full, CHUNK_BYTES);
-        tma_load_tile_4d(base + slot * CHUNK_BYTES, &x_map, full, first_k, strip_q - 1, first_p + i * CHUNK_ROWS - 1, n);
+        mbarrier_arrive_expect_tx(full, SLAB_BYTES);
+        tma_load_tile_4d(base + slot * SLAB_BYTES, &x_map, full, first_k, strip_q - 1, first_p + i * SLAB_ROWS - 1, n);
         if (++slot == STAGES) {
           slot = 0;
           parity ^= 1;
@@ -268,13 +268,13 @@ void convgen_depthwise_stream(
     filter[tap][3] = __uint_as_float(words0.w);
   }
 
-  int slot = 0;  // of the band's first chunk
+  int slot = 0;  // of the band's first slab
   int parity = 0;
   for (int item = first_item; item < last_item; ++item) {
     const int first_p = item % P_BANDS * BAND;
     const int strip_q = item / P_BANDS % STRIPS * STRIP;
     const int n = item / P_BANDS / STRIPS;
-    for (int i = item == first_item || first_p == 0 ? 0 : CHUNKS - 1; i < CHUNKS; ++i) {
+    for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }
@@ -285,8 +285,8 @@ void convgen_depthwise_stream(
       float acc[TILE_P][TILE_Q][VECTOR] = {};
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-        int at = slot * CHUNK_ROWS + tile_p + i;
-        if (at >= STAGES * CHUNK_ROWS) at -= STAGES * CHUNK_ROWS;
+        int at = slot * SLAB_ROWS + tile_p + i;
+        if (at >= STAGES * SLAB_ROWS) at -= STAGES * SLAB_ROWS;
         float row[COLUMNS][INPUTS];
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
@@ -332,9 +332,9 @@ void convgen_depthwise_stream(
         }
       }
     }
-    // the band is done with its chunks, or with the first
+    // the band is done with its slabs, or with the first
     __syncwarp();
-    const int done = first_p == (P_BANDS - 1) * BAND ? CHUNKS : 1;
+    const int done = first_p == (P_BANDS - 1) * BAND ? SLABS : 1;
     for (int i = 0; i < done; ++i) {
       if (thread % 32 == 0) mbarrier_arrive(base + EMPTY_BARRIERS + 8 * slot);
       if (++slot == STAGES) {

@@ -90,11 +90,11 @@ constexpr int IN_SLICE = 16;
 constexpr int OUT_SLICE = 16;
 constexpr int THREADS = 64;
 
-// The patch: the input pixels under the block's output rows, padding included, a slice of their channels each.
-constexpr int PATCH_ROWS = 9;
-constexpr int PATCH_COLUMNS = 30;
+// The halo tile: the input pixels under the block's output rows, padding included, a slice of their channels each.
+constexpr int HALO_ROWS = 9;
+constexpr int HALO_COLUMNS = 30;
 constexpr int PITCH = 48;  // bytes of a pixel
-constexpr u32 PATCH_BYTES = 12960;
+constexpr u32 HALO_BYTES = 12960;
 
 // A warp makes WARP_N output channels of 32 pixels at a time; PARTS warps share the pixels.
 constexpr int WARP_N = 16;
@@ -108,18 +108,18 @@ constexpr int RUN = 4;
 // The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbours.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
-// Starts copying the patch of a tile.
-__device__ __forceinline__ void load_patch(const f16* __restrict__ source, u32 patch, int tile) {
+// Starts copying a tile's halo tile.
+__device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int n = tile / P_TILES;
   const int top = tile % P_TILES * TILE_P - 1;
   int row = threadIdx.x / 60;
-  int column = threadIdx.x / 2 % PATCH_COLUMNS;
+  int column = threadIdx.x / 2 % HALO_COLUMNS;
   int chunk = threadIdx.x % 2;
-  while (row < PATCH_ROWS) {
+  while (row < HALO_ROWS) {
     const int h = top + row;
     const int in_w = column - 1;
     const bool inside = u32(h) < 28 && u32(in_w) < 28;
-    cp_async_16(patch + (row * PATCH_COLUMNS + column) * PITCH + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + (row * HALO_COLUMNS + column) * PITCH + chunk * 16, source + (n * 200704 + h * 7168 + in_w * 256 + chunk * 8), inside ? 16 : 0);
     column += 2;
     if (column >= 30) { column -= 30; ++row; }
     row += 1;
@@ -164,7 +164,7 @@ void convgen_implicit_gemm_cardinality(
   const int first_tile = blockIdx.x / SLICES;
   const int tile_step = gridDim.x / SLICES;
   const f16* __restrict__ source = x + slice * IN_SLICE;
-  load_patch(source, shared, first_tile);
+  load_halo_tile(source, shared, first_tile);
   cp_async_commit_group();
 
   // this warp's joined groups of the slice, and its output channels among theirs
@@ -193,12 +193,12 @@ void convgen_implicit_gemm_cardinality(
     }
   }
 
-  u32 patch = shared;
+  u32 halo_tile = shared;
   for (int tile = first_tile; tile < TILES; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    const u32 next_patch = shared + PATCH_BYTES - (patch - shared);
-    if (tile + tile_step < TILES) load_patch(source, next_patch, tile + tile_step);
+    const u32 next_halo_tile = shared + HALO_BYTES - (halo_tile - shared);
+    if (tile + tile_step < TILES) load_halo_tile(source, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
     const int first_m = (tile / P_TILES) * (P * Q) + tile % P_TILES * PIXELS;
     const int pixels = min(PIXELS, P * Q - tile % P_TILES * PIXELS);
@@ -209,7 +209,7 @@ void convgen_implicit_gemm_cardinality(
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int at = min(pixel + i * 16 + lane % 16, PIXELS - 1);
-        window[i] = patch + (at / Q * PATCH_COLUMNS + at % Q) * PITCH + joined * (IN_CHANNELS * 2) + lane / 16 * 16;
+        window[i] = halo_tile + (at / Q * HALO_COLUMNS + at % Q) * PITCH + joined * (IN_CHANNELS * 2) + lane / 16 * 16;
       }
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap) {
@@ -218,7 +218,7 @@ void convgen_implicit_gemm_cardinality(
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             u32 a[4];
-            ldmatrix_x4(a, window[i] + (tap / 3 * PATCH_COLUMNS + tap % 3) * PITCH + k * 32);
+            ldmatrix_x4(a, window[i] + (tap / 3 * HALO_COLUMNS + tap % 3) * PITCH + k * 32);
 #pragma unroll
             for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][k][j]);
           }
@@ -268,6 +268,6 @@ void convgen_implicit_gemm_cardinality(
         }
       }
     }
-    patch = next_patch;
+    halo_tile = next_halo_tile;
   }
 }

@@ -108,21 +108,21 @@ constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int THREADS = 256;
 
-// A window reads RUN_WORDS words from each of LINES lines of the patch.
+// A window reads RUN_WORDS words from each of LINES lines of the halo tile.
 constexpr int LINES = 7;
 constexpr int RUN_ELEMENTS = 21;
 constexpr int RUN_WORDS = 11;
 constexpr int K_STEPS = 10;  // of 8 words
 
-// The patch: PATCH_ROWS input rows, each after a margin of zeros.
-constexpr int PATCH_ROWS = 17;
+// The halo tile: HALO_ROWS input rows, each after a margin of zeros.
+constexpr int HALO_ROWS = 17;
 constexpr int MARGIN = 32;  // bytes, as PITCH
 constexpr int PITCH = 1392;
-constexpr u32 PATCH_BYTES = 23664;
+constexpr u32 HALO_BYTES = 23664;
 
-// Shared memory: filters, the table of words, patches.
+// Shared memory: filters, the table of words, halo tiles.
 constexpr u32 TABLE = 20480;
-constexpr u32 PATCHES = 21120;
+constexpr u32 HALO_TILES = 21120;
 
 // A warp's part of the product: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbours.
 constexpr int ROWS = 4;
@@ -136,15 +136,15 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 __device__ __forceinline__ int shift_of(int phase) { return 1; }
 
 // Starts copying a tile's rows of x.
-__device__ __forceinline__ void load_patch(const f16* __restrict__ source, u32 patch, int tile) {
+__device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / IMAGE_TILES;
   const int top = tile % IMAGE_TILES * TILE_M / Q * 2 - 3;
   int row = threadIdx.x / 84;
   int vector = threadIdx.x % 84;
-  while (row < PATCH_ROWS) {
+  while (row < HALO_ROWS) {
     const int h = top + row;
     const bool inside = u32(h) < 224;
-    cp_async_16(patch + row * PITCH + MARGIN + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * PITCH + MARGIN + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
     vector += 4;
     if (vector >= 84) { vector -= 84; ++row; }
     row += 3;
@@ -167,9 +167,9 @@ void convgen_implicit_gemm_first_layer(
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * PATCH_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + PATCHES + at, Vec4{});
+  for (u32 at = thread * 16; at < 2 * HALO_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + HALO_TILES + at, Vec4{});
   __syncthreads();
-  load_patch(x, shared + PATCHES, first_tile);
+  load_halo_tile(x, shared + HALO_TILES, first_tile);
   cp_async_commit_group();
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as ldmatrix reads them
@@ -192,7 +192,7 @@ void convgen_implicit_gemm_first_layer(
         st_shared_u32(shared + (quad * TILE_N + column) * 16 + lane % 4 * 4, bits);
       }
     }
-    // for each k step and lane of a quad: where its two words stand in the patch, and which of their bits are the window's
+    // for each k step and lane of a quad: where its two words stand in the halo tile, and which of their bits are the window's
     for (int at = thread; at < K_STEPS * 8; at += THREADS) {
       const int place = at / 8 * 8 + at % 2 * 4 + at / 2 % 4;
       const int line = place / RUN_WORDS;
@@ -209,12 +209,12 @@ void convgen_implicit_gemm_first_layer(
 
   const u32 table = shared + TABLE + lane % 4 * 16;
   const u32 filter_slot = shared + lane / 8 % 2 * (TILE_N * 16) + lane / 16 * 128 + lane % 8 * 16;
-  u32 patch = shared + PATCHES;
-  u32 next_patch = patch + PATCH_BYTES;
+  u32 halo_tile = shared + HALO_TILES;
+  u32 next_halo_tile = halo_tile + HALO_BYTES;
   for (int tile = first_tile; tile < TILES; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    if (tile + tile_step < TILES) load_patch(x, next_patch, tile + tile_step);
+    if (tile + tile_step < TILES) load_halo_tile(x, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
     const int image = tile / IMAGE_TILES;
     const int first_m = tile % IMAGE_TILES * TILE_M;
@@ -227,7 +227,7 @@ void convgen_implicit_gemm_first_layer(
     for (int i = 0; i < 2 * ROWS; ++i) {
       const int at = min(lane_m + i * 8, P * Q - 1);
       const int first_byte = at % Q * 12 + 14;
-      window[i] = patch + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3);
+      window[i] = halo_tile + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3);
     }
 
     float acc[ROWS][COLUMNS][4] = {};
@@ -257,9 +257,9 @@ void convgen_implicit_gemm_first_layer(
         }
       }
     }
-    const u32 read_patch = patch;
-    patch = next_patch;
-    next_patch = read_patch;
+    const u32 read_halo_tile = halo_tile;
+    halo_tile = next_halo_tile;
+    next_halo_tile = read_halo_tile;
 
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; ++i) {

@@ -135,25 +135,25 @@ constexpr int P = 112;
 constexpr int Q = 112;
 constexpr int THREADS = 512;
 
-// A window reads RUN_WORDS words from each of LINES lines of the patch.
+// A window reads RUN_WORDS words from each of LINES lines of the halo tile.
 constexpr int LINES = 7;
 constexpr int RUN_ELEMENTS = 21;
 constexpr int RUN_WORDS = 11;
 constexpr int K_STEPS = 10;  // of 8 words
 
-// The patch: PATCH_ROWS input rows, each after a margin of zeros.
-constexpr int PATCH_ROWS = 13;
+// The halo tile: HALO_ROWS input rows, each after a margin of zeros.
+constexpr int HALO_ROWS = 13;
 constexpr int MARGIN = 32;  // bytes, as PITCH
 constexpr int PITCH = 1392;
-constexpr u32 PATCH_BYTES = 18096;
+constexpr u32 HALO_BYTES = 18096;
 
-// Shared memory: filters, patches.
-constexpr u32 PATCHES = 20480;
+// Shared memory: filters, halo tiles.
+constexpr u32 HALO_TILES = 20480;
 
 // A warpgroup makes UNITS / WARPGROUPS times 64 pixels by TILE_N channels; a lane stores RUN neighbours.
 constexpr int WARPGROUPS = 4;
 constexpr int UNITS = TILE_M / 64;
-constexpr int CHUNK = 5;  // k steps whose pixels are in registers at once; there are two
+constexpr int HELD_STEPS = 5;  // k steps whose pixels are in registers at once; there are two
 constexpr int RUN = 8;
 
 // The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbours.
@@ -163,15 +163,15 @@ __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 
 __device__ __forceinline__ int shift_of(int phase) { return 1; }
 
 // Starts copying a tile's rows of x.
-__device__ __forceinline__ void load_patch(const f16* __restrict__ source, u32 patch, int tile) {
+__device__ __forceinline__ void load_halo_tile(const f16* __restrict__ source, u32 halo_tile, int tile) {
   const int image = tile / IMAGE_TILES;
   const int top = tile % IMAGE_TILES * TILE_M / Q * 2 - 3;
   int row = threadIdx.x / 84;
   int vector = threadIdx.x % 84;
-  while (row < PATCH_ROWS) {
+  while (row < HALO_ROWS) {
     const int h = top + row;
     const bool inside = u32(h) < 224;
-    cp_async_16(patch + row * PITCH + MARGIN + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
+    cp_async_16(halo_tile + row * PITCH + MARGIN + vector * 16, source + (image * 150528 + h * 672 + vector * 8), inside ? 16 : 0);
     vector += 8;
     if (vector >= 84) { vector -= 84; ++row; }
     row += 6;
@@ -215,9 +215,9 @@ void convgen_implicit_gemm_first_layer_wgmma(
   const int tile_step = gridDim.x;
 
   // zeros where no copy will write
-  for (u32 at = thread * 16; at < 2 * PATCH_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + PATCHES + at, Vec4{});
+  for (u32 at = thread * 16; at < 2 * HALO_BYTES; at += THREADS * 16) st_shared_v4_u32(shared + HALO_TILES + at, Vec4{});
   __syncthreads();
-  load_patch(x, shared + PATCHES, first_tile);
+  load_halo_tile(x, shared + HALO_TILES, first_tile);
   cp_async_commit_group();
 
   // filters: words [k step][half][column / 8][column % 8][lane of a quad], as wgmma reads them
@@ -267,12 +267,12 @@ void convgen_implicit_gemm_first_layer_wgmma(
     for (int i = 0; i < RUN; ++i) channel_b[j][i] = value_b[i];
   }
 
-  u32 patch = shared + PATCHES;
-  u32 next_patch = patch + PATCH_BYTES;
+  u32 halo_tile = shared + HALO_TILES;
+  u32 next_halo_tile = halo_tile + HALO_BYTES;
   for (int tile = first_tile; tile < TILES; tile += tile_step) {
     cp_async_wait_group<0>();
     __syncthreads();
-    if (tile + tile_step < TILES) load_patch(x, next_patch, tile + tile_step);
+    if (tile + tile_step < TILES) load_halo_tile(x, next_halo_tile, tile + tile_step);
     cp_async_commit_group();
     const int image = tile / IMAGE_TILES;
     const int first_m = tile % IMAGE_TILES * TILE_M;
@@ -286,22 +286,22 @@ void convgen_implicit_gemm_first_layer_wgmma(
       for (int i = 0; i < 2; ++i) {
         const int at = min(lane_m + i * 8, P * Q - 1);
         const int first_byte = at % Q * 12 + 14;
-        window[i] = patch + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3) + lane % 4 * 4;
+        window[i] = halo_tile + (at / Q - first_p) * (2 * PITCH) + (first_byte & ~3) + lane % 4 * 4;
       }
 
       float acc[TILE_N / 2];
-      u32 a[2][CHUNK][4];
+      u32 a[2][HELD_STEPS][4];
 #pragma unroll
-      for (int first = 0; first < K_STEPS; first += CHUNK) {
-        u32 (&pixels)[CHUNK][4] = a[first / CHUNK % 2];
+      for (int first = 0; first < K_STEPS; first += HELD_STEPS) {
+        u32 (&pixels)[HELD_STEPS][4] = a[first / HELD_STEPS % 2];
 #pragma unroll
-        for (int i = 0; i < CHUNK * 4; ++i) {
+        for (int i = 0; i < HELD_STEPS * 4; ++i) {
           const int place = first * 8 + i / 2 * 4;
           if (place < K_STEPS * 8) pixels[i / 4][i % 4] = load_word(window[i % 2], place, lane % 4, first_mask);
         }
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
+        for (int i = 0; i < HELD_STEPS; ++i) {
           const int step = first + i;
           if (step < K_STEPS) wgmma_m64n64k16_f32_f16_f16_rs(acc, pixels[i], filter_rows + step * (TILE_N * 2), step > 0);
         }
@@ -332,8 +332,8 @@ void convgen_implicit_gemm_first_layer_wgmma(
         }
       }
     }
-    const u32 read_patch = patch;
-    patch = next_patch;
-    next_patch = read_patch;
+    const u32 read_halo_tile = halo_tile;
+    halo_tile = next_halo_tile;
+    next_halo_tile = read_halo_tile;
   }
 }

@@ -333,10 +333,10 @@ constexpr u32 halo_bytes = 12288;
 constexpr u32 halo_box_bytes = 11520;  // of a halo, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
-constexpr int chunk_pixels = 32;  // y leaves in chunks of so many pixels, with all channels of a consumer
-constexpr u32 chunk_bytes = 4096;
-constexpr u32 chunks = weights + 73728;  // bytes of weights
-constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
+constexpr int epi_tile_pixels = 32;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
+constexpr u32 epi_tile_bytes = 4096;
+constexpr u32 epi_tiles = weights + 73728;  // bytes of weights
+constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
 
@@ -413,7 +413,7 @@ void convgen_tma_halo_nchw(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    const u32 chunk = base + chunks + consumer * chunk_bytes;
+    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's halos
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -446,28 +446,28 @@ void convgen_tma_halo_nchw(
       }
 
 #pragma unroll
-      for (int first = 0; first < pixels; first += chunk_pixels) {
-        sync_consumer(consumer);  // the chunk's last pixels are stored
+      for (int first = 0; first < pixels; first += epi_tile_pixels) {
+        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
         const int channel = warp * 16 + lane % 16;
 #pragma unroll
-        for (int j = 0; j < chunk_pixels / 16; ++j) {
+        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const float* v = &acc[first / 2 + j * 8];
           const int column = (2 * j + lane / 16) ^ (channel >> 1 & 3);  // of 16 bytes
-          stmatrix_x4(chunk + channel * (chunk_pixels * 2) + column * 16,
+          stmatrix_x4(epi_tile + channel * (epi_tile_pixels * 2) + column * 16,
                       cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
-        const int pixel = thread % chunk_pixels;
+        const int pixel = thread % epi_tile_pixels;
         const int line = line0 + first + pixel;
         const int p = line / width;
         const int q = line % width;
         if (q < Q && p < P) {
 #pragma unroll 8
-          for (int channel = thread / chunk_pixels; channel < channels; channel += 128 / chunk_pixels) {
+          for (int channel = thread / epi_tile_pixels; channel < channels; channel += 128 / epi_tile_pixels) {
             const int k = k0 + channel;
             y[((n * K + k) * P + p) * Q + q] =
-                ld_shared_u16(chunk + channel * (chunk_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * 16 + pixel % 8 * 2);
+                ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * 16 + pixel % 8 * 2);
           }
         }
       }

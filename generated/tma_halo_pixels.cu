@@ -199,10 +199,10 @@ constexpr u32 halo_bytes = 6144;
 constexpr u32 halo_box_bytes = 5184;  // of a halo, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
-constexpr int chunk_pixels = 64;  // y leaves in chunks of so many pixels, with all channels of a consumer
-constexpr u32 chunk_bytes = 4096;
-constexpr u32 chunks = weights + 25600;  // bytes of weights
-constexpr u32 full_barriers = chunks + consumers * chunk_bytes;
+constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
+constexpr u32 epi_tile_bytes = 4096;
+constexpr u32 epi_tiles = weights + 25600;  // bytes of weights
+constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
 
@@ -280,7 +280,7 @@ void convgen_tma_halo_pixels(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    const u32 chunk = base + chunks + consumer * chunk_bytes;
+    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
     int use = 0;  // of the ring's halos
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -317,20 +317,20 @@ void convgen_tma_halo_pixels(
       }
 
 #pragma unroll
-      for (int first = 0; first < pixels; first += chunk_pixels) {
-        sync_consumer(consumer);  // the chunk's last pixels are stored
+      for (int first = 0; first < pixels; first += epi_tile_pixels) {
+        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
         const int pixel = warp * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
           const int column = (2 * j + lane / 16) ^ (pixel >> 1 & 3);  // of 16 bytes
-          const u32 place = chunk + pixel * (channels * 2) + column * 16;
+          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
 #pragma unroll
-        for (int v = thread; v < chunk_pixels * channels / 8; v += 128) {
+        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = line0 + first + pixel;
@@ -339,7 +339,7 @@ void convgen_tma_halo_pixels(
           const int k = k0 + column * 8;
           if (line % width < strip && p < P) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(chunk + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * 16);
+                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * 16);
           }
         }
       }

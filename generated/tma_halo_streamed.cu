@@ -255,12 +255,12 @@ constexpr u32 halo_bytes = 27648;
 constexpr u32 halo_box_bytes = 24576;  // of a halo, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
-constexpr int chunk_pixels = 64;  // y leaves in chunks of so many pixels, with all channels of a consumer
-constexpr u32 chunk_bytes = 8192;
-constexpr u32 chunks = weights + 65536;  // bytes of weights
-constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
+constexpr u32 epi_tile_bytes = 8192;
+constexpr u32 epi_tiles = weights + 65536;  // bytes of weights
+constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
-constexpr u32 operand_slots = chunks + consumers * chunk_bytes;
+constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
@@ -274,7 +274,7 @@ __device__ __forceinline__ float epilogue(
   return max_nan_f32(v + value_z, 0.0f);
 }
 
-// The byte of element (row, column) in a chunk of z.
+// The byte of element (row, column) in an epilogue tile of z.
 __device__ __forceinline__ u32 place_z(int row, int column) {
   return row * 128 + (column / 8 ^ (row & 7)) * 16 + column % 8 * 2;
 }
@@ -365,19 +365,19 @@ void convgen_tma_halo_streamed(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    const u32 chunk = base + chunks + consumer * chunk_bytes;
+    const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     const int own_k0 = k0 + consumer * channels;
     int use = 0;  // of the ring's halos
     int weight_use = 0;  // of its weights
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n0 = tile * images;
-      // the operands of a tile's next chunk, asked for while the tensor cores work
+      // the operands of the next epilogue tile, asked for while the tensor cores work
       const auto request = [&](int first) {
         if (first < pixels) {
-          const u32 slot = base + operand_slots + (consumer * slots + first / chunk_pixels % slots) * slot_bytes;
+          const u32 slot = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
-          for (int v = thread; v < chunk_pixels * channels / 8; v += 128) {
+          for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
             const int pixel = v / (channels / 8);
             const int column = v % (channels / 8) * 8;
             const int line = first + pixel;
@@ -393,7 +393,7 @@ void convgen_tma_halo_streamed(
         cp_async_commit_group();
       };
 #pragma unroll
-      for (int i = 0; i < slots; ++i) request(i * chunk_pixels);
+      for (int i = 0; i < slots; ++i) request(i * epi_tile_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
@@ -430,19 +430,19 @@ void convgen_tma_halo_streamed(
       }
 
 #pragma unroll
-      for (int first = 0; first < pixels; first += chunk_pixels) {
+      for (int first = 0; first < pixels; first += epi_tile_pixels) {
         cp_async_wait_group<slots - 1>();
-        sync_consumer(consumer);  // the chunk's last pixels are stored, and its operands are there
-        const u32 tile_z = base + operand_slots + (consumer * slots + first / chunk_pixels % slots) * slot_bytes;
+        sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
+        const u32 tile_z = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
 #pragma unroll
-        for (int j = 0; j < chunk_pixels / 16; ++j) {
+        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
           const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = chunk + pixel * (channels * 2) + column * 16;
+          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
           const float* sums = &acc[first / 2 + j * 8];
           float v[8];
           u32 bits_z[4];
-          ldmatrix_x4_trans(bits_z, place - chunk + tile_z);
+          ldmatrix_x4_trans(bits_z, place - epi_tile + tile_z);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
             const float value_z = cvt_f32_f16(f16(bits_z[e / 2] >> e % 2 * 16));
@@ -452,9 +452,9 @@ void convgen_tma_halo_streamed(
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
         sync_consumer(consumer);
-        request(first + slots * chunk_pixels);
+        request(first + slots * epi_tile_pixels);
 #pragma unroll
-        for (int v = thread; v < chunk_pixels * channels / 8; v += 128) {
+        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
           const int pixel = v / (channels / 8);
           const int column = v % (channels / 8);
           const int line = first + pixel;
@@ -464,7 +464,7 @@ void convgen_tma_halo_streamed(
           const int k = own_k0 + column * 8;
           if (q < Q && p < P && n < N) {
             *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(chunk + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
+                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
           }
         }
       }

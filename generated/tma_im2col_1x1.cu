@@ -205,7 +205,7 @@ constexpr int rows = 64;  // of a tile, for each consumer
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         2 stages x 128 pixels x 128
 //   B         2 stages x 256 channels x 128
-//   y         2 consumers x 2 chunks x 8192
+//   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  4 x 8
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
@@ -218,10 +218,10 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
-constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
-constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
+constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
+constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
+constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // A barrier for the 128 threads of one consumer.
@@ -287,7 +287,7 @@ void convgen_tma_im2col_1x1(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    int chunk = 0;
+    int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -326,16 +326,16 @@ void convgen_tma_im2col_1x1(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += chunk_n) {
-          const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
-          // the chunk is free when at most the other one is still being read
+        for (int n = 0; n < tile_n; n += epi_tile_n) {
+          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+          // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
           const int row = warp * 16 + lane % 16;
 #pragma unroll
-          for (int j = 0; j < chunk_n / 16; ++j) {
+          for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                         cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
@@ -343,14 +343,14 @@ void convgen_tma_im2col_1x1(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
-          chunk ^= 1;
+          epi_tile ^= 1;
         }
       }
     }
-    // the chunks must outlive the stores' reads
+    // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

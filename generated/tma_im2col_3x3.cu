@@ -244,7 +244,7 @@ constexpr int rows = 64;  // of a tile, for each consumer
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
 //   B         4 stages x 128 channels x 128
-//   y         2 consumers x 2 chunks x 8192
+//   y         2 consumers x 2 epilogue tiles x 8192
 //   z         2 consumers x 2 slots x 8192
 //   barriers  16 x 8
 //
@@ -258,14 +258,14 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
-constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
-constexpr int slots = 2;  // of each consumer, for chunks of z that arrive while the tensor cores work
+constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
+constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
+constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
-constexpr u32 operand_slots = chunks + 2 * consumers * chunk_bytes;
-constexpr int column_chunks = tile_n / chunk_n;
-constexpr int tile_chunks = rows / 64 * column_chunks;  // of a consumer
+constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
+constexpr int epi_tiles_across = tile_n / epi_tile_n;
+constexpr int epi_tile_count = rows / 64 * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
@@ -323,19 +323,19 @@ void convgen_tma_im2col_3x3(
     setmaxnreg_dec<40>();
     const int consumer = (threadIdx.x - consumers * 128) / 32 - 1;
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
-      // ---- producer of a consumer's operands: chunk by chunk, as far ahead as there are slots
+      // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
       for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
         const int m0 = tile / n_tiles * tile_m + consumer * rows;
         const int n0 = tile % n_tiles * tile_n;
-        for (int i = 0; i < tile_chunks; ++i, ++use) {
+        for (int i = 0; i < epi_tile_count; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
           const u32 full = base + slot_full_barriers + 8 * slot;
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, use / slots & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i / column_chunks * 64;
-          const int n = n0 + i % column_chunks * chunk_n;
+          const int m = m0 + i / epi_tiles_across * 64;
+          const int n = n0 + i % epi_tiles_across * epi_tile_n;
           tma_load_tile_2d(place, &operand_z_map, full, n, m);
         }
       }
@@ -380,7 +380,7 @@ void convgen_tma_im2col_3x3(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    int chunk = 0;
+    int epi_tile = 0;
     u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
@@ -427,9 +427,9 @@ void convgen_tma_im2col_3x3(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += chunk_n) {
-          const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
-          // the chunk is free when at most the other one is still being read
+        for (int n = 0; n < tile_n; n += epi_tile_n) {
+          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+          // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
           const u32 slot = consumer * slots + use % slots;
@@ -437,13 +437,13 @@ void convgen_tma_im2col_3x3(
           mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
           const int row = warp * 16 + lane % 16;
 #pragma unroll
-          for (int j = 0; j < chunk_n / 16; ++j) {
+          for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* sums = &acc[i][n / 2 + j * 8];
             float v[8];
             u32 bits_z[4];
-            ldmatrix_x4(bits_z, place - chunk_base + tile_z);
+            ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
@@ -461,15 +461,15 @@ void convgen_tma_im2col_3x3(
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&c_map, chunk_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;
-          chunk ^= 1;
+          epi_tile ^= 1;
         }
       }
     }
-    // the chunks must outlive the stores' reads
+    // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

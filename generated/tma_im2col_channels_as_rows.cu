@@ -203,7 +203,7 @@ constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         7 stages x 96 pixels x 128
 //   B         7 stages x 128 channels x 128
-//   y         2 consumers x 2 chunks x 6144
+//   y         2 consumers x 2 epilogue tiles x 6144
 //   barriers  14 x 8
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
@@ -216,11 +216,11 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_m = 48;  // y leaves in chunks of so many pixels by 64 channels, two for each consumer
-constexpr int chunk_n = 64;
-constexpr u32 chunk_bytes = chunk_m * chunk_n * 2;
-constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
-constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
+constexpr int epi_tile_m = 48;  // y leaves in epilogue tiles of so many pixels by 64 channels, two for each consumer
+constexpr int epi_tile_n = 64;
+constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
+constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // One output channel of one pixel.
@@ -295,7 +295,7 @@ void convgen_tma_im2col_channels_as_rows(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    int chunk = 0;
+    int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -348,16 +348,16 @@ void convgen_tma_im2col_channels_as_rows(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int m = 0; m < tile_m; m += chunk_m) {
-          const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
-          // the chunk is free when at most the other one is still being read
+        for (int m = 0; m < tile_m; m += epi_tile_m) {
+          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+          // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
           const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
 #pragma unroll
-          for (int j = 0; j < chunk_m / 16; ++j) {
+          for (int j = 0; j < epi_tile_m / 16; ++j) {
             const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* v = &acc[i][m / 2 + j * 8];
             stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                               cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
@@ -365,14 +365,14 @@ void convgen_tma_im2col_channels_as_rows(
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&c_map, chunk_base, n0 + i * 64, m0 + m);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + i * 64, m0 + m);
             bulk_commit_group();
           }
-          chunk ^= 1;
+          epi_tile ^= 1;
         }
       }
     }
-    // the chunks must outlive the stores' reads
+    // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

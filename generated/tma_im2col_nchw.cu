@@ -346,7 +346,7 @@ constexpr int rows = 64;  // of a tile, for each consumer
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 3 k blocks x 128 pixels x 32
 //   B         4 stages x 3 k blocks x 64 channels x 32
-//   y         2 consumers x 2 chunks x 8192
+//   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  8 x 8
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
@@ -361,10 +361,10 @@ constexpr u32 b_box_bytes = tile_n * row_bytes;
 constexpr u32 a_tile_bytes = blocks_a_stage * a_box_bytes;
 constexpr u32 b_tile_bytes = blocks_a_stage * b_box_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
-constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
-constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
+constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
+constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tiles = (stages * (a_tile_bytes + b_tile_bytes) + 1023) / 1024 * 1024;
+constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // A barrier for the 128 threads of one consumer.
@@ -443,7 +443,7 @@ void convgen_tma_im2col_nchw(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    int chunk = 0;
+    int epi_tile = 0;
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
@@ -487,16 +487,16 @@ void convgen_tma_im2col_nchw(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += chunk_n) {
-          const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
-          // the chunk is free when at most the other one is still being read
+        for (int n = 0; n < tile_n; n += epi_tile_n) {
+          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+          // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
           const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
 #pragma unroll
-          for (int j = 0; j < chunk_n / 16; ++j) {
+          for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = chunk_base + row * 128 + column * 16;
+            const u32 place = epi_tile_base + row * 128 + column * 16;
             const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                               cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
@@ -505,14 +505,14 @@ void convgen_tma_im2col_nchw(
           sync_consumer(consumer);
           if (thread == 0) {
             const int first = m0 + i * 64;
-            tma_store_tile_3d(&c_map, chunk_base, first % plane, n0 + n, first / plane);
+            tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0 + n, first / plane);
             bulk_commit_group();
           }
-          chunk ^= 1;
+          epi_tile ^= 1;
         }
       }
     }
-    // the chunks must outlive the stores' reads
+    // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();
   }
 }

@@ -188,7 +188,7 @@ constexpr int rows = 128;  // of a tile, for each consumer
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         6 stages x 128 pixels x 128
 //   B         6 stages x 128 channels x 128
-//   y         2 consumers x 2 chunks x 8192
+//   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  14 x 8
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
@@ -201,10 +201,10 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int chunk_n = 64;  // y leaves in chunks of 64 pixels by so many channels, two for each consumer
-constexpr u32 chunk_bytes = 64 * chunk_n * 2;
-constexpr u32 chunks = stages * (a_tile_bytes + b_tile_bytes);
-constexpr u32 full_barriers = chunks + 2 * consumers * chunk_bytes;
+constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
+constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
+constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
 
@@ -284,7 +284,7 @@ void convgen_tma_im2col_odd_channels(
     const int thread = threadIdx.x % 128;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    int chunk = 0;
+    int epi_tile = 0;
     u32 turn = 0;
     u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
     for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
@@ -346,13 +346,13 @@ void convgen_tma_im2col_odd_channels(
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int n = 0; n < tile_n; n += chunk_n) {
-          const u32 chunk_base = base + chunks + (2 * consumer + chunk) * chunk_bytes;
+        for (int n = 0; n < tile_n; n += epi_tile_n) {
+          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           const int row = warp * 16 + lane % 16;
 #pragma unroll
-          for (int j = 0; j < chunk_n / 16; ++j) {
+          for (int j = 0; j < epi_tile_n / 16; ++j) {
             const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            const u32 place = chunk_base + row * (chunk_n * 2) + column * 16;
+            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
             const float* v = &acc[i][n / 2 + j * 8];
             stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
@@ -364,10 +364,10 @@ void convgen_tma_im2col_odd_channels(
 #pragma unroll 8
           for (int pixel = thread / 64; pixel < 64; pixel += 2) {
             const int gemm_m = m0 + i * 64 + pixel;
-            const u32 place = chunk_base + pixel * (chunk_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
+            const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16 + channel % 8 * 2;
             if (gemm_m < ::gemm_m && gemm_n < ::gemm_n) y[gemm_m * 255 + gemm_n] = ld_shared_u16(place);
           }
-          chunk ^= 1;
+          epi_tile ^= 1;
         }
       }
     }

@@ -22,8 +22,8 @@ REMOVED = re.compile(
 #: A count of groups that may stay under way: one more is allowed.
 PENDING = re.compile(r"(_wait_group(?:_read)?<)(\d+)(>)")
 #: Which stage, buffer or step: shifted by one, modulo `INDEX_EXTENT`.
-INDEX = re.compile(r"\b(stage|previous|chunk|slot)\b")
-INDEX_EXTENT = {"stage": "stages", "previous": "stages", "slot": "stages", "chunk": "2"}
+INDEX = re.compile(r"\b(stage|previous|epi_tile|slot)\b")
+INDEX_EXTENT = {"stage": "stages", "previous": "stages", "slot": "stages", "epi_tile": "2"}
 #: Which phase: flipped.
 PHASE = re.compile(r"\b(parity|phase|turn)\b")
 #: Bytes that a barrier is told to expect: 16 fewer.

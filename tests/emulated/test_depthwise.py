@@ -1,6 +1,6 @@
 """depthwise's stream kernel, emulated: all ways to multiply, bands, strips, slices, rings that wrap, epilogues.
 
-Bands and strips have tails, blocks take several bands, and the ring holds no more chunks than it must.
+Bands and strips have tails, blocks take several bands, and the ring holds no more slabs than it must.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class Excuse:
 
 #: The kernel is still right.
 HARMLESS = (
-    Excuse("first index", r"int chunk = 0;", "the two chunks of a consumer change names"),
-    Excuse("index", r"chunk_base = .*\bchunk\)", "the two chunks of a consumer change names"),
+    Excuse("first index", r"int epi_tile = 0;", "the two epilogue tiles of a consumer change names"),
+    Excuse("index", r"epi_tile_base = .*\bepi_tile\)", "the two epilogue tiles of a consumer change names"),
 )
 #: The kernel is wrong, and the emulator can't see it.
 UNSEEN = (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import PLAIN, SEEDS, check_emulated, compilation, im2col_problems, laid_out, patch_problems, serves, spec
+from tma_specs import PLAIN, SEEDS, check_emulated, compilation, halo_problems, im2col_problems, laid_out, serves, spec
 
 from convgen import emulator
 from convgen.codegen.render import render
@@ -104,7 +104,7 @@ def test_what_lies_right_is_not_copied() -> None:
 @given(data=st.data(), seed=SEEDS)
 def test_any_layout(data: st.DataObject, seed: int) -> None:
     strategy = data.draw(st.sampled_from(("tma_im2col", "tma_halo")))
-    drawn = data.draw(im2col_problems() if strategy == "tma_im2col" else patch_problems())
+    drawn = data.draw(im2col_problems() if strategy == "tma_im2col" else halo_problems())
     c = data.draw(st.integers(1, 40))
     x, w = (data.draw(st.permutations(t.dims)) for t in (drawn.x, drawn.w))
     problem = laid_out(_of_channels(drawn, c), x="".join(x), w="".join(w))

@@ -108,9 +108,9 @@ def test_schedule(name: str, seed: int) -> None:
 
 #: y in planes: by TMA where 64 pixels are never of two images, else by as many bytes as alignment allows.
 PLANES: dict[str, tuple[tuple[int, int], int]] = {
-    "a plane of whole chunks": ((8, 8), 40),
+    "a plane of whole epilogue tiles": ((8, 8), 40),
     "16 bytes": ((12, 10), 37),
-    "several images a chunk": ((4, 4), 40),
+    "several images an epilogue tile": ((4, 4), 40),
     "8 bytes": ((14, 14), 37),
     "4 bytes": ((7, 6), 40),
     "2 bytes": ((7, 7), 37),
@@ -145,8 +145,8 @@ def test_y_in_channels(name: str, tile: tuple[int, int], seed: int) -> None:
 
 
 @pytest.mark.parametrize("tile_n", [24, 56, 80, 144, 208])
-def test_y_in_wide_chunks(tile_n: int, seed: int) -> None:
-    """Chunks of an odd number of 16 bytes, without a swizzle."""
+def test_y_in_wide_epi_tiles(tile_n: int, seed: int) -> None:
+    """Epilogue tiles of an odd number of 16 bytes, without a swizzle."""
     problem = make("fprop", 2, 40, tile_n + 8, (9, 9), (3, 3), pad=1)
     check_emulated(spec(problem, "tma_im2col", {**SMALL, "tile.n": tile_n}, "residual"), seed)
 
@@ -227,8 +227,8 @@ TILES = {
     "three": "operand z: f16[{dims}]  operand u: f32[{dims}]  operand t: bf16[{dims}]  y = (acc + z) * t - u",
     "beside others": "operand z: f16[{dims}]  operand e: f16[n, k]  operand s: f32[]  y = acc * e + s * z",
 }
-#: Tiles by the chunks that y leaves in: swizzled by 128, 64 and 32 bytes, or not; of channels and of planes.
-CHUNKS: dict[str, tuple[str, Options]] = {
+#: Tiles by the epilogue tiles that y leaves in: swizzled by 128, 64 and 32 bytes, or not; of channels and of planes.
+EPI_TILES: dict[str, tuple[str, Options]] = {
     "64 channels": ("npqk", {"tile.n": 64}),
     "32 channels": ("npqk", {"tile.n": 32, "tile.m": 128}),
     "16 channels": ("npqk", {"tile.n": 32, "split_k": 2}),
@@ -241,18 +241,18 @@ CHUNKS: dict[str, tuple[str, Options]] = {
 }
 
 
-@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("epi_tile", EPI_TILES)
 @pytest.mark.parametrize("name", TILES)
-def test_operands_that_arrive_as_tiles(name: str, chunk: str, seed: int) -> None:
-    layout, tile = CHUNKS[chunk]
+def test_operands_that_arrive_as_tiles(name: str, epi_tile: str, seed: int) -> None:
+    layout, tile = EPI_TILES[epi_tile]
     problem = laid_out(make("fprop", 3, 40, 80, (8, 8), (3, 3), pad=1), y=layout)
     epilogue = TILES[name].format(dims=", ".join(layout))
     made = check_emulated(spec(problem, "tma_im2col", {**SMALL, **tile}, epilogue), seed)
     narrow = {"s8": 16, "e4m3": 16}.get(name, 8)  # a box's row has 16 bytes or more
     (launch,) = made.plan.launches
     arriving = [p.name for p in launch.params if p.kind == "tensor_map" and p.name.startswith("operand_")]
-    chunk_columns = int(tile["tile.n"]) // int(tile.get("split_k", 1)) if layout[-1] == "k" else 64
-    if chunk_columns % narrow == 0:
+    epi_tile_columns = int(tile["tile.n"]) // int(tile.get("split_k", 1)) if layout[-1] == "k" else 64
+    if epi_tile_columns % narrow == 0:
         assert "operand_z_map" in arriving
         assert len(arriving) == 3 or name != "three"
     else:
@@ -290,7 +290,7 @@ def test_operands_that_threads_copy(name: str, seed: int) -> None:
 #: Operands of images: a thread holds those of its rows' pixels, or of the images that its columns' pixels are of.
 IMAGES: dict[str, tuple[ConvProblem, Options]] = {
     "rows": (make("fprop", 5, 24, 40, (7, 7), (3, 3), pad=1), {**PINGPONG, "tile.m": 128, "tile.n": 32}),
-    "rows, chunk by chunk": (
+    "rows, epilogue tile by epilogue tile": (
         make("fprop", 5, 24, 136, (7, 7), (3, 3), pad=1), {**SMALL, "tile.m": 128, "tile.n": 128},
     ),
     "rows, odd channels": (make("fprop", 5, 24, 37, (7, 7), (3, 3), pad=1), {**SMALL, "tile.n": 32}),
@@ -308,7 +308,7 @@ IMAGES: dict[str, tuple[ConvProblem, Options]] = {
         make("fprop", 7, 40, 72, (5, 6), (3, 3), pad=1),
         {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 64, "split_k": 2},
     ),
-    "columns of two images, chunk by chunk": (
+    "columns of two images, epilogue tile by epilogue tile": (
         make("fprop", 9, 24, 72, (7, 7), (3, 3), pad=1), {**SMALL, "swap_ab": 1, "tile.n": 64, "tile.m": 240},
     ),
     "columns of many images": (
@@ -326,7 +326,7 @@ def test_operands_of_images(name: str, seed: int) -> None:
     )
     made = check_emulated(spec(problem, "tma_im2col", options, epilogue), seed, sms=(2,))
     assert ("image_e" in made.source) == ("many" not in name)
-    assert ("the chunk's images" in made.source or "image_e[1][2][" in made.source) == ("chunk" in name)
+    assert ("the epilogue tile's images" in made.source or "image_e[1][2][" in made.source) == ("epilogue tile" in name)
 
 
 @pytest.mark.parametrize("n", [1, 70])

@@ -13,8 +13,8 @@ from tma_specs import (
     TARGET,
     compilation,
     first_choices,
+    halo_problems,
     laid_out,
-    patch_problems,
     serves,
     some_options,
     spec,
@@ -88,7 +88,7 @@ def test_epilogue(epilogue: str, swap_ab: int) -> None:
 
 
 @settings(max_examples=12, deadline=None)
-@given(problem=patch_problems(), options=some_options("tma_halo"))
+@given(problem=halo_problems(), options=some_options("tma_halo"))
 def test_any_problem(problem: ConvProblem, options: Options) -> None:
     assume(serves(problem, "tma_halo", options))
     compiled(problem, options)

@@ -137,7 +137,7 @@ def test_depthwise_estimates(kernel: str, c: int, size: int, filter: int, stride
     assert estimate("depthwise", problem, options, sms) >= 0.9 * us
 
 
-def test_patches_do_without_the_vectors_that_meet_in_banks() -> None:
+def test_thread_tiles_do_without_the_vectors_that_meet_in_banks() -> None:
     """Eight channels a thread took 1.5 to 2 times as long where filters wait in shared memory (results/)."""
     problem = make("fprop", 64, 144, 144, (56, 56), (3, 3), pad=1, groups=144)
     tile = {"kernel": "depthwise_direct", "tile.p": 4, "tile.q": 2, "threads": 256}
@@ -175,7 +175,7 @@ def test_bytes_outside_x_are_those_of_its_boxes_less_those_that_are_needed(
     config = StreamConfig("fma", 1, 4, 2, 32, -(-q // parts), band, 8, 256, 1)
     layout = layout_of(problem, TARGET, config)
     bands, strips = layout.p_tiles, layout.strips
-    rows = range(-pad, (bands + layout.chunks - 1) * layout.step - pad)
+    rows = range(-pad, (bands + layout.slabs - 1) * layout.step - pad)
     outside = 0
     for strip in range(strips):
         first = strip * config.strip * stride - pad

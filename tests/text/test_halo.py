@@ -1,6 +1,6 @@
-"""Patches against the definition of a convolution: every tap of every kept output, read out of the patch.
+"""Halo tiles against the definition of a convolution: every tap of every kept output, read out of the halo tile.
 
-The model of the patch is what TMA is documented to bring (CUDA driver API, cuTensorMapEncodeTiled): every
+The model of a halo tile is what TMA is documented to bring (CUDA driver API, cuTensorMapEncodeTiled): every
 stride-th pixel of a box, in order, zero outside of x; zeros follow.
 """
 

@@ -39,7 +39,7 @@ KERNELS: dict[str, tuple[str, Options]] = {
     "mma_gemm, split": ("implicit_gemm", {"kernel": "mma_gemm", "split_k": 2}),
     "stem_mma": ("implicit_gemm", {"kernel": "stem_mma"}),
     "small_groups": ("implicit_gemm", {"kernel": "small_groups"}),
-    "patches": ("depthwise", {"kernel": "depthwise_direct"}),
+    "depthwise direct": ("depthwise", {"kernel": "depthwise_direct"}),
     "stream": ("depthwise", {"kernel": "depthwise_stream"}),
     "direct": ("direct", {}),
 }

@@ -223,7 +223,7 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
 
 
 @st.composite
-def patch_problems(draw, pixels: int = 300) -> ConvProblem:
+def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     """What tma_halo serves: one or two axes, strides by phase."""
     taps = draw(st.sampled_from(((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7), (3,), (5,))))
     dilation = tuple(draw(st.integers(1, 2)) for _ in taps)
@@ -256,7 +256,7 @@ def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
 
 PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "tma_im2col": im2col_problems(),
-    "tma_halo": patch_problems(),
+    "tma_halo": halo_problems(),
 }
 
 

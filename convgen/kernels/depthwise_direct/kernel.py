@@ -1,8 +1,8 @@
 """depthwise_direct: from global memory, on the ordinary cores, for any layout and target.
 
-A thread makes a patch of output pixels for a few neighbouring channels.  It walks the input rows under its
-patch once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
-in shared memory (in registers where they are few) while a block takes patch after patch.
+A thread computes a tile of output pixels for a few neighbouring channels, its thread tile.  It walks the input rows
+under the tile once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
+in shared memory (in registers where they are few) while a block computes tile after tile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def lanes(self) -> int:
-        """Patches that a block makes at once."""
+        """Thread tiles that a block makes at once."""
         return max(1, self.config.threads // self.slice_vectors)
 
     @property
@@ -94,13 +94,13 @@ class Layout(base.Layout[Config]):
         return -(-self.axes[1].output // self.config.tile_q)
 
     @property
-    def patches(self) -> int:
-        """Patches of one channel slice."""
+    def thread_tiles(self) -> int:
+        """Thread tiles of one channel slice."""
         return self.problem.n * self.p_tiles * self.q_tiles
 
     @property
     def block_rounds(self) -> int:
-        return -(-self.patches // self.lanes)
+        return -(-self.thread_tiles // self.lanes)
 
     @property
     def in_registers(self) -> bool:

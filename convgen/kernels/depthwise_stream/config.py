@@ -26,6 +26,6 @@ class Config(config.Config):
     slice: Annotated[int, Field("output channels per block", low=1, high=256)]
     strip: Annotated[int, Field("output columns per block", low=1, high=256)]
     band: Annotated[int, Field("output rows that a block computes at once", low=1, high=256)]
-    stages: Annotated[int, Field("chunks of rows in shared memory", low=1, high=64)]
+    stages: Annotated[int, Field("slabs of rows in shared memory", low=1, high=64)]
     threads: Annotated[int, Field("threads per block, without the producer", low=32, high=1024)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

@@ -52,12 +52,12 @@ def illegal(layout: Layout) -> list[Obstacle]:
     no = found.no
     box = (layout.box_channels, layout.width, layout.step)
     if max(box) > MAX_BOX:
-        no(f"a chunk of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} per side",
+        no(f"a slab of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} per side",
            "a narrower strip, band or slice", "strip")  # fmt: skip
-    if layout.chunks > MOST_STAGES:
-        no(f"a band reads {layout.chunks} chunks of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
-    elif config.stages < layout.chunks:
-        no(f"stages {config.stages}: a band reads {layout.chunks} chunks of rows", option="stages")
+    if layout.slabs > MOST_STAGES:
+        no(f"a band reads {layout.slabs} slabs of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
+    elif config.stages < layout.slabs:
+        no(f"stages {config.stages}: a band reads {layout.slabs} slabs of rows", option="stages")
     if layout.consumers + PRODUCER > MOST_THREADS:
         no(f"{layout.consumers + PRODUCER} threads per block", "a smaller slice or fewer threads", "threads")
     if layout.shared_bytes > target.shared_bytes_per_block:

@@ -1,8 +1,8 @@
 """depthwise_stream: rows of x pass through shared memory, brought by TMA, and every row is read once.
 
 A block has a slice of the channels and a run of bands: a band is a few output rows of one image, over a strip
-of its columns.  Chunks of input rows follow one another through a ring; the next band of the same image needs
-one more chunk, and a chunk is given back when the band is done with it.  TMA fills what lies outside x with
+of its columns.  Slabs of input rows follow one another through a ring; the next band of the same image needs
+one more slab, and a slab is given back when the band is done with it.  TMA fills what lies outside x with
 zeros: that is the padding.
 
 The products are made on the ordinary cores (`fma`) or on tensor cores (`mma`).
@@ -83,12 +83,12 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             warps=layout.consumers // WARP,
             instructions=layout.instructions,
             lines=layout.lines,
-            chunk_bytes=layout.chunk_bytes,
+            slab_bytes=layout.slab_bytes,
             pixels=layout.step * layout.width + (config.band * config.strip if layout.staged_bytes else 0),
             outside=layout.outside_bytes,
-            chunks=layout.chunks,
+            slabs=layout.slabs,
             loads=layout.loads,
-            ahead=config.stages - layout.chunks,
+            ahead=config.stages - layout.slabs,
             filter_loads=layout.filters_a_thread,
             reads=problem.min_bytes - problem.y.bytes,
             writes=problem.y.bytes,

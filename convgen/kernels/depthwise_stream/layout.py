@@ -123,25 +123,25 @@ class Layout(base.Layout[Config]):
 
     @property
     def step(self) -> int:
-        """Input rows of a chunk: what a band adds to the one before."""
+        """Input rows of a slab: what a band adds to the one before."""
         rows = self.axes[0]
         return rows.inputs(self.config.band) if self.p_tiles == 1 else self.config.band * rows.stride
 
     @property
-    def chunks(self) -> int:
-        """Chunks that a band reads."""
+    def slabs(self) -> int:
+        """Slabs that a band reads."""
         return -(-self.axes[0].inputs(self.config.band) // self.step)
 
     @property
     def loads(self) -> float:
-        """Chunks that come for a band, on average: the first of an image's bands has none from the band before."""
-        return 1 + (self.chunks - 1) / self.p_tiles
+        """Slabs that come for a band, on average: the first of an image's bands has none from the band before."""
+        return 1 + (self.slabs - 1) / self.p_tiles
 
     @cached_property
     def inside(self) -> tuple[int, int]:
         """Rows and columns of x that the strips of an image need; columns that two strips need count twice."""
         rows, columns = self.axes
-        loaded = self.step * (self.p_tiles + self.chunks - 1) - rows.pad
+        loaded = self.step * (self.p_tiles + self.slabs - 1) - rows.pad
         width, step = columns.inputs(self.config.strip), self.config.strip * columns.stride
         starts = [strip * step - columns.pad for strip in range(self.strips)]
         read = sum(max(0, min(start + width, columns.input) - max(start, 0)) for start in starts)
@@ -149,7 +149,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def outside_bytes(self) -> float:
-        """Of a band's new chunks, on average: what TMA fills with zeros, and the columns that no output needs."""
+        """Of a band's new slabs, on average: what TMA fills with zeros, and the columns that no output needs."""
         rows, columns = self.inside
         needed = rows * columns / (self.p_tiles * self.strips)
         return (self.step * self.loads * self.width - needed) * self.pitch
@@ -169,7 +169,7 @@ class Layout(base.Layout[Config]):
         return self.width * self.pitch
 
     @property
-    def chunk_bytes(self) -> int:
+    def slab_bytes(self) -> int:
         return self.step * self.row_bytes
 
     @property
@@ -194,8 +194,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def stage_bytes(self) -> int:
-        """Of a chunk, with its barriers."""
-        return self.chunk_bytes + 16
+        """Of a slab, with its barriers."""
+        return self.slab_bytes + 16
 
     @property
     def fixed_bytes(self) -> int:

@@ -52,7 +52,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
 
 def _settled(layout: Layout, fixed: Options) -> Layout:
-    """No more threads than there is work for, and as many chunks in flight as shared memory holds, up to what
+    """No more threads than there is work for, and as many slabs in flight as shared memory holds, up to what
     memory's latency asks for."""
     config = layout.config
     if "threads" not in fixed:
@@ -61,8 +61,8 @@ def _settled(layout: Layout, fixed: Options) -> Layout:
         stages = int(fixed["stages"])
     else:
         most = (layout.target.shared_limit(config.blocks) - layout.fixed_bytes) // layout.stage_bytes
-        ahead = -(-IN_FLIGHT // (config.blocks * layout.chunk_bytes))
-        stages = max(1, layout.chunks, min(most, MOST_STAGES, layout.chunks + ahead))
+        ahead = -(-IN_FLIGHT // (config.blocks * layout.slab_bytes))
+        stages = max(1, layout.slabs, min(most, MOST_STAGES, layout.slabs + ahead))
     return replace(layout, config=replace(config, stages=stages))
 
 

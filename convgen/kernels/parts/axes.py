@@ -1,4 +1,4 @@
-"""The two spatial axes of a patch, for kernels that walk rows and columns."""
+"""The two spatial axes of a halo tile, for kernels that walk rows and columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from convgen.ir.problem import ConvProblem
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of the patch: of 1-D problems the outer one has extent 1."""
+    """One spatial axis of the halo tile: of 1-D problems the outer one has extent 1."""
 
     input: int
     filter: int

@@ -36,7 +36,7 @@ class LineRates:
     channel: float  # an output channel,
     part: float  # a part
     tile: float  # cycles between tiles
-    latency: float  # cycles of a patch's copy, and bytes of it a cycle
+    latency: float  # cycles of a halo tile's copy, and bytes of it a cycle
     copy: float
     filters: float  # cycles that a thread takes for a byte of filters
     start: float  # microseconds of a launch
@@ -50,18 +50,18 @@ WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9,
 
 def lines_time(
     *, products: float, reads: float, stores: float, steps: float, channels: int, parts: int, workers: int,
-    threads: int, tiles: int, blocks: int, stages: int, patch: int, filters: int, bytes: int, sms: int,
+    threads: int, tiles: int, blocks: int, stages: int, halo_tile: int, filters: int, bytes: int, sms: int,
     rates: LineRates,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `reads` and `stores`
-    of shared memory, and `steps` steps of a worker's chain; `patch` and `filters` are bytes of a block."""
+    of shared memory, and `steps` steps of a worker's chain; `halo_tile` and `filters` are bytes of a block."""
     r = rates
     resident = min(blocks, math.ceil(tiles / sms))
     shared = max(products * r.products, reads * r.reads + stores * r.stores)
     chain = r.part + r.step * steps + r.channel * channels
     part = max(resident * workers * shared, chain + shared)
     tile = math.ceil(parts / workers) * part + r.tile
-    copy = r.latency + patch / r.copy * resident
+    copy = r.latency + halo_tile / r.copy * resident
     tile = max(tile, copy) if stages > 1 else tile + copy / math.sqrt(resident)
     rounds = math.ceil(tiles / (sms * blocks))
     time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start

@@ -23,7 +23,7 @@ def values(layout: Lines) -> dict[str, object]:
     copies = layout.line_elements // layout.vector
     digits = [
         *([Digit("c", problem.c, 0)] if layout.window.planes else []),
-        Digit("row", layout.patch_rows, 0),
+        Digit("row", layout.halo_rows, 0),
         Digit("vector", copies, 0),
     ]
     digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]

@@ -34,7 +34,7 @@ MOST_HELD = 16  # values of operands that a lane keeps for its channels, in regi
 
 
 class Config(Protocol):
-    """Output pixels and channels of a tile, patches in shared memory, blocks a multiprocessor."""
+    """Output pixels and channels of a tile, halo tiles in shared memory, blocks a multiprocessor."""
 
     @property
     def tile_m(self) -> int: ...
@@ -160,7 +160,7 @@ class Lines(base.Layout[Any]):
     def n_tiles(self) -> int:
         return -(-self.problem.k // self.config.tile_n)
 
-    # --- the patch: the lines that a tile needs
+    # --- the halo tile: the lines that a tile needs
 
     @property
     def row_stride(self) -> int:
@@ -183,7 +183,7 @@ class Lines(base.Layout[Any]):
         return self.problem.filter[0] if self.problem.rank == 2 else 1
 
     @cached_property
-    def patch_rows(self) -> int:
+    def halo_rows(self) -> int:
         """Most input rows that a tile's windows span."""
         m, q, end = self.config.tile_m, self.padded_q, self.image_tiles - 1
         crosses = (q - 1) // (m % q) if m % q else 0  # the first tile that may end a row later than tile 0 does
@@ -191,8 +191,8 @@ class Lines(base.Layout[Any]):
         return max(spans) * self.row_stride + (self.filter_rows - 1) * self.row_dilation + 1
 
     @property
-    def patch_lines(self) -> int:
-        return self.patch_rows * (self.problem.c if self.window.planes else 1)
+    def halo_lines(self) -> int:
+        return self.halo_rows * (self.problem.c if self.window.planes else 1)
 
     @property
     def line_elements(self) -> int:
@@ -206,8 +206,8 @@ class Lines(base.Layout[Any]):
         return -(-max(read, self.margin_bytes + self.line_elements * self.element_bytes) // CHUNK_BYTES) * CHUNK_BYTES
 
     @property
-    def patch_bytes(self) -> int:
-        return self.patch_lines * self.pitch
+    def halo_bytes(self) -> int:
+        return self.halo_lines * self.pitch
 
     @property
     def vector(self) -> int:
@@ -238,12 +238,12 @@ class Lines(base.Layout[Any]):
 
     @property
     def table_bytes(self) -> int:
-        """Between the filters and the patches."""
+        """Between the filters and the halo tiles."""
         return 0
 
     @property
     def shared_bytes(self) -> int:
-        return self.filter_bytes + self.table_bytes + self.config.stages * self.patch_bytes
+        return self.filter_bytes + self.table_bytes + self.config.stages * self.halo_bytes
 
     # --- the product
 
@@ -284,7 +284,7 @@ class Lines(base.Layout[Any]):
             tiles=self.tiles * self.n_tiles,
             blocks=c.blocks,
             stages=c.stages,
-            patch=self.patch_bytes,
+            halo_tile=self.halo_bytes,
             filters=self.filter_bytes,
             bytes=self.problem.min_bytes,
             sms=self.target.sms,

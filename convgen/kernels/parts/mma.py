@@ -63,7 +63,7 @@ def maths(dtype: str) -> tuple[str, ...]:
     return MATHS.get(dtype, ("",))
 
 
-#: Output pixels, by whole tiles, and patches of them are counted in 32 bits.
+#: Output pixels, by whole tiles, and pixels of x under them, are counted in 32 bits.
 MOST_PIXELS = 2**31 - 512
 
 

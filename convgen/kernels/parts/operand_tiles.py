@@ -1,8 +1,8 @@
 """Operands shaped like the result (residuals, masks, gates), which arrive as tiles.
 
-TMA brings them to shared memory in the chunks that y leaves in, while the tensor cores work.  A thread reads
-there what goes with its accumulators: elements of 2 bytes by ldmatrix, from the places that stmatrix writes
-of y's chunk; bytes of fragments that lie across rows by ldmatrix and shuffles; others one by one, or by the pair.
+TMA brings them to shared memory by the epilogue tiles that y leaves in, while the tensor cores work.  A thread reads
+there what goes with its accumulators: elements of 2 bytes by ldmatrix, from the places that stmatrix writes of y's
+epilogue tile; bytes of fragments that lie across rows by ldmatrix and shuffles; others one by one, or in pairs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PAIR_LOADS = {1: "ld_shared_u16", 4: "ld_shared_u64"}
 
 
 @dataclass(frozen=True)
-class Chunk:
+class EpilogueTile:
     """A part of y, or of an operand that lies as y does, in shared memory: `rows` of `columns` neighbours each.
 
     TMA moves boxes no wider than a swizzle's span; they lie one after the other.  `start`: byte of a slot, which has
-    a chunk of each operand."""
+    an epilogue tile of each operand."""
 
     tensor: Tensor
     rows: int
@@ -72,7 +72,7 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """C text: the byte of the chunk at which element (row, column) is."""
+        """C text: the byte of the epilogue tile at which element (row, column) is."""
         vector = 16 // self.size
         box = f"column / {self.box_columns} * {self.rows * self.span} + " if self.box_columns < self.columns else ""
         column = f"column % {self.box_columns}" if box else "column"
@@ -107,35 +107,35 @@ def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
     )
 
 
-def chunks(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[Chunk, ...]:
-    """A slot's chunks of operands, one after the other."""
-    found: list[Chunk] = []
+def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[EpilogueTile, ...]:
+    """A slot's epilogue tiles of operands, one after the other."""
+    found: list[EpilogueTile] = []
     for t in tensors:
-        found.append(Chunk(t, rows, columns, start=sum(c.bytes for c in found)))
+        found.append(EpilogueTile(t, rows, columns, start=sum(c.bytes for c in found)))
     return tuple(found)
 
 
-def boxes(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[Chunk, ...]:
-    """Chunks of the operands that TMA can bring, `pitch` elements being a row of them in memory."""
+def boxes(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
+    """Epilogue tiles of the operands that TMA can bring, `pitch` elements being a row of them in memory."""
 
     def aligned(t: Tensor) -> bool:
         return pitch * t.element.bytes % ROW_ALIGNMENT == columns * t.element.bytes % ROW_ALIGNMENT == 0
 
-    return chunks(filter(aligned, shaped(problem)), rows, columns)
+    return epi_tiles(filter(aligned, shaped(problem)), rows, columns)
 
 
-def slots(chunks: Sequence[Chunk], consumers: int) -> int:
-    """Slots of each of a multiprocessor's consumers: two, or more where chunks are small."""
-    one = consumers * sum(c.bytes for c in chunks)
-    return max(2, min(IN_FLIGHT // one, MOST_SLOTS)) if chunks else 0
+def slots(epi_tiles: Sequence[EpilogueTile], consumers: int) -> int:
+    """Slots of each of a multiprocessor's consumers: two, or more where epilogue tiles are small."""
+    one = consumers * sum(c.bytes for c in epi_tiles)
+    return max(2, min(IN_FLIGHT // one, MOST_SLOTS)) if epi_tiles else 0
 
 
 @dataclass(frozen=True)
 class Arriving:
-    """Finished text of an operand that arrives in chunks: elements of `size` bytes, of which threads copy `vector` at
-    once; the byte of the slot at which its chunks start; boxes (first column, byte of the slot); the byte of its chunk
-    at which element (row, column) is; lines that define the epilogue's `value_<name>`; whether bytes come transposed,
-    four accumulators' in a word."""
+    """Finished text of an operand that arrives in epilogue tiles: elements of `size` bytes, of which threads copy
+    `vector` at once; the byte of the slot at which its tile starts; boxes (first column, byte of the slot); the byte of
+    its tile at which element (row, column) is; lines that define the epilogue's `value_<name>`; whether bytes come
+    transposed, four accumulators' in a word."""
 
     name: str
     size: int
@@ -152,57 +152,57 @@ class Arriving:
         return self.size == 2
 
 
-def text(chunks: Sequence[Chunk], vector: int, single: bool, transposed: bool) -> list[Arriving]:
+def text(epi_tiles: Sequence[EpilogueTile], vector: int, single: bool, transposed: bool) -> list[Arriving]:
     """For accumulators one by one (`single`), or by the pair.  `vector`: neighbours that are aligned wherever a row
-    begins; `transposed`: fragments lie across a chunk's rows."""
+    begins; `transposed`: fragments lie across an epilogue tile's rows."""
     values = _single if single else _pair
     return [
         Arriving(
             c.name, c.size, min(vector, 16 // c.size), c.start, c.boxes, c.place, values(c, transposed),
             across=transposed and c.size == 1,
         )
-        for c in chunks
+        for c in epi_tiles
     ]  # fmt: skip
 
 
-def _pair(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
+def _pair(epi_tile: EpilogueTile, transposed: bool) -> tuple[str, ...]:
     """Lines that define `value_<name>[2]`, for pair `e` of accumulators: row `fragment_row` and column
     `fragment_column` of a fragment, and the next column."""
-    name, bits, lines = chunk.name, f"bits_{chunk.name}", []
-    if chunk.size == 2:
+    name, bits, lines = epi_tile.name, f"bits_{epi_tile.name}", []
+    if epi_tile.size == 2:
         halves = [f"{bits}[e]", f"{bits}[e] >> 16"]
-    elif transposed and chunk.size == 1:
+    elif transposed and epi_tile.size == 1:
         halves = [f"{bits}[e / 2] >> {place}" for place in ("e % 2 * 16", "(e % 2 * 16 + 8)")]
     elif transposed:
-        halves = [_element(chunk, column, "fragment_row") for column in ("fragment_column", "fragment_column + 1")]
+        halves = [_element(epi_tile, column, "fragment_row") for column in ("fragment_column", "fragment_column + 1")]
     else:
-        load = f"{PAIR_LOADS[chunk.size]}(tile_{name} + place_{name}(fragment_row, fragment_column))"
-        lines.append(f"const {ACCESS[2 * chunk.size]} {bits} = {load};")
-        halves = [f"u32({bits})", f"u32({bits} >> {8 * chunk.size})"]
-    first, second = (decode(chunk.tensor.dtype, half, "f32") for half in halves)
+        load = f"{PAIR_LOADS[epi_tile.size]}(tile_{name} + place_{name}(fragment_row, fragment_column))"
+        lines.append(f"const {ACCESS[2 * epi_tile.size]} {bits} = {load};")
+        halves = [f"u32({bits})", f"u32({bits} >> {8 * epi_tile.size})"]
+    first, second = (decode(epi_tile.tensor.dtype, half, "f32") for half in halves)
     start = f"const float value_{name}[2] = {{"
     return (*lines, f"{start}{first},", f"{' ' * len(start)}{second}}};")
 
 
-def _single(chunk: Chunk, transposed: bool) -> tuple[str, ...]:
+def _single(epi_tile: EpilogueTile, transposed: bool) -> tuple[str, ...]:
     """Lines that define `value_<name>`, for accumulator `e`."""
     at = ("fragment_column", "fragment_row") if transposed else ("fragment_row", "fragment_column")
     words = {2: "[e / 2] >> e % 2 * 16"} | ({1: "[e / 4] >> e % 4 * 8"} if transposed else {})
-    bits = f"bits_{chunk.name}{words[chunk.size]}" if chunk.size in words else _element(chunk, *at)
-    return (f"const float value_{chunk.name} = {decode(chunk.tensor.dtype, bits, 'f32')};",)
+    bits = f"bits_{epi_tile.name}{words[epi_tile.size]}" if epi_tile.size in words else _element(epi_tile, *at)
+    return (f"const float value_{epi_tile.name} = {decode(epi_tile.tensor.dtype, bits, 'f32')};",)
 
 
-def _element(chunk: Chunk, row: str, column: str) -> str:
+def _element(epi_tile: EpilogueTile, row: str, column: str) -> str:
     """C text: the bits of an element."""
-    tile = f"tile_{chunk.name} + place_{chunk.name}"
-    if chunk.size == 4:
+    tile = f"tile_{epi_tile.name} + place_{epi_tile.name}"
+    if epi_tile.size == 4:
         return f"ld_shared_u32({tile}({row}, {column}))"
     return f"ld_shared_u8({tile}({row}, {column}))"
 
 
-def params(problem: ConvProblem, chunks: Sequence[Chunk], plane: int) -> list[Param]:
-    """Kernel parameters of all operands: a tensor map of those that arrive in chunks, pointers of the others."""
-    maps = {c.name: c.map(problem, plane) for c in chunks}
+def params(problem: ConvProblem, epi_tiles: Sequence[EpilogueTile], plane: int) -> list[Param]:
+    """Kernel parameters of all operands: tensor maps of those that arrive as tiles, pointers of the others."""
+    maps = {c.name: c.map(problem, plane) for c in epi_tiles}
     return [
         Param(f"operand_{t.name}_map", "tensor_map", t.name, maps[t.name])
         if t.name in maps

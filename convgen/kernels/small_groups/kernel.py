@@ -1,10 +1,10 @@
-"""Groups of few channels: the input patch stays in shared memory, filters stay in registers.
+"""Groups of few channels: halo tiles of the input stay in shared memory, filters stay in registers.
 
 An mma takes 16 input channels and 8 output channels at a time, a group of ResNeXt has 4 and 4.  Groups are
 joined until they fill the instruction, with zeros where input and output are of different groups: the
 products that this wastes cost less than the memory traffic that bounds such layers.  A block copies the
 rows of x under its output rows once, for a slice of the channels; each warp keeps the filters of one joined
-group in its registers and takes every tap's fragments from the patch, a constant distance apart.
+group in its registers and takes every tap's fragments from the halo tile, a constant distance apart.
 
 A zero times an infinity or a NaN of a joined neighbour is a NaN: sums that are NaN are made once more (`window_sum`).
 """
@@ -116,11 +116,11 @@ class Layout(base.Layout[Config]):
         return -(-self.pixels // ROWS)
 
     @property
-    def patch_rows(self) -> int:
+    def halo_rows(self) -> int:
         return self.axes[0].inputs(self.config.tile_p)
 
     @property
-    def patch_columns(self) -> int:
+    def halo_columns(self) -> int:
         return self.axes[1].inputs(self.axes[1].output)
 
     @property
@@ -134,12 +134,12 @@ class Layout(base.Layout[Config]):
         return (self.chunks | 1) * CHUNK_BYTES
 
     @property
-    def patch_bytes(self) -> int:
-        return self.patch_rows * self.patch_columns * self.pitch
+    def halo_bytes(self) -> int:
+        return self.halo_rows * self.halo_columns * self.pitch
 
     @property
     def shared_bytes(self) -> int:
-        return self.config.stages * self.patch_bytes
+        return self.config.stages * self.halo_bytes
 
     @property
     def mma(self) -> Mma:
@@ -210,7 +210,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
         return [Obstacle(f"kernel small_groups: {why}", "kernel mma_gemm serves it", "kernel")] if why else []
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-        """Of those that estimates call equal, first what was faster: wide slices, two patches."""
+        """Of those that estimates call equal, first what was faster: wide slices, two halo tiles."""
 
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
             return (int(fixed[name]),) if name in fixed else values
@@ -247,7 +247,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             tiles=layout.tiles * max(layout.slices, 1),
             blocks=c.blocks,
             stages=c.stages,
-            patch=layout.patch_rows * layout.patch_columns * layout.chunks * CHUNK_BYTES,
+            halo_tile=layout.halo_rows * layout.halo_columns * layout.chunks * CHUNK_BYTES,
             filters=warps * WARP * layout.filter_registers * 4,
             bytes=layout.problem.min_bytes,
             sms=layout.target.sms,
@@ -271,8 +271,8 @@ class SmallGroups(base.Kernel[Config, Layout]):
         maps = output.channel_map(problem)
         result = output.result(problem, maps, layout.columns, output.CHANNEL, layout.run, layout.mma.accumulator)
         digits = (
-            Digit("row", layout.patch_rows, 0),
-            Digit("column", layout.patch_columns, 0),
+            Digit("row", layout.halo_rows, 0),
+            Digit("column", layout.halo_columns, 0),
             Digit("chunk", layout.chunks, 0),
         )
         return render(

@@ -11,7 +11,7 @@ from convgen.kernels.config import Field
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """A tile, its warps, and the patches of input rows in shared memory."""
+    """A tile, its warps, and the halo tiles of input rows in shared memory."""
 
     tile_m: Annotated[int, Field("output pixels per tile", low=16, high=2048)]
     tile_n: Annotated[int, Field("output channels per tile", low=16, high=512)]

@@ -11,7 +11,7 @@ from convgen.kernels.config import Field
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """A tile, its warps (four to a warpgroup), and the patches of input rows in shared memory."""
+    """A tile, its warps (four to a warpgroup), and the halo tiles of input rows in shared memory."""
 
     tile_m: Annotated[int, Field("output pixels per tile", low=64, high=2048)]
     tile_n: Annotated[int, Field("output channels per tile", range(8, 257, 8))]

@@ -33,7 +33,7 @@ UNIT = 64
 QUAD = 4
 TYPES = frozenset({"f16", "bf16"})
 #: Registers of a thread that hold pixels: k steps, four each, twice.
-MOST_CHUNK, RING_CHUNK = 6, 4
+MOST_HELD_STEPS, RING_HELD_STEPS = 6, 4
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Layout(lines.Lines):
         return f"wgmma_m64n{self.config.tile_n}k16_f32_{dtype}_{dtype}_rs"
 
     @property
-    def chunk(self) -> int:
+    def held_steps(self) -> int:
         """k steps whose pixels are loaded at once: half of all where registers hold all."""
         half = -(-self.k_steps // 2)
-        return half if half <= MOST_CHUNK else RING_CHUNK
+        return half if half <= MOST_HELD_STEPS else RING_HELD_STEPS
 
     def masks(self, word: int) -> tuple[int, ...] | None:
         """Of word 0 or -1 of a line, for each phase, the bits that are the window's; None where all are."""
@@ -135,7 +135,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
 
 def _registers(layout: Layout) -> int:
     """An estimate of the registers a thread needs."""
-    return layout.config.tile_n // 2 + 8 * layout.chunk + 36
+    return layout.config.tile_n // 2 + 8 * layout.held_steps + 36
 
 
 KERNEL = StemWgmma()

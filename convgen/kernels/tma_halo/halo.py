@@ -1,4 +1,4 @@
-"""Patches of x: what a tile of output pixels reads for all taps of a filter, as lines of pixels.
+"""Halo tiles of x: what a tile of output pixels reads for all taps of a filter, as lines of pixels.
 
 Along an axis, output p and tap r read x at p * stride + lower + r * dilation.  With the tap's offset split
 into shift * stride + phase that is pixel p + shift of the phase: every stride-th pixel of x from

@@ -9,7 +9,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.hopper import block_threads, memory_order, products
-from convgen.kernels.parts.operand_tiles import Chunk
+from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, halo_of, windows
 from convgen.targets import Target
@@ -31,7 +31,7 @@ def threads(config: Config) -> int:
     return max(block_threads(config.consumers), least)
 
 
-#: Chunks of the operands that a consumer has in flight: halo tiles want the room.
+#: Epilogue tiles of the operands that a consumer has in flight: halo tiles want the room.
 SLOTS = 2
 
 
@@ -49,10 +49,10 @@ class Geometry:
     line_tiles: int
     tiles: int
     channel_tiles: int
-    chunk_pixels: int
-    chunk: int
-    arriving: tuple[Chunk, ...]  # operands, in chunks like those of y
-    slots: int  # of each consumer, for a chunk of each of them
+    epi_tile_pixels: int
+    epi_tile_bytes: int
+    arriving: tuple[EpilogueTile, ...]  # operands, in epilogue tiles like those of y
+    slots: int  # of each consumer, for an epilogue tile of each of them
     slot: int
     total: int
 
@@ -67,15 +67,16 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     weights = weight_bytes(config, weight_box, blocks * len(h.offsets) * len(w.offsets) * weight_box)
     strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.tile_m)
     tiles = -(-problem.n // config.images) * strips * line_tiles
-    chunk_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
-    chunk = aligned(chunk_pixels * config.consumer_channels * problem.y.element.bytes)
+    epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
+    epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
     operands = operand_tiles.shaped(problem) if pixels_outside(problem) else ()
-    arriving = operand_tiles.chunks(operands, chunk_pixels, config.consumer_channels)
+    arriving = operand_tiles.epi_tiles(operands, epi_tile_pixels, config.consumer_channels)
     slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(
         span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k),
         halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
-        chunk_pixels, chunk, arriving, slots, slot, shared_bytes(config, halo.bytes, weights, chunk + slots * slot),
+        epi_tile_pixels, epi_tile_bytes, arriving, slots, slot,
+        shared_bytes(config, halo.bytes, weights, epi_tile_bytes + slots * slot),
     )  # fmt: skip
 
 
@@ -84,11 +85,11 @@ def weight_bytes(config: Config, weight_box: int, resident: int) -> int:
     return aligned(config.rings * config.weight_stages * weight_box or resident)
 
 
-def shared_bytes(config: Config, halo: int, weights: int, chunk: int) -> int:
-    """Of a block: halo tiles of `halo` bytes, weights, a `chunk` for each consumer (and what it takes of operands),
-    barriers, the alignment of the base."""
+def shared_bytes(config: Config, halo: int, weights: int, epi_tile_bytes: int) -> int:
+    """Of a block: halo tiles of `halo` bytes, weights, an epilogue tile for each consumer (and what it takes of
+    operands), barriers, the alignment of the base."""
     barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
-    return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * chunk + barriers
+    return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * epi_tile_bytes + barriers
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _configurations(problem: ConvProblem, target: Target, options: Options, bund
             if illegal(problem, target, least):
                 continue
             size = geometry(problem, least)
-            chunk = size.chunk + size.slots * size.slot
+            epi_tile_bytes = size.epi_tile_bytes + size.slots * size.slot
             for weight_stages in ahead:
                 for stages in depths:
                     config = Config(
@@ -122,7 +122,7 @@ def _configurations(problem: ConvProblem, target: Target, options: Options, bund
                         fold,
                     )  # fmt: skip
                     weights = weight_bytes(config, size.weight_box, boxes * size.weight_box)
-                    if shared_bytes(config, size.halo.bytes, weights, chunk) <= target.shared_bytes_per_block:
+                    if shared_bytes(config, size.halo.bytes, weights, epi_tile_bytes) <= target.shared_bytes_per_block:
                         yield config
                         break  # fewer halo tiles ahead are no faster
 

@@ -9,12 +9,12 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.parts import image_operands, operand_tiles
 from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
-from convgen.kernels.parts.operand_tiles import Chunk
+from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 
-#: Channels of the widest chunk without a swizzle; two of 64 pixels take 26 KB a consumer.
-WIDEST_CHUNK = 104
+#: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
+WIDEST_EPI_TILE = 104
 
 
 @dataclass(frozen=True)
@@ -91,47 +91,47 @@ class Layout(base.Layout[Config]):
         return self.config.k_blocks * (self.config.tile_m + self.config.tile_n) * self.span
 
     @cached_property
-    def chunk_shape(self) -> tuple[int, int]:
-        """Pixels and channels of a chunk that C leaves in, two a consumer: 64 pixels by so many channels, or up to 64
-        pixels by 64 channels."""
+    def epi_tile_shape(self) -> tuple[int, int]:
+        """Pixels and channels of an epilogue tile, of which a consumer has two: 64 pixels by so many channels, or up to
+        64 pixels by 64 channels."""
         columns = self.config.columns // self.config.split_k
         if self.config.swap_ab:
             return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
-        return 64, chunk_columns(self.gemm, columns)
+        return 64, epi_tile_columns(self.gemm, columns)
 
     @property
-    def chunk_m(self) -> int:
-        return self.chunk_shape[0]
+    def epi_tile_m(self) -> int:
+        return self.epi_tile_shape[0]
 
     @property
-    def chunk_n(self) -> int:
-        return self.chunk_shape[1]
+    def epi_tile_n(self) -> int:
+        return self.epi_tile_shape[1]
 
     @cached_property
-    def chunk(self) -> int:
-        return self.chunk_m * self.chunk_n * 2 if self.gemm.store_vector else 0
+    def epi_tile_bytes(self) -> int:
+        return self.epi_tile_m * self.epi_tile_n * 2 if self.gemm.store_vector else 0
 
     @cached_property
-    def arriving(self) -> tuple[Chunk, ...]:
-        """The operands that arrive as tiles, in chunks like those of C: by TMA where C leaves by it, else copied by
-        threads, which takes vectors of 4 bytes or more."""
+    def arriving(self) -> tuple[EpilogueTile, ...]:
+        """The operands that arrive as tiles, shaped as the epilogue tiles of C: by TMA where C leaves by it, else
+        copied by threads, which takes vectors of 4 bytes or more."""
         g, problem = self.gemm, self.gemm.problem
         if problem.epilogue is None or not (vector := g.store_vector):
             return ()
-        m, n = self.chunk_shape
+        m, n = self.epi_tile_shape
         shape = (n, m) if g.plane else (m, n)
         if g.stores_by_tma:
             return operand_tiles.boxes(problem, g.plane or problem.k, *shape)
         wide = (t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4)
-        return operand_tiles.chunks(wide, *shape)
+        return operand_tiles.epi_tiles(wide, *shape)
 
     @cached_property
     def of_images(self) -> tuple[Tensor, ...]:
-        """The operands of images that threads hold for many pixels: where C leaves in chunks, of few images each.  Of
-        images of one pixel they arrive as tiles."""
+        """The operands of images that threads hold for many pixels: where C leaves by epilogue tiles, of few images
+        each.  Of images of one pixel they arrive as tiles."""
         problem = self.gemm.problem
-        many = image_operands.most_images(problem, self.chunk_m) > image_operands.MOST_IMAGES
-        if not self.chunk or (self.config.swap_ab and many):
+        many = image_operands.most_images(problem, self.epi_tile_m) > image_operands.MOST_IMAGES
+        if not self.epi_tile_bytes or (self.config.swap_ab and many):
             return ()
         arriving = {c.tensor for c in self.arriving}
         return tuple(t for t in image_operands.of_images(problem) if t not in arriving)
@@ -152,7 +152,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def slots(self) -> int:
-        """Of each consumer, for a chunk of each of the operands."""
+        """Of each consumer, for an epilogue tile of each of the operands."""
         return operand_tiles.slots(self.arriving, self.config.consumers * self.config.blocks) if self.arriving else 0
 
     @cached_property
@@ -161,17 +161,20 @@ class Layout(base.Layout[Config]):
 
     @property
     def aligned(self) -> bool:
-        """Whether the chunks start at the next 1024 bytes."""
+        """Whether the epilogue tiles start at the next 1024 bytes."""
         ragged = self.config.stages * self.stage % 1024 > 0
-        return self.gemm.plane > 0 or (self.chunk > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged)
+        return self.gemm.plane > 0 or (
+            self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
+        )
 
     @property
     def fixed_bytes(self) -> int:
-        """All but the stages and the chunks' alignment: the base's, chunks, operands, a split's sums, barriers."""
+        """All but the stages and the epilogue tiles' alignment: the base's, these tiles, operands, a split's sums,
+        barriers."""
         c = self.config
         partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
-        return 1024 + c.consumers * (2 * self.chunk + self.slots * self.slot) + partials + barriers
+        return 1024 + c.consumers * (2 * self.epi_tile_bytes + self.slots * self.slot) + partials + barriers
 
     @property
     def shared_bytes(self) -> int:
@@ -186,10 +189,10 @@ class Layout(base.Layout[Config]):
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
             ("B", f"{c.stages} stages{blocks} x {c.tile_n} channels x {self.span}"),
         ]
-        if self.chunk:
-            rows.append(("y", f"{c.consumers} consumers x 2 chunks x {self.chunk}"))
+        if self.epi_tile_bytes:
+            rows.append(("y", f"{c.consumers} consumers x 2 epilogue tiles x {self.epi_tile_bytes}"))
         if self.arriving:
-            names = " and ".join(chunk.name for chunk in self.arriving)
+            names = " and ".join(epi_tile.name for epi_tile in self.arriving)
             rows.append((names, f"{c.consumers} consumers x {self.slots} slots x {self.slot}"))
         if c.split_k > 1:
             sums = c.tile_m * c.tile_n * 4 // c.split_k
@@ -226,16 +229,16 @@ class Layout(base.Layout[Config]):
         return rows // COLUMNS_BOX if self.gemm.b_columns else 1
 
 
-def chunk_columns(gemm: Gemm, columns: int) -> int:
-    """Channels of a chunk of `columns` that C leaves in, 64 pixels at a time, where wgmma's rows are pixels."""
-    return _chunk_columns(columns, gemm.stores_by_tma and not gemm.plane)
+def epi_tile_columns(gemm: Gemm, columns: int) -> int:
+    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn."""
+    return _epi_tile_columns(columns, gemm.stores_by_tma and not gemm.plane)
 
 
 @cache
-def _chunk_columns(columns: int, any_width: bool) -> int:
+def _epi_tile_columns(columns: int, any_width: bool) -> int:
     """A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
     for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
     spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
     if spans[0] >= 32 or not any_width:
         return spans[0]
-    return max([spans[0], *(c for c in range(8, WIDEST_CHUNK + 1, 16) if columns % c == 0)])
+    return max([spans[0], *(c for c in range(8, WIDEST_EPI_TILE + 1, 16) if columns % c == 0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.plan import TensorMap
-from convgen.kernels.parts.operand_tiles import Chunk
+from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
 
@@ -59,7 +59,7 @@ def b_map(layout: Layout) -> TensorMap:
 
 
 def c_map(layout: Layout) -> TensorMap:
-    """Boxes of one chunk: of the matrix [pixels, channels], or of planes [n, channels, pixels]."""
+    """Boxes of one epilogue tile: of the matrix [pixels, channels], or of planes [n, channels, pixels]."""
     g = layout.gemm
-    shape = (layout.chunk_n, layout.chunk_m) if g.plane else (layout.chunk_m, layout.chunk_n)
-    return Chunk(g.problem.y, *shape).map(g.problem, g.plane)
+    shape = (layout.epi_tile_n, layout.epi_tile_m) if g.plane else (layout.epi_tile_m, layout.epi_tile_n)
+    return EpilogueTile(g.problem.y, *shape).map(g.problem, g.plane)

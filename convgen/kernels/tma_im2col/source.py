@@ -160,21 +160,21 @@ def _loads_from(layout: Layout) -> str:
 
 def _images_held(layout: Layout) -> str:
     """How long threads hold the operands of images: for the k `loop` and what follows; where that leaves too few
-    registers, for the `tile` behind the loop, or for a `chunk`."""
+    registers, for the `tile` behind the loop, or for an `epi_tile`."""
     config, few = layout.config, layout.tile_images <= image_operands.MOST_IMAGES
     if (few or not config.swap_ab) and _loads_early(layout, layout.image_registers):
         return "loop"
     fit = config.accumulators + layout.image_registers + 32 <= layout.registers
-    return "tile" if config.swap_ab and few and fit else "chunk"
+    return "tile" if config.swap_ab and few and fit else "epi_tile"
 
 
 def _images(layout: Layout) -> dict[str, object]:
     """What templates/tma_im2col/image_operands.j2 takes."""
     problem, held = layout.gemm.problem, _images_held(layout)
     pixels = math.prod(problem.output)
-    most = image_operands.most_images(problem, layout.chunk_m) if held == "chunk" else layout.tile_images
+    most = image_operands.most_images(problem, layout.epi_tile_m) if held == "epi_tile" else layout.tile_images
     if layout.config.swap_ab:
-        images = image_operands.of_columns(problem, layout.of_images, most, "0" if held == "chunk" else "i")
+        images = image_operands.of_columns(problem, layout.of_images, most, "0" if held == "epi_tile" else "i")
     else:
         images = image_operands.of_rows(problem, layout.of_images)
     return dict(images=images, images_held=held, image_pixels=pixels, image_step=math.gcd(pixels, 8), most_images=most)

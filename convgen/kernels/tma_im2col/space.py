@@ -10,7 +10,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
-from convgen.kernels.tma_im2col.layout import Layout, chunk_columns
+from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
 from convgen.targets import Target
 
 #: wgmma's rows of a tile, and how many consumers share them in which way, that are worth a thought.
@@ -85,7 +85,7 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     limit = layout.target.shared_limit(c.blocks)
     useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4)
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
-    # another number of stages may need room to align the chunks
+    # another number of stages may need room to align the epilogue tiles
     while stages > 2:
         found = of(stages)
         if found.shared_bytes <= limit:
@@ -151,9 +151,9 @@ def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, 
 
 
 def _widths(g: Gemm) -> list[int]:
-    """Output channels a tile: for each number of tiles the least that will do, if it leaves in chunks worth a store."""
+    """Output channels a tile: the least for each number of tiles, where epilogue tiles are worth a store."""
     if g.b_columns:
         return list(range(COLUMNS_BOX, 257, COLUMNS_BOX))
     k = g.problem.k_per_group
-    widths = [n for n in range(8, 257, 8) if n < 32 or chunk_columns(g, n) >= 16]
+    widths = [n for n in range(8, 257, 8) if n < 32 or epi_tile_columns(g, n) >= 16]
     return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})

@@ -1,4 +1,4 @@
-// block=32: the chunk is written again before the store has read it
+// block=32: the epilogue tile is written again before the store has read it
 extern "C" __global__ __launch_bounds__(32)
 void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
   extern __shared__ u8 shared_memory[];
