@@ -251,6 +251,7 @@ COMMANDS = _table("""
     explain: show describe plan inspect dump
     init: new create start
     list: ls targets strategies options suites
+    fmt: format pretty tidy
     doctor: info diagnose env version environment
     completion: completions autocomplete
     tune: autotune optimize search

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "init": "write a spec of one convolution, from options or from answers",
     "compile": "write a spec's kernels: source, cubin and manifest (needs no GPU)",
     "check": "report what is wrong with specs, and do nothing else",
+    "fmt": "format specs: one layout, the same words and comments",
     "explain": "show index formulas, the plan, and which strategies can serve, or why not",
     "run": "run kernels on random data and verify them against a float64 reference",
     "tune": "find the fastest configurations on this GPU, for `auto` to use",

@@ -101,9 +101,14 @@ def read_specs(arguments: argparse.Namespace) -> list[Spec]:
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
     """A spec with the overrides that the arguments name.  Raises UsageError."""
-    text, path = (_standard_input(), "<stdin>") if path == "-" else (read_file(path), path)
+    text, path = read_text(path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
     return Spec(text, path, defines, arguments.target, arguments.strategy, only)
+
+
+def read_text(path: str) -> tuple[str, str]:
+    """Text and name of a file, or of standard input where the path is `-`.  Raises UsageError."""
+    return (_standard_input(), "<stdin>") if path == "-" else (read_file(path), path)
 
 
 def _standard_input() -> str:

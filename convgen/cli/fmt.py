@@ -1,0 +1,42 @@
+"""Format specs in place: one layout for all, in which the words and their comments are the same as before.
+`-` reads standard input and writes to standard output.
+
+The exit code is 0, also where files were rewritten; with --check it is 1 if any would be.
+
+examples:
+  convgen fmt layer.conv
+  convgen fmt specs/*.conv
+  convgen fmt layer.conv --check   say which are not formatted, and write nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from convgen.cli import console
+from convgen.cli.arguments import paths, read_text
+from convgen.cli.files import write_all
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("specs", nargs="+", metavar="SPEC", help="a .conv file; - reads standard input")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from convgen.frontend.format import formatted
+
+    changed: dict[Path, bytes] = {}
+    for name in paths(arguments):
+        text, path = read_text(name)
+        made = formatted(text, path)
+        if name == "-" and not arguments.check:
+            console.write(made.removesuffix("\n"))
+        elif made != text:
+            changed[Path(path)] = made.encode()
+    if not arguments.check:
+        write_all(changed)
+    for file in changed:
+        console.write(f"{file}: {'is not formatted' if arguments.check else 'formatted'}")
+    return int(arguments.check and bool(changed))
