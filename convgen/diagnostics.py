@@ -91,7 +91,11 @@ class Diagnostic:
 
 
 class RenamedWarning(FutureWarning):
-    """A spec has a name that is no longer the language's."""
+    """A spec has a name that is no longer the language's, at a place."""
+
+    def __init__(self, message: str, span: Span | None = None) -> None:
+        super().__init__(message)
+        self.span = span
 
 
 class ConvgenError(Exception):

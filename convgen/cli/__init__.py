@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "repeat an experiment of the documents that convgen implements",
     "list": "show targets, strategies, their options, and suites",
     "doctor": "try what convgen uses on this machine, and say what to do where it does not work",
+    "lsp": "run the language server for editors",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
     "completion": "print a shell's completion: bash, zsh, fish",
 }
