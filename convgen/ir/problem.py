@@ -10,6 +10,7 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir.epilogue import Epilogue
@@ -155,6 +156,10 @@ class ConvProblem:
             found = next(t for t in self.operands if t.name == role)
         return found
 
+    def __hash__(self) -> int:
+        """Of the fields that tell most problems apart: a search looks a problem up thousands of times."""
+        return hash((self.op, self.n, self.c, self.k, self.input, self.filter, self.stride, self.groups))
+
     @property
     def reads(self) -> tuple[Tensor, ...]:
         return tuple(self.tensor(role) for role in OPS[self.op].reads)
@@ -182,7 +187,7 @@ class ConvProblem:
             return 0
         return self.output_pixels * self.k * self.taps * self.c_per_group
 
-    @property
+    @cached_property
     def min_bytes(self) -> int:
         """Least traffic: each tensor once, of an x that is read the pixels that a window has."""
         skipped = self.x.bytes - self._bytes_in_windows() if "x" in OPS[self.op].reads else 0
@@ -209,17 +214,6 @@ class ConvProblem:
             epilogue = replace(epilogue, operands=tuple(map(resized, epilogue.operands)))
         lowered = resized(self.lowered) if self.lowered else None
         return replace(self, n=n, x=resized(self.x), y=resized(self.y), lowered=lowered, epilogue=epilogue)
-
-    @property
-    def packed(self) -> ConvProblem:
-        """The same convolution of packed tensors."""
-        if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands)):
-            return self
-        x, w, y = (replace(t, pitch=None) for t in (self.x, self.w, self.y))
-        epilogue = self.epilogue
-        if epilogue:
-            epilogue = replace(epilogue, operands=tuple(replace(t, pitch=None) for t in epilogue.operands))
-        return replace(self, x=x, w=w, y=y, epilogue=epilogue)
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""

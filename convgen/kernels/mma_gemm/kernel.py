@@ -69,7 +69,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         size = problem.x.element.bytes
         trial = _layout(problem, target, Shape(64, 64, 2, 2), 64 // size, fixed)
         # elements that are gathered wait in registers: shorter rows
-        gathered = not (trial.loading("x").asynchronous and trial.loading("w").asynchronous)
+        gathered = not all(how.asynchronous for how in trial.loads.values())
         depth = problem.taps * problem.c_per_group
         k = int(fixed.get("tile.k", (64 if gathered or depth * size <= 256 else 128) // size))
         stages = SHORT_STAGES if size * k <= 64 else STAGES
@@ -81,10 +81,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             for split_k, stage in product(splits, pipelines):
                 if stage > max(pipelines[0], -(-layout.walks["x"].depth // (k * split_k))):
                     continue  # no slice has as many steps
-                own = replace(layout, config=replace(layout.config, split_k=split_k, stages=stage))
-                own.__dict__["walks"] = layout.walks  # which neither changes
-                blocks = int(fixed.get("blocks", own.held))
-                yield replace(own, config=replace(own.config, blocks=blocks))
+                yield layout.sliced(split_k, stage, fixed.get("blocks"))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.problem, Obstacles()
@@ -119,7 +116,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
 
     def time(self, layout: Layout) -> float:
         problem, c = layout.problem, layout.config
-        loads = [(layout.tile(role).rows, layout.loading(role)) for role in "xw"]
+        loads = [(layout.tile(role).rows, layout.loads[role]) for role in "xw"]
         instructions = layout.slices * layout.warp_rows / ROWS * layout.warp_columns / COLUMNS
         results = c.tile_m * c.tile_n / c.threads
         us = cost.gemm_time(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from convgen.kernels import base
@@ -96,7 +96,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        return self.config.stages * (self.config.tile_m + self.config.tile_n) * self.row_bytes
+        return self.config.stages * self.stage
+
+    @property
+    def stage(self) -> int:
+        """Bytes of a stage: tiles of x and w."""
+        return (self.config.tile_m + self.config.tile_n) * self.row_bytes
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -107,9 +112,19 @@ class Layout(base.Layout[Config]):
     def index(self) -> str:
         return lowering.index_type(self.problem, (self.tiles[0] * self.config.tile_m,))
 
-    def loading(self, role: str) -> Loading:
-        """How a tile of x or w is loaded."""
-        return loading(self.walks[role], self.tile(role))
+    @cached_property
+    def loads(self) -> dict[str, Loading]:
+        """How tiles of x and w are loaded."""
+        return {role: loading(self.walks[role], self.tile(role)) for role in ("x", "w")}
+
+    def sliced(self, split_k: int, stages: int, blocks: int | str | None) -> Layout:
+        """The same tiles with another split and other stages, on which neither walks nor loads nor registers depend;
+        with as many blocks as a multiprocessor holds, unless they are given."""
+        own = int(blocks or self._held(stages))
+        made = Layout(self.problem, self.target, replace(self.config, split_k=split_k, stages=stages, blocks=own))
+        for name in ("columns", "run", "walks", "loads", "registers"):
+            made.__dict__[name] = getattr(self, name)
+        return made
 
     @cached_property
     def registers(self) -> int:
@@ -117,7 +132,7 @@ class Layout(base.Layout[Config]):
         r, c = self.warp_rows, self.warp_columns
         total = r * c // WARP + (r + c) // 4 * (3 if self.config.math == "tf32x3" else 2) + 28
         for role in ("x", "w"):
-            loads = self.loading(role)
+            loads = self.loads[role]
             total += loads.share.rows * (1 + len(self.walks[role].bounds))
             if not loads.asynchronous:
                 # elements on their way, and where each piece of them comes from
@@ -128,8 +143,11 @@ class Layout(base.Layout[Config]):
     @property
     def held(self) -> int:
         """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
+        return self._held(self.config.stages)
+
+    def _held(self, stages: int) -> int:
         by_registers = self.target.register_blocks(min(self.registers, MOST_REGISTERS), self.config.threads)
-        by_shared = self.target.shared_bytes_per_sm // (self.shared_bytes + RESERVED_SHARED)
+        by_shared = self.target.shared_bytes_per_sm // (stages * self.stage + RESERVED_SHARED)
         return max(1, min(4, by_shared, by_registers))
 
     @property

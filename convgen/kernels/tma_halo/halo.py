@@ -131,6 +131,7 @@ class Halo:
         return max(phase.height for phase in self.phases)
 
 
+@lru_cache(maxsize=1024)
 def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: int) -> Halo:
     """The halo tile of `pixels` outputs along a line of padded width, `span` bytes a pixel.
 

@@ -69,7 +69,7 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     tiles = -(-problem.n // config.images) * strips * line_tiles
     epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
-    operands = operand_tiles.shaped(problem) if pixels_outside(problem) else ()
+    operands = operand_tiles.shaped(problem) if problem.operands and pixels_outside(problem) else ()
     arriving = operand_tiles.epi_tiles(operands, epi_tile_pixels, config.consumer_channels)
     slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(

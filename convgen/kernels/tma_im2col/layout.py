@@ -28,6 +28,12 @@ class Layout(base.Layout[Config]):
         """Whether zeros are filled into the filters, between packed groups: they make NaNs of infinities in x."""
         return self.config.group_pack > 1
 
+    def with_parts_of(self, other: Layout) -> Layout:
+        """This layout, knowing what another one that differs in its stages alone has found out."""
+        found = ("channel_blocks", "span", "stage", "epi_tile_shape", "epi_tile_bytes", "arriving", "slots", "slot")
+        self.__dict__.update((name, other.__dict__[name]) for name in found if name in other.__dict__)
+        return self
+
     # ---- tiles
 
     @property

@@ -71,13 +71,14 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     """In a cluster, and with as many stages as fit, but no more than a tile has use for."""
     c = layout.config
 
-    def of(stages: int) -> Layout:
+    def of(stages: int, like: Layout | None = None) -> Layout:
         # dataclasses.replace would take most of the time of a search
         config = Config(
             c.tile_m, c.tile_n, c.tile_k, stages, c.consumers, c.schedule, c.order, c.blocks, c.k_blocks, c.split_k,
             c.swap_ab, cluster, multicast, c.raster, stream_k, c.group_pack,
         )  # fmt: skip
-        return Layout(layout.problem, layout.target, config, layout.gemm)
+        made = Layout(layout.problem, layout.target, config, layout.gemm)
+        return made.with_parts_of(like) if like else made
 
     if "stages" in fixed:
         return of(int(fixed["stages"]))
@@ -87,11 +88,11 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
     # another number of stages may need room to align the epilogue tiles
     while stages > 2:
-        found = of(stages)
+        found = of(stages, found)
         if found.shared_bytes <= limit:
             break
         stages -= 1
-    return found if stages > 2 else of(2)
+    return found if stages > 2 else of(2, found)
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Config]:

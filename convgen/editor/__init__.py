@@ -1,1 +1,0 @@
-"""What editors ask about a spec: diagnostics, meanings, completions, definitions; and a language server."""
