@@ -72,6 +72,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product for each 2 joined groups: gemm_m are output pixels, gemm_n 16 output channels,
 // gemm_k taps and 16 input channels (w is zero between channels of different groups), where
@@ -240,7 +245,7 @@ void convgen_implicit_gemm_cardinality(
             if (i == at) value = acc[i / (COLUMNS * 4)][i / 4 % COLUMNS][i % 4];
           }
           if (value == value) continue;
-          const int row = pixel + at / (COLUMNS * 4) * 16 + at % 4 / 2 * 8 + lane / 4;
+          const int row = pixel + at / (COLUMNS * 4) * 16 + at % 4 / 2 * 8 + accumulator_row(lane);
           const int column = at / 4 % COLUMNS * 2 + at % 2;
           if (row < pixels) value = window_sum(x, w, first_m + row, first_k + column / 4 * 16 + lane % 4 * 4 + column % 4);
 #pragma unroll
@@ -251,10 +256,10 @@ void convgen_implicit_gemm_cardinality(
         __syncwarp();
       }
 
-      // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
+      // a lane holds two rows of each instruction
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int at = pixel + i * 8 + lane / 4;
+        const int at = pixel + i * 8 + accumulator_row(lane);
         if (at >= pixels) continue;
         const int gemm_m = first_m + at;
 #pragma unroll

@@ -93,6 +93,11 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
@@ -220,8 +225,8 @@ void convgen_implicit_gemm_first_layer(
     const int first_m = tile % IMAGE_TILES * TILE_M;
     const int first_p = first_m / Q;
 
-    // the windows of this lane's pixels: rows lane / 4 and lane / 4 + 8 of each instruction
-    const int lane_m = first_m + warp * (ROWS * 16) + lane / 4;
+    // the windows of this lane's pixels: its two rows of each instruction
+    const int lane_m = first_m + warp * (ROWS * 16) + accumulator_row(lane);
     u32 window[2 * ROWS];
 #pragma unroll
     for (int i = 0; i < 2 * ROWS; ++i) {

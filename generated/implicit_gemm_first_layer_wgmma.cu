@@ -118,6 +118,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels.  gemm_k runs over the
 // filter's rows, and in a row over the window's 21 contiguous elements (taps, channels inside),
@@ -279,8 +283,8 @@ void convgen_implicit_gemm_first_layer_wgmma(
     const int first_p = first_m / Q;
     const int units = min(UNITS, (P * Q - first_m + 63) / 64);
     for (int unit = warpgroup; unit < units; unit += WARPGROUPS) {
-      // this lane's pixels, lane / 4 and lane / 4 + 8 of the warp's 16
-      const int lane_m = first_m + unit * 64 + warp % 4 * 16 + lane / 4;
+      // this lane's pixels: its two rows of the warp's 16
+      const int lane_m = first_m + unit * 64 + warp % 4 * 16 + accumulator_row(lane);
       u32 window[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

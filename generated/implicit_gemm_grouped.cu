@@ -66,6 +66,11 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels of a group,
 // gemm_k taps, channels inside, where
@@ -328,10 +333,10 @@ w_reader.next();
     tile = next_tile;
   }
 
-  // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
+  // a lane holds two rows of each instruction
 #pragma unroll
   for (int i = 0; i < 2 * ROWS; ++i) {
-    const int gemm_n = first_n + warp_row + i * 8 + lane / 4;
+    const int gemm_n = first_n + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_n >= GEMM_N) continue;
 #pragma unroll
     for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {

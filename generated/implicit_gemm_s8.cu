@@ -79,6 +79,11 @@ __device__ __forceinline__ s8 cvt_s8_f32(float v) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // y as a matrix product: gemm_m are output pixels (n, p, q), gemm_n output channels,
 // gemm_k taps, channels inside, where
@@ -296,10 +301,10 @@ void convgen_implicit_gemm_s8(
   }
   cp_async_wait_group<0>();  // the zeros of steps that there are not
 
-  // a lane holds rows lane / 4 and lane / 4 + 8 of each instruction
+  // a lane holds two rows of each instruction
 #pragma unroll
   for (int i = 0; i < 2 * ROWS; ++i) {
-    const int gemm_m = first_m + warp_row + i * 8 + lane / 4;
+    const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
 #pragma unroll
     for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {

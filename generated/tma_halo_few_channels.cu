@@ -178,6 +178,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The input halo stays in shared memory and serves every tap.
 //
@@ -317,7 +321,7 @@ void convgen_tma_halo_few_channels(
     float channel_b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int k = k0 + warp * 16 + lane / 4 + i * 8;
+      const int k = k0 + warp * 16 + accumulator_row(lane) + i * 8;
       channel_b[i] = operand_b[k];
     }
     mbarrier_wait_parity(base + weights_barrier, 0);
@@ -350,7 +354,7 @@ void convgen_tma_halo_few_channels(
         if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
 
-      // a thread holds channels warp * 16 + lane / 4 (+ 8) of pixels 8 * j + lane % 4 * 2 (+ 1)
+      // a fragment's rows are channels, its columns are pixels
 #pragma unroll
       for (int i = 0; i < pixels / 2; ++i) {
         acc[i] = epilogue(acc[i], channel_b[i / 2 % 2]);

@@ -202,6 +202,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The input halo stays in shared memory and serves every tap.
 //
@@ -384,7 +391,7 @@ void convgen_tma_halo_fold(
     float channel_b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int k = k0 + (warp * 16 + lane / 4 + i * 8) % own_channels;
+      const int k = k0 + (warp * 16 + accumulator_row(lane) + i * 8) % own_channels;
       channel_b[i] = operand_b[k];
     }
     // this block's filters: a row further down for each output row, the channels of a filter's group
@@ -493,8 +500,8 @@ void convgen_tma_halo_fold(
             if (i == at) value = acc[i];
           }
           if (value == value) continue;
-          const int line = line0 + at / 4 * 8 + lane % 4 * 2 + at % 2;
-          const int channel = warp * 16 + lane / 4 + at / 2 % 2 * 8;
+          const int line = line0 + at / 4 * 8 + accumulator_column(lane) + at % 2;
+          const int channel = warp * 16 + accumulator_row(lane) + at / 2 % 2 * 8;
           const int p = line / width * fold + channel / own_channels;
           const int q = q0 + line % width;
           const int k = k0 + channel % own_channels;

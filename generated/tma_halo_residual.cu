@@ -208,6 +208,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The input halo stays in shared memory and serves every tap.
 //
@@ -355,7 +359,7 @@ void convgen_tma_halo_residual(
     float channel_b[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int k = k0 + warp * 16 + lane / 4 + i * 8;
+      const int k = k0 + warp * 16 + accumulator_row(lane) + i * 8;
       channel_b[i] = operand_b[k];
     }
     mbarrier_wait_parity(base + weights_barrier, 0);

@@ -129,6 +129,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, o, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -283,13 +290,13 @@ void convgen_tma_im2col_3d_dilated(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
         for (int j = 0; j < tile_n / 4; ++j) {
-          const int gemm_m = m0 + i * 64 + warp * 16 + lane / 4 + j % 2 * 8;
-          const int gemm_n = n0 + j / 2 * 8 + lane % 4 * 2;
+          const int gemm_m = m0 + i * 64 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
+          const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
           if (gemm_m < ::gemm_m) {
             *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[i][2 * j], acc[i][2 * j + 1]};
           }

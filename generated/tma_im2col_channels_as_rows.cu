@@ -177,6 +177,10 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -306,7 +310,7 @@ void convgen_tma_im2col_channels_as_rows(
       float channel_b[rows / 64][2];
 #pragma unroll
       for (int i = 0; i < rows / 32; ++i) {
-        const int n = n0 + i / 2 * 64 + warp * 16 + lane / 4 + i % 2 * 8;
+        const int n = n0 + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         channel_b[i / 2][i % 2] = operand_b[n];
       }
       int previous = -1;
@@ -337,7 +341,7 @@ void convgen_tma_im2col_channels_as_rows(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds channels warp * 16 + lane / 4 (+ 8), of each 64, of pixels 8 * j + lane % 4 * 2 (+ 1)
+      // a fragment's rows are channels, its columns are pixels
 #pragma unroll
       for (int j = 0; j < tile_m / 2; ++j) {
 #pragma unroll

@@ -370,7 +370,7 @@ void convgen_tma_im2col_cluster(
       wgmma_wait_group<0>();
       if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll

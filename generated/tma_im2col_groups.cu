@@ -171,6 +171,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // w from k r s c to k r s c, 4 channels of 32, zeros for the other groups': eight channels a thread.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, int block) {
@@ -403,7 +410,7 @@ void convgen_tma_im2col_groups(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
       // a zero between packed groups makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
 #pragma unroll
@@ -422,8 +429,8 @@ void convgen_tma_im2col_groups(
           if (value == value) continue;
           const int block = at / (tile_n / 2) * 64;
           const int j = at % (tile_n / 2);
-          const int m = m0 + block + warp * 16 + lane / 4 + j / 2 % 2 * 8;
-          const int n = n0 + j / 4 * 8 + lane % 4 * 2 + j % 2;
+          const int m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
+          const int n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
           if (m < gemm_m && n < gemm_n) value = window_sum(x, w, m, n);
 #pragma unroll
           for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {

@@ -483,7 +483,7 @@ void convgen_tma_im2col_nchw(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll

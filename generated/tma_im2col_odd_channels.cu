@@ -162,6 +162,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -298,7 +301,7 @@ void convgen_tma_im2col_odd_channels(
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int k = min(n0 + 8 * j + lane % 4 * 2, 254);
+        const int k = min(n0 + 8 * j + accumulator_column(lane), 254);
         channel_b[j][0] = operand_b[k], channel_b[j][1] = operand_b[min(k + 1, 254)];
       }
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
@@ -332,7 +335,7 @@ void convgen_tma_im2col_odd_channels(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll

@@ -204,6 +204,9 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   v[1] = pair.y;
 }
 
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -402,7 +405,7 @@ void convgen_tma_im2col_residual(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -412,14 +415,14 @@ void convgen_tma_im2col_residual(
           float channel_scale[epi_tile_n / 8][2];
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 8; ++j) {
-            const int k = n0 + n + 8 * j + lane % 4 * 2;
+            const int k = n0 + n + 8 * j + accumulator_column(lane);
             load_pair_f32(operand_scale + k, channel_scale[j]);
           }
           // this thread's channels of shift
           float channel_shift[epi_tile_n / 8][2];
 #pragma unroll
           for (int j = 0; j < epi_tile_n / 8; ++j) {
-            const int k = n0 + n + 8 * j + lane % 4 * 2;
+            const int k = n0 + n + 8 * j + accumulator_column(lane);
             load_pair_f32(operand_shift + k, channel_shift[j]);
           }
           // the epilogue tile is free when at most the other one is still being read

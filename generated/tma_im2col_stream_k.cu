@@ -200,6 +200,13 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   v[1] = pair.y;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // Implicit GEMM: gemm_m = output pixels (n, p, q), gemm_n = output channels, gemm_k = taps x channels.
 //
@@ -371,7 +378,7 @@ void convgen_tma_im2col_stream_k(
       float channel_b[tile_n / 8][2];
 #pragma unroll
       for (int j = 0; j < tile_n / 8; ++j) {
-        const int k = n0 + 8 * j + lane % 4 * 2;
+        const int k = n0 + 8 * j + accumulator_column(lane);
         load_pair_f32(operand_b + k, channel_b[j]);
       }
       int previous = -1;
@@ -412,7 +419,7 @@ void convgen_tma_im2col_stream_k(
         }
         continue;
       }
-      // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -483,13 +490,13 @@ void convgen_tma_im2col_stream_k_finish(
   }
   constexpr int rows = 64;  // this block's
 
-  // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+  // a fragment's rows are pixels, its columns are channels
 #pragma unroll
   for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
     for (int j = 0; j < tile_n / 4; ++j) {
       float v[2] = {acc[i][2 * j], acc[i][2 * j + 1]};
-      const int n = n0 + j / 2 * 8 + lane % 4 * 2;
+      const int n = n0 + j / 2 * 8 + accumulator_column(lane);
       float channel_b[2];
       load_pair_f32(operand_b + n, channel_b);
       epilogue(v, channel_b);
@@ -501,8 +508,8 @@ void convgen_tma_im2col_stream_k_finish(
   for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
     for (int j = 0; j < tile_n / 2; ++j) {
-      const int gemm_m = m0 + i * 64 + warp * 16 + lane / 4 + j / 2 % 2 * 8;
-      const int gemm_n = n0 + j / 4 * 8 + lane % 4 * 2 + j % 2;
+      const int gemm_m = m0 + i * 64 + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
+      const int gemm_n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
       if (gemm_m < ::gemm_m) {
         y[gemm_m * 320 + gemm_n] = cvt_f16_f32(acc[i][j]);
       }

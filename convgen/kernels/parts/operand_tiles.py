@@ -96,6 +96,11 @@ class EpilogueTile:
         )  # fmt: skip
 
 
+def swizzle(columns: int) -> str:
+    """C text that moves the 16-byte columns of row {row} in a tile of so many elements of 2 bytes a row."""
+    return SWIZZLES.get(2 * columns, "")
+
+
 def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands that lie as y does; one of channels alone is read as such, also where y has no more than that."""
     if problem.epilogue is None:

@@ -28,6 +28,7 @@ def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
     config, problem, size = layout.config, layout.read, layout.size
     h, w = windows(problem, config.fold)
+    planes = not pixels_outside(problem)
     return render(
         "tma_halo/kernel.cu.j2",
         plan,
@@ -55,7 +56,8 @@ def source(plan: Plan, layout: Layout) -> str:
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
         filters=_filters(layout.problem, problem, config) if config.fills else None,
-        planes=not pixels_outside(problem),
+        planes=planes,
+        swizzle=operand_tiles.swizzle(size.epi_tile_pixels if planes else config.consumer_channels),
         window_sum=window_sum(layout.problem) if config.fills else None,
         look=_look(layout) if config.fills else "",
     )
@@ -195,15 +197,17 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filter
 @dataclass(frozen=True)
 class Place:
     """Where things are, as C: a tile for the producer and for a consumer (line0, q0, n), the consumer's first
-    pixel in the halo tile, what to add to its pixels for a `line`, the output pixel of a `line` and whether it
-    is kept."""
+    pixel in the halo tile, what to add to its pixels for a `line`, the output pixel of a `line`, whether it is
+    kept, and whether its channel is, too; whether images past the last have to be left out."""
 
     tile: tuple[str, ...]
     consumer_tile: tuple[str, ...]
     first: str
     origin: str
     pixel: tuple[str, ...]
+    pixel_kept: str
     kept: str
+    n_tail: bool
 
 
 def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
@@ -237,7 +241,9 @@ def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
             kept.append("line < images * image_pixels")
         if problem.n % config.images:
             kept.append("n < N")
-    if problem.k % config.own_channels:
-        kept.append("k < K")
+    channel_kept = ["k < K"] if problem.k % config.own_channels else []
     origin = "line0 + " if begin else ""
-    return Place(tuple(tile + rest), tuple(begin + rest), first, origin, tuple(pixel), " && ".join(kept))
+    return Place(
+        tuple(tile + rest), tuple(begin + rest), first, origin, tuple(pixel),
+        " && ".join(kept), " && ".join(kept + channel_kept), n_tail="n < N" in kept,
+    )  # fmt: skip

@@ -106,6 +106,7 @@ def source(plan: Plan, layout: Layout) -> str:
         last_pair=fragments.last_pair(problem),
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
+        swizzle=operand_tiles.swizzle(layout.epi_tile_n),
         copy=fragments.copied(vector, store.offset) if vector else "",
     )
 
