@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "E212": "a tensor has too many elements",
     "E213": "an unknown operator, or operators that cannot be combined",
     "E214": "a lowered matrix that no operator uses, or whose axes lack a dim",
+    "E215": "a slice of something other than the last dim's channels, or of fewer channels than it has",
     # the epilogue
     "E301": "an epilogue uses a name that it cannot read",
     "E302": "an epilogue calls an unknown function",
@@ -90,7 +91,11 @@ class Diagnostic:
 
 
 class RenamedWarning(FutureWarning):
-    """A spec has a name that is no longer the language's."""
+    """A spec has a name that is no longer the language's, at a place."""
+
+    def __init__(self, message: str, span: Span | None = None) -> None:
+        super().__init__(message)
+        self.span = span
 
 
 class ConvgenError(Exception):

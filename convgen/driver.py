@@ -244,6 +244,11 @@ def _each(
 _VERDICT = "verdict.json"
 
 
+def check_served(found: list[Compilation]) -> None:
+    """Raises SpecError with what stands against each that no strategy serves."""
+    _each(found, Compilation.check_served)
+
+
 def check_all(spec: Spec, progress: Callable[[str], None] | None = None) -> int:
     """How many convolutions a spec has, all of which some strategy serves.  What was checked before is answered from
     the cache; `progress` hears each other's name.  Raises SpecError with every diagnostic, UsageError."""

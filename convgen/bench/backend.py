@@ -11,6 +11,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,6 +131,8 @@ class CupyBackend:
         self.cupy.random.seed(seed)
 
     def normal(self, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return self.normal(tensor.whole)[..., : tensor.row]
         if not tensor.element.is_float:
             return self.cupy.random.randint(-8, 9, tensor.shape).astype(tensor.element.numpy)
         values = self.cupy.random.standard_normal(tensor.shape, dtype=numpy.float32)
@@ -138,10 +141,14 @@ class CupyBackend:
         return self.upload(values.get().astype(numpy_dtype(tensor.dtype)), tensor)
 
     def poisoned(self, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return self.poisoned(tensor.whole)[..., : tensor.row]
         bits = _bits(tensor)
         return poison(self.cupy.empty(tensor.shape, numpy_dtype(tensor.dtype) if bits is None else bits))
 
     def upload(self, array: numpy.ndarray, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return _uploaded_slice(self, array, tensor)
         bits = _bits(tensor)
         return self.cupy.asarray(array if bits is None else array.view(bits))
 
@@ -153,6 +160,13 @@ class CupyBackend:
 
     def environment(self) -> dict[str, str]:
         return _environment(self.cupy)
+
+
+def _uploaded_slice(backend: Backend, array: numpy.ndarray, tensor: Tensor) -> Array:
+    """A channel slice with an array's values; the other channels are poison."""
+    made = backend.poisoned(tensor)
+    made[...] = backend.upload(numpy.ascontiguousarray(array), replace(tensor, pitch=None))
+    return made
 
 
 #: Element type -> PyTorch's name, and the integer type of the same width that CuPy can read.
@@ -218,6 +232,8 @@ class TorchBackend:
         self.torch.manual_seed(seed)
 
     def normal(self, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return self.normal(tensor.whole)[..., : tensor.row]
         dtype = self.dtype(tensor.dtype)
         if not tensor.element.is_float:
             return self.torch.randint(-8, 9, tensor.shape, device="cuda").to(dtype)
@@ -226,11 +242,15 @@ class TorchBackend:
         return self.torch.randn(tensor.shape, device="cuda").to(dtype)
 
     def poisoned(self, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return self.poisoned(tensor.whole)[..., : tensor.row]
         made = self.torch.empty(tensor.shape, device="cuda", dtype=self.dtype(tensor.dtype))
         made.view(self.torch.uint8).fill_(0xFF if tensor.element.is_float else 0xA5)
         return made
 
     def upload(self, array: numpy.ndarray, tensor: Tensor) -> Array:
+        if tensor.pitch:
+            return _uploaded_slice(self, array, tensor)
         raw = self.torch.from_numpy(array.reshape(-1).view("u1")).cuda()
         return raw.view(self.dtype(tensor.dtype)).view(tensor.shape)
 

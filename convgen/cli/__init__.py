@@ -33,9 +33,11 @@ COMMANDS: dict[str, str] = {
     "run": "run kernels on random data and verify them against a float64 reference",
     "tune": "find the fastest configurations on this GPU, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",
+    "simulate": "estimate a systolic array's time for a spec, by channel-first implicit im2col",
     "reproduce": "repeat an experiment of the documents that convgen implements",
     "list": "show targets, strategies, their options, and suites",
     "doctor": "try what convgen uses on this machine, and say what to do where it does not work",
+    "lsp": "run the language server for editors",
     "cache": "show where compiled kernels are kept and how much space they take, or clear them",
     "completion": "print a shell's completion: bash, zsh, fish",
 }

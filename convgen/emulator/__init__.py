@@ -16,6 +16,7 @@ from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 if TYPE_CHECKING:
     import numpy
 
+    from convgen.emulator.native import Buffer
     from convgen.ir.plan import Step, Workspace
 
 __all__ = ["EmulationError", "Finding", "NoHostCompiler", "emulate"]
@@ -35,7 +36,8 @@ def emulate(
     progress: Callable[[int, int], None] | None = None,
     checks: bool = True,
 ) -> None:
-    """Run a plan's steps on C-contiguous NumPy arrays, given by buffer name; results are written in place.
+    """Run a plan's steps on NumPy arrays, given by buffer name; results are written in place.  Arrays are C-contiguous,
+    or slices of the last axis of such: kernels may touch nothing else of what these are slices of.
 
     `seed` decides whatever the memory model leaves open; with 0, everything asynchronous happens as late as
     possible.  `sms` is the number of emulated SMs (of blocks, for a persistent kernel), `threads` that of host
@@ -53,8 +55,8 @@ def emulate(
     memory: dict[str, Buffer] = {}
     try:
         for name, array in buffers.items():
-            memory[name] = Buffer(name, array.nbytes, array.itemsize)
-            memory[name].bytes[:] = _as_bytes(name, array)
+            memory[name] = _buffer(name, array)
+            _rows(memory[name], array)[...] = _as_bytes(array)
         for workspace in workspaces:
             memory[workspace.name] = Buffer(workspace.name, workspace.bytes)
             memory[workspace.name].bytes[:] = _POISON
@@ -66,21 +68,54 @@ def emulate(
             else:
                 run.gemm(step, memory)
         for name, array in buffers.items():
-            _write_back(name, array, memory[name].bytes)
+            _write_back(array, _rows(memory[name], array))
     finally:
         for buffer in memory.values():
             buffer.release()
 
 
-def _as_bytes(name: str, array: numpy.ndarray) -> numpy.ndarray:
+def _buffer(name: str, array: numpy.ndarray) -> Buffer:
+    """Memory like an array's, from its first element to its last, all poison.  Raises ValueError."""
+    from convgen.emulator.native import Buffer
+
+    if array.flags.c_contiguous:
+        made = Buffer(name, array.nbytes, array.itemsize)
+    else:
+        row, pitch = array.shape[-1] * array.itemsize, _pitch(name, array)
+        made = Buffer(name, (array.size // array.shape[-1] - 1) * pitch + row, array.itemsize, row, pitch)
+    made.bytes[:] = _POISON
+    return made
+
+
+def _pitch(name: str, array: numpy.ndarray) -> int:
+    """Bytes from one row of a channel slice to the next.  Raises ValueError."""
+    outer = list(zip(array.shape[:-1], array.strides[:-1], strict=True))
+    pitch = next(stride for extent, stride in reversed(outer) if extent > 1)
+    expected = pitch
+    for extent, stride in reversed(outer):
+        if extent > 1 and stride != expected:
+            raise ValueError(f"{name} is neither C-contiguous nor a slice of the last axis of such an array")
+        expected *= extent
+    return pitch
+
+
+def _rows(buffer: Buffer, array: numpy.ndarray) -> numpy.ndarray:
+    """The bytes of a buffer that are an array's, in the shape of `_as_bytes`."""
     import numpy
 
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} is not C-contiguous")
-    return array.reshape(-1).view(numpy.uint8)
+    own = _as_bytes(array)
+    if not buffer.pitch:
+        return buffer.bytes
+    return numpy.lib.stride_tricks.as_strided(buffer.bytes, own.shape, own.strides)
 
 
-def _write_back(name: str, array: numpy.ndarray, data: numpy.ndarray) -> None:
-    own = _as_bytes(name, array)
+def _as_bytes(array: numpy.ndarray) -> numpy.ndarray:
+    import numpy
+
+    return (array.reshape(-1) if array.flags.c_contiguous else array).view(numpy.uint8)
+
+
+def _write_back(array: numpy.ndarray, data: numpy.ndarray) -> None:
+    own = _as_bytes(array)
     if (own != data).any():
-        own[:] = data
+        own[...] = data

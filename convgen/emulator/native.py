@@ -21,6 +21,8 @@ class Region(Structure):
         ("element_bytes", c_uint64),
         ("writable", c_uint32),
         ("shared", c_uint32),
+        ("row", c_uint64),
+        ("pitch", c_uint64),
     )
 
 
@@ -86,10 +88,12 @@ def kernel(path: str) -> ctypes.CDLL:
 
 
 class Buffer:
-    """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError."""
+    """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError.
 
-    def __init__(self, name: str, size: int, element_bytes: int = 1) -> None:
-        self.name, self.size, self.element_bytes = name, size, element_bytes
+    Of a channel slice, kernels may touch the first `row` of each `pitch` bytes."""
+
+    def __init__(self, name: str, size: int, element_bytes: int = 1, row: int = 0, pitch: int = 0) -> None:
+        self.name, self.size, self.element_bytes, self.row, self.pitch = name, size, element_bytes, row, pitch
         self.address = runtime().convgen_emulator_allocate(size) or 0
         if not self.address:
             raise MemoryError(f"no {size} bytes for {name}")
@@ -100,4 +104,5 @@ class Buffer:
 
     def region(self, shared: bool = True) -> Region:
         """`shared` with other kernels: a tensor or a workspace.  Others are a launch's parameters, read alone."""
-        return Region(self.name.encode(), self.address, self.size, self.element_bytes, int(shared), int(shared))
+        name, flag = self.name.encode(), int(shared)
+        return Region(name, self.address, self.size, self.element_bytes, flag, flag, self.row, self.pitch)

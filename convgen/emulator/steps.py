@@ -154,7 +154,8 @@ def _parameter_findings(param: Param, buffers: Buffers) -> list[Finding]:
         return [Finding("parameter", f"{param.name} needs a buffer {param.buffer!r}; there are {', '.join(buffers)}")]
     if param.map is None:
         return []
-    wrong = tensor_map.problems(param.map, buffers[param.buffer].size)
+    buffer = buffers[param.buffer]
+    wrong = tensor_map.problems(param.map, buffer.size, buffer.row, buffer.pitch)
     return [Finding("tensor map", f"{param.name}: {text}") for text in wrong]
 
 

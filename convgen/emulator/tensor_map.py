@@ -38,8 +38,9 @@ CORNERS = {
 }
 
 
-def problems(map: TensorMap, buffer_bytes: int) -> Iterator[str]:
-    """Why the driver would refuse a map, or what of it lies outside its buffer."""
+def problems(map: TensorMap, buffer_bytes: int, row: int = 0, pitch: int = 0) -> Iterator[str]:
+    """Why the driver would refuse a map, or what of it lies outside its buffer: of a channel slice, the first `row` of
+    each `pitch` bytes."""
     rank, size = len(map.dims), DTYPES[map.dtype].bytes
     low, high = (3, 5) if map.mode == "im2col" else (1, 5)
     if not low <= rank <= high:
@@ -64,6 +65,9 @@ def problems(map: TensorMap, buffer_bytes: int) -> Iterator[str]:
     last = (map.dims[0] - 1) * size + sum((d - 1) * s for d, s in zip(map.dims[1:], map.strides, strict=True))
     if last + size > buffer_bytes:
         yield f"it reaches {last + size} bytes into {map.buffer}, which has {buffer_bytes}"
+    steps = {s for d, s in zip(map.dims[1:], map.strides, strict=True) if d > 1}
+    if pitch and (map.dims[0] * size > row or any(s % pitch for s in steps)):
+        yield f"rows of {map.dims[0] * size} bytes, {min(steps)} apart, leave {map.buffer}: {row} of each {pitch} bytes"
 
 
 def _row_problems(map: TensorMap, elements: int, size: int) -> Iterator[str]:

@@ -37,5 +37,5 @@ def load(
     if len(report):
         raise SpecError(report.diagnostics, path, text)
     for span, message in report.warnings:
-        warnings.warn(f"{path}:{span.line}:{span.column}: {message}", RenamedWarning, stacklevel=2)
+        warnings.warn(RenamedWarning(f"{path}:{span.line}:{span.column}: {message}", span), stacklevel=2)
     return requests

@@ -70,9 +70,12 @@ class Faulty(Expr):
 
 @dataclass(frozen=True)
 class Dim:
+    """`pitch`: of how many channels these are a slice."""
+
     name: Name
     extent: Expr | None
     span: Span
+    pitch: Expr | None = None
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,11 @@ class Build(Transformer_NonRecursive):
         *dims, bracket = rest
         return ast.Tensor(name_of(name), name_of(dtype), tuple(dims), span_of(name).to(span_of(bracket)))
 
-    def dim(self, name, extent=None):
-        span = span_of(name).to(extent.span) if extent else span_of(name)
-        return ast.Dim(name_of(name), extent, span)
+    def dim(self, name, *rest):
+        sliced = len(rest) > 1 and isinstance(rest[-2], Token)  # `of` and of how many
+        extent = rest[0] if rest and not isinstance(rest[0], Token) else None
+        span = span_of(name).to(rest[-1].span) if rest else span_of(name)
+        return ast.Dim(name_of(name), extent, span, rest[-1] if sliced else None)
 
     def lowered_setting(self, keyword, name, dtype, *rest):
         *axes, bracket = rest

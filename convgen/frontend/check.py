@@ -20,6 +20,7 @@ from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import LOWERING, OPERATORS, Operator
 from convgen.frontend.request import Request
 from convgen.frontend.sizes import Sizes
+from convgen.frontend.slices import pitch
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types
@@ -87,6 +88,10 @@ class _Block:
         lowers = self._lowers or self._lowered is not None
         solver = TransposedSolver if any(op.exchanged for op in self.ops) else Solver
         geometry = solver(conv, self._tensors, lowers, self._sizes, report).solve()
+        pitches = {
+            role: pitch(tensor, geometry.extents(role) if geometry else {}, self._sizes, report)
+            for role, tensor in self._tensors.items()
+        }
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
         operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
@@ -94,7 +99,7 @@ class _Block:
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None:
             return []
-        tensors = [self._tensor(role, geometry) for role in SETTING_OF]
+        tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
         self._small_enough(chain(tensors, [lowered] if lowered else [], operands))
         if len(report):  # wherever in the file: nobody takes what is made of it
             return []
@@ -191,7 +196,7 @@ class _Block:
             typed["lowered"] = (self._lowered.name, self._lowered.dtype)
         check_types(self.ops, typed, self._conv.first(ast.NameSetting, "accumulate"), self._report)
 
-    def _tensor(self, role: str, geometry: Geometry) -> Tensor:
+    def _tensor(self, role: str, geometry: Geometry, pitch: int | None) -> Tensor:
         extents = geometry.extents(role)
         if role in self._tensors:
             declared = self._tensors[role]
@@ -200,12 +205,12 @@ class _Block:
             free = chain(["y"], (f"y{i}" for i in count(1)))
             name, dtype = next(n for n in free if n not in self._names), self._tensors["x"].dtype.text
             dims = ("n", *geometry.spatial.output, "k")
-        return Tensor(name, role, dtype, dims, tuple(extents[d] for d in dims))
+        return Tensor(name, role, dtype, dims, tuple(extents[d] for d in dims), pitch=pitch)
 
     def _small_enough(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            if tensor.size > MAX_ELEMENTS:
-                message = f"`{tensor.name}` has {tensor.size} elements; at most {MAX_ELEMENTS} can be addressed"
+            if tensor.whole.size > MAX_ELEMENTS:
+                message = f"`{tensor.name}` has {tensor.whole.size} elements; at most {MAX_ELEMENTS} can be addressed"
                 self._report.error("E212", message, self._names.span(tensor.name) or self._conv.name.span)
 
     def _epilogue(self) -> Checked | None:

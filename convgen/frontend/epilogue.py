@@ -12,6 +12,7 @@ from convgen.frontend.geometry import Geometry
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import OPERATORS, Operator
 from convgen.frontend.sizes import Sizes
+from convgen.frontend.slices import pitch
 from convgen.frontend.types import check_dtype
 from convgen.ir import epilogue as ir
 from convgen.ir.tensor import Tensor
@@ -86,7 +87,8 @@ def _operand(
             hint = f"leave {at} out to broadcast along it" if written == 1 else None
             report.error("E208", f"{at} is {written} in `{name}`, but {at} is {extent} in `{result}`", dim.span, hint)
         dims[at] = extent or 1
-    return Tensor(name, "operand", operand.dtype.text, tuple(dims), tuple(dims.values()))
+    whole = pitch(operand, extents, sizes, report)
+    return Tensor(name, "operand", operand.dtype.text, tuple(dims), tuple(dims.values()), pitch=whole)
 
 
 def _served(

@@ -59,6 +59,22 @@ def tokens(text: str) -> list[Token]:
             end = _word_end(lexed, at)
             found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
         at = end
+    return _with_of(found)
+
+
+#: Kinds that a dim or a size ends with.
+_ENDS_SIZE = frozenset({"NAME", "INT", "RPAR"})
+
+
+def _with_of(words: list[Token]) -> list[Token]:
+    """The words with each `of` behind a dim or a size in brackets as a word of its own kind."""
+    found: list[Token] = []
+    inside = False
+    for word in words:
+        if inside and word == "of" and found[-1].type in _ENDS_SIZE:
+            word = Token.new_borrow_pos("OF", "of", word)
+        inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
+        found.append(word)
     return found
 
 

@@ -117,7 +117,10 @@ class Access:
     def offset(self) -> Expr:
         """Offset in elements from the tensor's base, unsimplified."""
         total: Expr = Integer(0)
-        for dim, size in zip(self.tensor.dims, self.extents or self.tensor.extents, strict=True):
+        sizes = self.extents or self.tensor.extents
+        if self.tensor.pitch:
+            sizes = (*sizes[:-1], Integer(self.tensor.pitch))
+        for dim, size in zip(self.tensor.dims, sizes, strict=True):
             total = total * size + self.coords[dim]
         return total
 

@@ -215,6 +215,17 @@ class ConvProblem:
         lowered = resized(self.lowered) if self.lowered else None
         return replace(self, n=n, x=resized(self.x), y=resized(self.y), lowered=lowered, epilogue=epilogue)
 
+    @property
+    def packed(self) -> ConvProblem:
+        """The same convolution of packed tensors."""
+        if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands)):
+            return self
+        x, w, y = (replace(t, pitch=None) for t in (self.x, self.w, self.y))
+        epilogue = self.epilogue
+        if epilogue:
+            epilogue = replace(epilogue, operands=tuple(replace(t, pitch=None) for t in epilogue.operands))
+        return replace(self, x=x, w=w, y=y, epilogue=epilogue)
+
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""
         sp = self.spatial

@@ -1,20 +1,24 @@
-"""Tensors: an element type, named dims in memory order (outermost first), extents."""
+"""Tensors: an element type, named dims in memory order (outermost first), extents, and the pitch of a channel slice."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from convgen.ir.dtypes import DTYPES, DType
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A packed tensor.
+    """A tensor that is packed, or a slice of the innermost channels of one that is.
 
     `role` is x, w, y, lowered or operand.  `dims` are single dim names, outermost first: their order is
     the memory layout.  `axes` groups them for the face a user sees: a lowered matrix over the dims
     n p q c r s with axes (3, 3) has the shape (N*P*Q, C*R*S); every other tensor has one dim an axis.
+
+    `pitch` is how many channels the whole tensor has of which this one is a slice: elements from one row of the
+    innermost dim to the next.  It is None of a packed tensor, and so of a single row, whatever was asked for.
     """
 
     name: str
@@ -23,6 +27,11 @@ class Tensor:
     dims: tuple[str, ...]
     extents: tuple[int, ...]
     axes: tuple[int, ...] | None = None
+    pitch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pitch is not None and (self.pitch == self.row or self.rows == 1):
+            object.__setattr__(self, "pitch", None)
 
     @property
     def element(self) -> DType:
@@ -35,12 +44,32 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
+        """Of its elements."""
         return self.size * self.element.bytes
+
+    @property
+    def row(self) -> int:
+        """Elements of the innermost dim."""
+        return self.extents[-1] if self.extents else 1
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.extents[:-1])
+
+    @property
+    def span(self) -> int:
+        """Elements of memory from the first to the last, with those of other slices in between."""
+        return (self.rows - 1) * (self.pitch or self.row) + self.row
+
+    @property
+    def whole(self) -> Tensor:
+        """The packed tensor that this one is a slice of."""
+        return replace(self, extents=(*self.extents[:-1], self.pitch), pitch=None) if self.pitch else self
 
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements, one a dim."""
-        return tuple(math.prod(self.extents[i + 1 :]) for i in range(len(self.dims)))
+        return packed_strides((*self.extents[:-1], self.pitch) if self.pitch else self.extents)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,6 +93,7 @@ class Tensor:
     def __str__(self) -> str:
         if self.axes is None:
             body = ", ".join(f"{d}={e}" for d, e in zip(self.dims, self.extents, strict=True))
+            body += f" of {self.pitch}" if self.pitch else ""
         else:
             parts, start = [], 0
             for count in self.axes:
@@ -71,3 +101,8 @@ class Tensor:
                 start += count
             body = ", ".join(parts)
         return f"{self.name}: {self.dtype}[{body}]"
+
+
+def packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a packed array of that shape."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

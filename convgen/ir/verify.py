@@ -20,6 +20,7 @@ from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values
+from convgen.ir.tensor import Tensor
 
 # ---- inputs and poison -------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     """Normal data for every tensor that the problem reads (by role) and every operand (by name).
 
     s8 and s32 tensors get integers in [-8, 8].  Inputs of an fp8 result are scaled down by powers of two
-    so that sums stay within its range.
+    so that sums stay within its range.  A channel slice is one of a tensor that is poison elsewhere.
     """
     rng = numpy.random.default_rng(seed)
     narrow = problem.result.element.is_float and problem.result.element.bytes == 1
@@ -41,8 +42,18 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
             values: Array = rng.standard_normal(tensor.shape, dtype=numpy.float32) * numpy.float32(factor)
         else:
             values = rng.integers(-8, 9, tensor.shape)
-        arrays[name] = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
+        array = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
+        if tensor.pitch:
+            values, array = array, poisoned(tensor)
+            array[...] = values
+        arrays[name] = array
     return arrays
+
+
+def poisoned(tensor: Tensor) -> numpy.ndarray:
+    """An array of a tensor's shape and type, filled with what no kernel writes by chance: of a slice, a view."""
+    whole = poison(numpy.empty(tensor.whole.size, numpy_dtype(tensor.dtype))).reshape(tensor.whole.shape)
+    return whole[..., : tensor.row] if tensor.pitch else whole
 
 
 def poison(array: Array) -> Array:

@@ -54,6 +54,8 @@ class Layout(Generic[C]):
 
 
 L = TypeVar("L", bound=Layout)
+#: Of a kernel that takes slices of any tensor.
+ANY_SLICES = frozenset({"x", "w", "y", "operand"})
 
 
 class Kernel(Generic[C, L]):
@@ -61,6 +63,8 @@ class Kernel(Generic[C, L]):
 
     name: ClassVar[str]
     config: type[C]
+    #: Roles of tensors of which it takes channel slices: x, w, y, operand.
+    slices: ClassVar[frozenset[str]] = frozenset()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
         """Constraints that fail whatever the options that are not fixed; empty where some configuration may serve."""

@@ -37,10 +37,21 @@ class Search:
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever the options that are not fixed."""
-        found = tuple(self.kernel.unserved(self.problem, self.target, self.fixed))
+        found = self._slices or tuple(self.kernel.unserved(self.problem, self.target, self.fixed))
         return found or tuple(
             Obstacle(f"kernel {self.kernel.name}: {fault}", option=name)
             for name, fault in excess(self.fixed, self.kernel.config).items()
+        )
+
+    @property
+    def _slices(self) -> tuple[Obstacle, ...]:
+        """Channel slices that the kernel does not take."""
+        tensors = (*self.problem.reads, *self.problem.operands, self.problem.result)
+        wrong = [t for t in tensors if t.pitch and t.role not in self.kernel.slices]
+        hint = "pass a packed tensor, or take another strategy"
+        return tuple(
+            Obstacle(f"kernel {self.kernel.name}: {t.name} is a slice of {t.pitch} channels; it must be packed", hint)
+            for t in wrong
         )
 
     @cached_property

@@ -95,7 +95,7 @@ def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None)
     legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
     if not legal:
         return None
-    for yielding in _YIELDING[:1] if tuned.exact else _YIELDING:
+    for yielding in _YIELDING if tuned.left_out else _YIELDING[:1]:
         options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):
             return Choice(chosen, options, tuned.reason, {})

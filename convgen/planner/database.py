@@ -90,18 +90,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best configuration known; `us` was measured on `gpu`, on this very problem if `exact`, else on
-    the same convolution without its epilogue."""
+    """The best configuration known; `us` was measured on `gpu`, on this very problem or on the same convolution without
+    what is `left_out`: its slices, or these and its epilogue."""
 
     strategy: str
     options: Mapping[str, int | str]
     us: float
     gpu: str
-    exact: bool = True
+    left_out: str = ""
 
     @property
     def reason(self) -> str:
-        return f"tuned on {self.gpu}{'' if self.exact else ', without the epilogue'}: {self.us:.1f} us"
+        return f"tuned on {self.gpu}{f', without {self.left_out}' if self.left_out else ''}: {self.us:.1f} us"
 
 
 # ---- keys --------------------------------------------------------------------------------------
@@ -129,8 +129,9 @@ def key(problem: ConvProblem, epilogue: bool = True) -> str:
 
 
 def _layout(tensor: Tensor) -> str:
-    """Element type, and the dims in memory order: those of extent 1 move nothing, and are left out."""
-    return f"{tensor.dtype}:{''.join(d for d, e in zip(tensor.dims, tensor.extents, strict=True) if e != 1)}"
+    """Element type, the dims in memory order (those of extent 1 move nothing, and are left out), a slice's pitch."""
+    dims = "".join(d for d, e in zip(tensor.dims, tensor.extents, strict=True) if e != 1)
+    return f"{tensor.dtype}:{dims}" + (f"/{tensor.pitch}" if tensor.pitch else "")
 
 
 def _epilogue_class(problem: ConvProblem) -> str:
@@ -165,14 +166,17 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     """The best verified measurement of a problem, of one strategy if named; None where there is none.
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
-    the target's reference GPU, those of the very epilogue before those of none.
+    the target's reference GPU, those of the very tensors before those of packed ones, and of the very epilogue before
+    those of none.
     """
     gpus = [name for name in (gpu, REFERENCE_GPU.get(target.name)) if name]
-    keys = (key(problem), key(problem, epilogue=False))
+    packed = problem.packed  # which is as fast where a slice's pitch suits the same loads
+    keys = (key(problem), key(packed), key(packed, epilogue=False))
     asked = dict.fromkeys((k, name) for name in gpus for k in keys)
     for path in (user_path(), PACKAGED):
         if found := _best(path, list(asked), strategy):
-            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, found.key == keys[0])
+            left_out = {keys[1]: "slices", keys[0]: ""}.get(found.key, "the epilogue")
+            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out)
     return None
 
 

@@ -32,6 +32,13 @@ class Experiment:
 
 EXPERIMENTS: dict[str, Experiment] = {
     "memory": Experiment("bytes of inputs and of lowered inputs, by network", f"{_ZHOU}, table I", "memory.memory"),
+    "tpu-stride": Experiment("a systolic array at strides 1, 2 and 4", f"{_ZHOU}, figure 4b", "tpu.stride"),
+    "tpu-gemm": Experiment("matrix products on a systolic array", f"{_ZHOU}, figure 13a", "tpu.gemm"),
+    "tpu-tiles": Experiment("taps that a pass merges, for few channels", f"{_ZHOU}, figure 14a", "tpu.tiles"),
+    "tpu-channels": Experiment("4 to 128 channels, with and without merging", f"{_ZHOU}, figure 14b", "tpu.channels"),
+    "tpu-networks": Experiment("networks on a systolic array", f"{_ZHOU}, figure 15a", "tpu.networks"),
+    "tpu-array": Experiment("the size of the array", f"{_ZHOU}, figure 16a", "tpu.array"),
+    "tpu-word": Experiment("the word of vector memories", f"{_ZHOU}, figure 16b", "tpu.word"),
 }
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from typing import Any, NoReturn
 
 from convgen.ir.dtypes import numpy_dtype
-from convgen.ir.tensor import Tensor
+from convgen.ir.tensor import Tensor, packed_strides
 from convgen.runtime.errors import WrongDevice, WrongLayout, WrongShape, WrongType
 
 #: Element types that NumPy lacks; integers of the same size are taken for their bits.
@@ -30,7 +29,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Slot:
-    """One argument of a kernel: a packed tensor in the spec's order of dims.
+    """One argument of a kernel: a tensor in the spec's order of dims, packed or a channel slice.
 
     `buffer` is what the plan's steps call it; `alignment` is in bytes; `written` marks the result.
     """
@@ -47,6 +46,15 @@ class Slot:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
+
+    @cached_property
+    def packed(self) -> bool:
+        return self.tensor.pitch is None
+
+    def lies(self, strides: Sequence[int]) -> bool:
+        """Whether strides, in elements, are the tensor's; that of a dim of one element says nothing."""
+        expected = self.tensor.strides if self.tensor.axes is None else packed_strides(self.shape)
+        return all(n == 1 or a == b for n, a, b in zip(self.shape, strides, expected, strict=True))
 
     @cached_property
     def numpy_dtypes(self) -> tuple[Any, ...]:
@@ -73,12 +81,14 @@ class Slot:
                 f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}"
                 f"\nhint: pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
             )
-        expected = f"the spec says {self.tensor} in that order, packed"
+        expected = f"the spec says {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"
         hint = self._permutation_hint(seen)
         if tuple(seen.shape) != self.shape:
             raise WrongShape(f"{self.name} has shape {tuple(seen.shape)}, expected {self.shape}: {expected}{hint}")
+        hint = hint or self._slice_hint(seen)
         hint = hint or f"\nhint: make a packed copy, or state the layout of its memory instead of {dims} in the spec"
-        strides = f"strides {tuple(seen.strides)} in elements, expected {packed_strides(self.shape)}"
+        expected_strides = self.tensor.strides if self.tensor.axes is None else packed_strides(self.shape)
+        strides = f"strides {tuple(seen.strides)} in elements, expected {expected_strides}"
         raise WrongLayout(f"{self.name} has {strides}: {expected}{hint}")
 
     def _permutation_hint(self, seen: Seen) -> str:
@@ -88,8 +98,20 @@ class Slot:
         for order in permutations(range(len(self.shape))):
             shape = tuple(seen.shape[i] for i in order)
             strides = tuple(seen.strides[i] for i in order)
-            if shape == self.shape and _is_packed(shape, strides):
+            if shape == self.shape and self.lies(strides):
                 return f"\nhint: {self.name}.{seen.transpose}{order} is the right view of the same memory, at no cost"
+        return ""
+
+    def _slice_hint(self, seen: Seen) -> str:
+        """Where channels are a slice of more, or should be: what to pass, or to say in the spec."""
+        t = self.tensor
+        if t.pitch:
+            return f"\nhint: pass a view such as whole[..., first:first + {t.row}] of an array of shape {t.whole.shape}"
+        if t.axes is None and len(t.dims) > 1 and t.dims[-1] in ("c", "k") and seen.strides[-1] == 1:
+            pitch = next((s for n, s in zip(seen.shape[-2::-1], seen.strides[-2::-1], strict=True) if n > 1), 0)
+            if pitch > t.row and Slot(replace(t, pitch=pitch), "", 1).lies(seen.strides):
+                said = f"{t.dims[-1]}={t.row} of {pitch}"
+                return f"\nhint: write `{said}` in the spec for slices of {pitch} channels, or make a packed copy"
         return ""
 
 
@@ -98,11 +120,13 @@ def _same_type(dtype: object, slot: Slot) -> bool:
     return dtype is slot.torch_dtype if kind == "torch" else dtype in slot.numpy_dtypes
 
 
-def packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a packed array of that shape."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements follow one another; the stride of a dim of one element says nothing."""
-    return all(n == 1 or a == b for n, a, b in zip(shape, strides, packed_strides(shape), strict=True))
+def overlap(one: Tensor, address: int, other: Tensor, start: int) -> bool:
+    """Whether two tensors that begin at these addresses share bytes.  Slices of different channels do not."""
+    size, other_size = one.element.bytes, other.element.bytes
+    if address >= start + other.span * other_size or start >= address + one.span * size:
+        return False
+    pitch = (one.pitch or 0) * size
+    if not pitch or pitch != (other.pitch or 0) * other_size:
+        return True
+    apart = (start - address) % pitch
+    return apart < one.row * size or apart + other.row * other_size > pitch

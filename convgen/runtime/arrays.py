@@ -36,7 +36,8 @@ class Library(Protocol):
         ...
 
     def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
-        """A new array, in order with a stream; None is the library's current one."""
+        """A new array, in order with a stream; None is the library's current one.  Of a slice, the first channels of a
+        new array of all of them."""
         ...
 
 
@@ -50,9 +51,9 @@ class CupyLibrary:
             array.shape != slot.shape
             or array.dtype not in slot.numpy_dtypes
             or data.device_id != device
-            or not array._c_contiguous  # flags.c_contiguous takes 150 ns more
+            or not (array._c_contiguous if slot.packed else slot.lies(_strides(array)))  # flags take 150 ns more
         ):
-            strides = [s // array.dtype.itemsize for s in array.strides]
+            strides = _strides(array)
             slot.refuse(
                 Seen(array.shape, array.dtype, strides, f"cuda:{data.device_id}", "transpose"), f"cuda:{device}"
             )
@@ -62,12 +63,17 @@ class CupyLibrary:
     def reading(self) -> Reading:
         """How a warm call reads arrays."""
         return Reading(
-            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {a}._c_contiguous"
-            " and {a}.data.device_id == _device",
+            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {layout} and {a}.data.device_id == _device",
+            "{a}._c_contiguous",
+            "not {a}._c_contiguous and {a}.strides == _strides_{i}",
             "{a}.data.ptr",
             "_current(_device).ptr",
             self._current_stream,
         )
+
+    def strides(self, slot: Slot) -> tuple[int, ...]:
+        """Of an array that is as the slot says, in bytes."""
+        return tuple(s * slot.tensor.element.bytes for s in slot.tensor.strides)
 
     def stream(self, device: int) -> int:
         return self._current_stream(device).ptr
@@ -84,10 +90,11 @@ class CupyLibrary:
 
 
 def _empty(slot: Slot) -> Array:
-    dtype = slot.numpy_dtypes[0]
-    if dtype.name.startswith("float8"):  # CuPy makes no array of these, but views one as such
-        return cupy_library.load().empty(slot.shape, "u1").view(dtype)
-    return cupy_library.load().empty(slot.shape, dtype)
+    dtype, cupy = slot.numpy_dtypes[0], cupy_library.load()
+    narrow = dtype.name.startswith("float8")  # CuPy makes no array of these, but views one as such
+    made = cupy.empty(slot.tensor.whole.shape, "u1" if narrow else dtype)
+    made = made.view(dtype) if narrow else made
+    return made if slot.packed else made[..., : slot.tensor.row]
 
 
 class TorchLibrary:
@@ -101,7 +108,7 @@ class TorchLibrary:
             array.shape != slot.shape
             or array.dtype is not slot.torch_dtype
             or array.get_device() != device
-            or not array.is_contiguous()
+            or not (array.is_contiguous() if slot.packed else slot.lies(array.stride()))
         ):
             seen = Seen(tuple(array.shape), array.dtype, array.stride(), str(array.device), "permute")
             slot.refuse(seen, f"cuda:{device}")
@@ -111,22 +118,28 @@ class TorchLibrary:
     def reading(self) -> Reading:
         """How a warm call reads tensors."""
         return Reading(
-            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {a}.is_contiguous()"
-            " and {a}.get_device() == _device",
+            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {layout} and {a}.get_device() == _device",
+            "{a}.is_contiguous()",
+            "{a}.stride() == _strides_{i}",
             "{a}.data_ptr()",
             "_current(_device)",
             self._raw_stream,
         )
+
+    def strides(self, slot: Slot) -> tuple[int, ...]:
+        """Of a tensor that is as the slot says, in elements."""
+        return slot.tensor.strides
 
     def stream(self, device: int) -> int:
         return self._raw_stream(device)
 
     def empty(self, slot: Slot, device: int, stream: int | None) -> Array:
         torch = sys.modules["torch"]
-        if stream is None:
-            return torch.empty(slot.shape, dtype=slot.torch_dtype, device=_torch_device(device))
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
-            return torch.empty(slot.shape, dtype=slot.torch_dtype, device=_torch_device(device))
+        if stream is not None:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+                return self.empty(slot, device, None)
+        made = torch.empty(slot.tensor.whole.shape, dtype=slot.torch_dtype, device=_torch_device(device))
+        return made if slot.packed else made[..., : slot.tensor.row]
 
     @cached_property
     def _raw_stream(self) -> Callable[[int], int]:
@@ -231,9 +244,13 @@ def check_numpy(array: object, slot: Slot) -> None:
         raise WrongType(f"{slot.name} is a {type(array).__name__}: the emulator takes NumPy arrays")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")
-    if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not array.flags.c_contiguous:
-        strides = [s // array.dtype.itemsize for s in array.strides]
-        slot.refuse(Seen(array.shape, array.dtype, strides, "cpu", "transpose"), "cpu")
+    if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(_strides(array)):
+        slot.refuse(Seen(array.shape, array.dtype, _strides(array), "cpu", "transpose"), "cpu")
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    """In elements, of a NumPy or CuPy array."""
+    return tuple(s // array.dtype.itemsize for s in array.strides)
 
 
 def scratch(array: Array, size: int, device: int, stream: int) -> Any:

@@ -47,8 +47,9 @@ class Kernel:
 
     Pass tensors in the order of `manifest.reads`, then `manifest.operands`, or by their names in the spec.  They
     must have the spec's shapes, with dims in the spec's order, packed, and on one GPU: CuPy arrays, torch tensors,
-    or anything with `__cuda_array_interface__` or DLPack.  Nothing is copied.  The work is enqueued on `stream`; the
-    default is torch's current stream if a torch tensor was passed, else CuPy's.
+    or anything with `__cuda_array_interface__` or DLPack.  Channels that the spec calls a slice (`c=64 of 256`) are
+    views, `whole[..., 64:128]`; without `out`, such a result is the first channels of a new whole.  Nothing is copied.
+    The work is enqueued on `stream`; the default is torch's current stream if a torch tensor was passed, else CuPy's.
 
     Any thread may call a kernel, on any stream of the arguments' GPU; the launches of a call are never interleaved
     with others on the stream.  A captured call is replayed with its graph: `runtime.scratch` says what may run at
@@ -216,8 +217,10 @@ class Kernel:
         _check_number("sms", sms, 1, 2**31 - 1)
         slots = self._slots
         if out is None:
-            out = numpy.empty(slots[-1].shape, slots[-1].numpy_dtypes[0])
+            result = slots[-1].tensor
+            out = numpy.empty(result.whole.shape, slots[-1].numpy_dtypes[0])
             out.view(numpy.uint8).fill(0xFF)
+            out = out[..., : result.row] if result.pitch else out
         for array, slot in zip((*given, out), slots, strict=True):
             check_numpy(array, slot)
         buffers = {slot.buffer: array for array, slot in zip((*given, out), slots, strict=True)}
@@ -308,10 +311,12 @@ class Kernel:
             if seen not in self._warm:
                 launched: dict[tuple[int, ...], Enqueue] = {}
                 shapes = [slot.shape for slot in self._slots]
+                strides = [None if slot.packed else library.strides(slot) for slot in self._slots]
                 capturing = cuda.driver().is_capturing if self._scratch_bytes else None
                 call = warm.write(
-                    self._names, library.reading, self._libraries.handle, launched, device, shapes, dtypes, capturing
-                )
+                    self._names, library.reading, self._libraries.handle, launched, device, shapes, strides, dtypes,
+                    capturing,
+                )  # fmt: skip
                 self._warm[seen] = call, launched
             call, launched = self._warm[seen]
             keep(launched, key, enqueue)
@@ -334,16 +339,22 @@ class Kernel:
 
     def _check_addresses(self, addresses: list[int]) -> None:
         """What depends on the addresses alone, so that a prepared launch need not be checked again."""
+        from convgen.runtime.arguments import overlap
+
         *inputs, result = spans = list(zip(self._slots, addresses, strict=False))
         for slot, address in spans:
             if address % slot.alignment:
+                hint = f"pass a copy of {slot.name}: new arrays are aligned"
+                if not slot.packed:
+                    channels = slot.alignment // slot.tensor.element.bytes
+                    hint = f"begin the slice at a multiple of {channels} channels, or compile with strategy direct"
                 raise Misaligned(
                     f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
-                    f"\nhint: pass a copy of {slot.name}: new arrays are aligned"
+                    f"\nhint: {hint}"
                 )
         out, start = result
         for slot, address in inputs:
-            if address < start + out.tensor.bytes and start < address + slot.tensor.bytes:
+            if overlap(slot.tensor, address, out.tensor, start):
                 raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
 
 

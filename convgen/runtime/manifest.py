@@ -22,7 +22,7 @@ from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import Resources
 
 #: Changes whenever a field changes its name or its meaning.
-SCHEMA = 2
+SCHEMA = 3
 _STEPS: dict[str, type] = {"launch": Launch, "gemm": Gemm, "fill": Fill}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 

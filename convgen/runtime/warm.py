@@ -44,10 +44,13 @@ _TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeE
 
 
 class Reading(NamedTuple):
-    """A library's arrays in Python expressions: of an array `{a}` whether it is packed and of type `_dtype_{i}`, shape
-    `_shape_{i}` and GPU `_device`; its address; the handle of the current stream.  `current` is `_current` in them."""
+    """A library's arrays in Python expressions: of an array `{a}` whether it is of type `_dtype_{i}` and shape
+    `_shape_{i}`, lies as `{layout}` says, and is on GPU `_device`; its layouts: packed, or with the strides
+    `_strides_{i}`; its address; the handle of the current stream.  `current` is `_current` in them."""
 
     right: str
+    packed: str
+    sliced: str
     address: str
     stream: str
     current: Callable[..., Any]
@@ -56,11 +59,11 @@ class Reading(NamedTuple):
 def write(
     names: Sequence[str], reading: Reading, handle: Callable[[object], int],
     launched: Mapping[tuple[int, ...], Callable[[], object]], device: int, shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[object], capturing: Callable[[int], bool] | None = None,
+    strides: Sequence[tuple[int, ...] | None], dtypes: Sequence[object], capturing: Callable[[int], bool] | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """The call of a kernel whose tensors have these names and whose arrays, of which the last is the result, are as
-    stated.  `launched` has what enqueues a call, by the handle of the stream and addresses; not for a stream of which
-    `capturing` is true.
+    stated: of channel slices, `strides` are in the library's own units.  `launched` has what enqueues a call, by the
+    handle of the stream and addresses; not for a stream of which `capturing` is true.
 
     None where a tensor's name is none that a parameter of a Python function can have.
     """
@@ -69,7 +72,10 @@ def write(
     arrays = (*names, "out")
     text = _TEXT.format(
         names=", ".join(names),
-        right=" and ".join(reading.right.format(a=array, i=i) for i, array in enumerate(arrays)),
+        right=" and ".join(
+            reading.right.replace("{layout}", reading.sliced if of else reading.packed).format(a=array, i=i)
+            for i, (array, of) in enumerate(zip(arrays, strides, strict=True))
+        ),
         addresses=", ".join(reading.address.format(a=array) for array in arrays),
         stream=reading.stream,
         idle=" and not _capturing(handle)" if capturing else "",
@@ -77,6 +83,7 @@ def write(
     values = {"_current": reading.current, "_handle": handle, "_launched": launched, "_device": device}
     values["_capturing"] = capturing
     values |= {f"_shape_{i}": shape for i, shape in enumerate(shapes)}
+    values |= {f"_strides_{i}": of for i, of in enumerate(strides)}
     values |= {f"_dtype_{i}": dtype for i, dtype in enumerate(dtypes)}
     made: dict[str, Any] = {}
     exec(text, values, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -162,3 +163,17 @@ def element(problem: ConvProblem, role: str, at: dict[str, int]) -> int:
     filters = (tensor if tensor.role != "operand" else problem.result).role == "w"
     names = {"c": "c_in_group"} if filters else {}
     return sum(stride * at[names.get(d, d)] for d, stride in zip(tensor.dims, tensor.strides, strict=True))
+
+
+@st.composite
+def sliced(draw, problem: ConvProblem) -> ConvProblem:
+    """The same problem, some of whose tensors are channel slices, where channels are innermost."""
+
+    def one(t: Tensor) -> Tensor:
+        more = draw(st.sampled_from((0, 0, 1, 2, 8))) if t.dims[-1:] in (("c",), ("k",)) else 0
+        return replace(t, pitch=t.row + more) if more else t
+
+    epilogue = problem.epilogue
+    if epilogue:
+        epilogue = replace(epilogue, operands=tuple(map(one, epilogue.operands)))
+    return replace(problem, x=one(problem.x), w=one(problem.w), y=one(problem.y), epilogue=epilogue)

@@ -8,7 +8,6 @@ import numpy as np
 
 from convgen import emulator
 from convgen.ir import verify
-from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.strategies import Strategy
@@ -31,7 +30,7 @@ def emulated(
 def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], seed: int = 0, sms: int = 2) -> np.ndarray:
     """The result of a plan's source on poisoned memory; `seed` and `sms` as for `emulator.emulate`."""
     result = plan.problem.result
-    out = verify.poison(np.empty(result.size, numpy_dtype(result.dtype))).reshape(result.shape)
+    out = verify.poisoned(result)
     buffers = {name: np.asarray(a) for name, a in arrays.items()} | {result.role: out}
     emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces, seed=seed, sms=sms)
     return out

@@ -61,6 +61,7 @@ static bool allowed(u64 address, u64 bytes, bool write, int line, const void* re
   for (u32 i = 0; i < request.region_count; ++i) {
     const Region& r = request.regions[i];
     if (address < r.base || address - r.base + bytes > r.bytes) continue;
+    if (r.pitch && (address - r.base) % r.pitch + bytes > r.row) return false;
     if (r.shared && !current->may_touch_global) check_launch_before(write ? "writes" : "reads", line, return_address);
     return r.writable || !write;
   }

@@ -12,6 +12,7 @@ struct Region {
   u64 base, bytes, element_bytes;
   u32 writable;
   u32 shared;  // with other kernels: a tensor or a workspace, and no kernel's parameters
+  u64 row, pitch;  // of each so many bytes, the kernel may touch the first so many: a channel slice; pitch 0: all of them
 };
 
 struct Request {

@@ -47,6 +47,7 @@ TILES = (8, 4, 2, 1)
 class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
     config = Config
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

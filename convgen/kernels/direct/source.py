@@ -91,7 +91,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     shared, tiled = value_of(product.shared), value_of(product.tiled)
     operands = {t.name: element_offset(t) for t in used_operands(problem)}
     lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", operands)
-    in_order = tile == 1 and dims == live_dims(result)
+    in_order = tile == 1 and dims == live_dims(result) and not result.pitch
     target = "index" if in_order else element_offset(result)
     nest.drop_unused("\n".join([shared, tiled, *lines, target]))
 

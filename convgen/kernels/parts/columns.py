@@ -93,7 +93,7 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     if "g" in lowered.dims:
         at["g"] = scope.let("g", floordiv(at["c"], Integer(problem.c_per_group)))
         at["c_in_group"] = scope.let("c_in_group", mod(at["c"], Integer(problem.c_per_group)))
-    target = offset(scope, x, at) if sliced else "index"
+    target = offset(scope, x, at) if sliced or x.pitch else "index"
     nest = Nest(scope.take())
     source_at = at | {"n": at.get("image", at["n"])}
     for f, o in zip(problem.spatial.filter, problem.spatial.output, strict=True):
@@ -210,7 +210,7 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
     accumulate = "s32" if sums.dtype == "s32" else "f32"
     scope = Scope(index_type(problem, (sums.size,)))
     at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
-    in_order = not unit and live_dims(sums) == live_dims(result)
+    in_order = not unit and live_dims(sums) == live_dims(result) and not result.pitch
     target = "index" if in_order else offset(scope, result, at)
     lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at), accumulate)
     pointers = (

@@ -96,7 +96,7 @@ def coordinate_name(dim: str) -> str:
 def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
     """C type of a kernel's indices: 64 bits where a tensor, a padded extent or one of `counts` needs them."""
     padded = (e + lo + hi for e, lo, hi in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True))
-    tensors = (t.size for t in (*problem.reads, problem.result, *problem.operands))
+    tensors = (t.span for t in (*problem.reads, problem.result, *problem.operands))
     return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
 
 

@@ -1,0 +1,28 @@
+"""Run the language server for editors: diagnostics as you type, meanings, completion, definitions, formatting.
+It speaks the Language Server Protocol on standard input and output, and needs pip install 'convgen[lsp]'.
+editors/ has an extension for VS Code, and says how to set up others.
+
+examples:
+  convgen lsp
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from convgen.spec import UsageError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--stdio", action="store_true", help="the default, which some editors ask for")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        from convgen.editor.server import server
+    except ModuleNotFoundError as e:
+        raise UsageError(f"the language server needs {e.name}\nhint: pip install 'convgen[lsp]'") from None
+    with os.fdopen(os.dup(0), "rb") as read, os.fdopen(os.dup(1), "wb") as write:
+        server().start_io(read, write)
+    return 0

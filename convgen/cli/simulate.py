@@ -1,0 +1,75 @@
+"""Estimate how long a weight-stationary systolic array, such as a TPU's, takes for the convolutions of a spec, by
+channel-first implicit im2col.  No kernel of convgen runs there: it is a model, which docs/reproduction.md holds against
+the document that describes it.  Needs no GPU.
+
+A pass merges as many taps as --tiles says; auto takes what fills the rows, and at most a filter's row.
+
+examples:
+  convgen simulate specs/vgg16.conv
+  convgen simulate specs/vgg16.conv -D n=64 --array 256
+  convgen simulate specs/vgg16.conv --only conv1_1 --tiles 1   without merging taps
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from convgen import driver
+from convgen.cli import console
+from convgen.cli.arguments import add_specs, read_specs, short
+from convgen.systolic.machine import Machine
+from convgen.systolic.schedule import shape_of
+from convgen.systolic.timing import Timing, simulate
+
+_HEADERS = ("conv", "tiles", "cycles", "time", "TFLOPS", "utilization", "workspace", "memory", "ports")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_specs(parser)
+    parser.add_argument("--array", type=_number, default=128, metavar="N", help="rows and columns (default: 128)")
+    parser.add_argument(
+        "--word", type=_number, default=8, metavar="N", help="elements of a vector memory's word (default: 8)"
+    )
+    parser.add_argument(
+        "--tiles", type=_tiles, default=None, metavar="N", help="taps that a pass merges, or auto (the default)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    machine = Machine(arguments.array, arguments.word)
+    found: list[tuple[str, Timing]] = []
+    for spec in read_specs(arguments):
+        for compilation in driver.load(spec):
+            found.append((compilation.name, simulate(shape_of(compilation.request.problem), machine, arguments.tiles)))
+    rows = [(name, *_cells(timing)) for name, timing in found]
+    seconds, macs = sum(t.seconds for _, t in found), sum(t.macs for _, t in found)
+    console.table(_HEADERS, rows)
+    console.write(
+        f"all: {seconds * 1e6:.1f} us, {2e-12 * macs / seconds:.2f} TFLOPS, {2 * macs / seconds / machine.peak:.1%} of "
+        f"the peak of {machine.array} x {machine.array} at {machine.hertz / 1e6:.0f} MHz; "
+        f"{machine.dram / 1e9:.0f} GB/s off chip"
+    )
+    return 0
+
+
+def _cells(timing: Timing) -> tuple[str, ...]:
+    return (
+        str(timing.tiles),
+        f"{timing.cycles:.0f}",
+        f"{timing.seconds * 1e6:.1f} us",
+        f"{timing.tflops:.2f}",
+        f"{timing.utilization:.1%}",
+        f"{timing.workspace / 1024:.0f} KiB",
+        f"{timing.bandwidth / 1e9:.0f} GB/s",
+        f"{timing.port_use:.1%}",
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number, such as 8")
+    return int(text)
+
+
+def _tiles(text: str) -> int | None:
+    return None if text == "auto" else _number(text)

@@ -1,0 +1,1 @@
+"""What editors ask about a spec: diagnostics, meanings, completions, definitions; and a language server."""

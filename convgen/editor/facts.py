@@ -1,0 +1,41 @@
+"""What words of the language mean, in a line each."""
+
+from __future__ import annotations
+
+#: Keywords.
+KEYWORDS: dict[str, str] = {
+    "let": "names a size: `let n = 8`; `-D n=64` overrides it",
+    "conv": "a convolution: `conv NAME { ... }`, whose settings stand in any order",
+    "input": "the input tensor: `input x: f16[n, h=56, w=56, c=64]`; the order of the dims is the memory layout",
+    "filter": "the filter tensor: `filter w: f16[k=64, r=3, s=3, c=64]`; its c is the input's divided by `groups`",
+    "output": "the output tensor: `output y: f16[n, p, q, k]`; extents that are not stated are inferred",
+    "lowered": "the matrix of im2col: `lowered m: f16[n*p*q, c*r*s]`",
+    "stride": "steps of the window: `stride 2`, or by axis `stride h=2 w=1`",
+    "pad": "zeros around the input: `pad 1`, or by axis and side `pad h=1 w=(0, 2)`",
+    "dilation": "distance between taps of the filter: `dilation 2`, or by axis",
+    "groups": "groups of channels: output channels read the input channels of their group alone",
+    "accumulate": "the type of sums: f32, or s32 for integers",
+    "epilogue": "what is applied to each sum `acc` before it is stored: `epilogue { y = relu(acc) }`",
+    "operand": "a tensor that an epilogue reads: `operand b: f32[k]`; it broadcasts along dims that it lacks",
+    "op": "what is computed: `fprop` (y), `dgrad` (x), `wgrad` (w), `transposed`, `im2col`, `col2im`; a kernel each",
+    "strategy": "how to compute: `strategy auto`, or a strategy and its options: `strategy tma_im2col { stages 4 }`",
+    "target": "the GPU architecture, such as sm_90a; without it, the GPU of this machine",
+}
+
+#: Dims.
+DIMS: dict[str, str] = {
+    "n": "images of the batch",
+    "c": "input channels",
+    "k": "output channels",
+    "d": "depth of the input",
+    "h": "height of the input",
+    "w": "width of the input",
+    "t": "depth of the filter",
+    "r": "height of the filter",
+    "s": "width of the filter",
+    "o": "depth of the output",
+    "p": "height of the output",
+    "q": "width of the output",
+}
+
+ACC = "the sum of products, before the epilogue, as a 32-bit value"

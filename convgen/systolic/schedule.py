@@ -1,0 +1,93 @@
+"""What the array holds, pass by pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from convgen.ir.problem import ConvProblem, Op
+from convgen.spec import UsageError
+from convgen.systolic.machine import Machine
+
+Tap = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the schedule needs to know of a convolution.  C and K are a group's; positions are output pixels of one
+    image."""
+
+    n: int
+    c: int
+    k: int
+    positions: int
+    filter: tuple[int, ...]
+    groups: int = 1
+    element_bytes: int = 2
+
+    @property
+    def macs(self) -> int:
+        return self.n * self.positions * self.c * self.k * self.groups * math.prod(self.filter)
+
+
+def shape_of(problem: ConvProblem) -> Shape:
+    """Raises UsageError where it is no fprop."""
+    if problem.op is not Op.FPROP:
+        raise UsageError(f"{problem.name}: op {problem.op} is not modelled; fprop is")
+    return Shape(
+        problem.n,
+        problem.c_per_group,
+        problem.k_per_group,
+        math.prod(problem.output),
+        problem.filter,
+        problem.groups,
+        problem.x.element.bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Row i of the array multiplies channel `rows[i]`'s pixels, those that the tap reads, by weights of `columns`."""
+
+    rows: tuple[tuple[Tap, int], ...]
+    columns: range
+
+
+def auto_tiles(shape: Shape, machine: Machine) -> int:
+    """How many taps a pass merges: as many as fill the rows, and at most those of a filter's row.  The document finds
+    that a TPU v2 does the same (figure 14)."""
+    return max(1, min(machine.array // shape.c, shape.filter[-1]))
+
+
+def check_tiles(shape: Shape, machine: Machine, tiles: int) -> int:
+    """The number itself.  Raises UsageError where so many taps cannot be merged."""
+    most = max(1, min(machine.array // shape.c, math.prod(shape.filter)))
+    if not 1 <= tiles <= most:
+        raise UsageError(
+            f"tiles {tiles}: {most} at most, for {shape.c} channels and {math.prod(shape.filter)} taps on "
+            f"{machine.array} rows"
+        )
+    return tiles
+
+
+def row_blocks(shape: Shape, machine: Machine, tiles: int) -> Iterator[tuple[tuple[Tap, int], ...]]:
+    """What the rows hold: a block of channels of one tap after another, or all channels of `tiles` taps."""
+    taps = list(product(*map(range, shape.filter)))
+    for first in range(0, len(taps), tiles):
+        for c in range(0, shape.c, machine.array):
+            channels = range(c, min(c + machine.array, shape.c))
+            yield tuple((tap, channel) for tap in taps[first : first + tiles] for channel in channels)
+
+
+def column_blocks(shape: Shape, machine: Machine) -> list[range]:
+    """Output channels that the columns hold together."""
+    return [range(k, min(k + machine.array, shape.k)) for k in range(0, shape.k, machine.array)]
+
+
+def passes(shape: Shape, machine: Machine, tiles: int) -> Iterator[Pass]:
+    """All of one group: what the rows hold is multiplied for every block of columns before the next comes."""
+    for rows in row_blocks(shape, machine, tiles):
+        for columns in column_blocks(shape, machine):
+            yield Pass(rows, columns)

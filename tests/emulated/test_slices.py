@@ -1,0 +1,74 @@
+"""Channel slices, emulated: every kernel that takes them, between poisoned neighbors that it must leave alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import make
+
+import convgen
+from convgen import emulator
+from convgen.emulator import EmulationError
+from convgen.ir import verify
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+SPEC = """conv a {
+  input x: f16[n=2, h=4, w=5, c=8 of 24]
+  filter w: f16[k=8, r=3, s=3, c=8]
+  output y: f16[n, p, q, k of 24]
+  epilogue { operand z: f16[n, p, q, k of 16]  y = relu(acc + z) }
+  pad 1
+  strategy direct
+}"""
+
+
+@pytest.mark.parametrize("role", ["x", "y"])
+def test_what_lies_beside_a_slice_must_not_be_touched(role: str) -> None:
+    """The plan of packed tensors, on a slice."""
+    problem = make("fprop", 1, 8, 8, (3, 3), (1, 1))
+    direct = strategies.load("direct")
+    plan = direct.plan(problem, TARGETS["sm_90a"], {})
+    arrays = verify.random_inputs(problem, 1) | {"y": verify.poisoned(problem.y)}
+    whole = np.zeros((*arrays[role].shape[:-1], 12), np.float16)
+    with pytest.raises(EmulationError, match=f"out of bounds.*{role}"):
+        emulator.emulate(direct.render(plan), plan.steps, arrays | {role: whole[..., :8]})
+
+
+def test_a_call_takes_and_gives_views() -> None:
+    kernel = convgen.compile(SPEC)
+    problem_arrays = np.random.default_rng(1).standard_normal
+    whole = problem_arrays((2, 4, 5, 24)).astype(np.float16)
+    before = whole.copy()
+    w, z = problem_arrays((8, 3, 3, 8)).astype(np.float16), problem_arrays((2, 4, 5, 16)).astype(np.float16)
+    x, out = whole[..., :8], whole[..., 16:]
+    made = kernel.emulate(x, w, z=z[..., 8:], out=out)
+    assert made is out
+    assert (whole[..., :16] == before[..., :16]).all()
+    new = kernel.emulate(x, w, z=z[..., 8:])
+    assert new.shape == (2, 4, 5, 8) and new.base.shape == (2, 4, 5, 24)
+    assert (new == out).all() and np.isnan(new.base[..., 8:]).all()
+    packed = convgen.compile(SPEC.replace(" of 24", "").replace(" of 16", ""))
+    assert (packed.emulate(*map(np.ascontiguousarray, (x, w)), z=np.ascontiguousarray(z[..., 8:])) == out).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: np.ascontiguousarray(x), r"expected \(480, 120, 24, 1\).*whole\[\.\.\., first:first \+ 8\]"),
+        (lambda x: x.base[..., ::3], "expected"),
+        (lambda x: x.base, "expected"),
+    ],
+)
+def test_other_strides_are_refused(change, words: str) -> None:
+    kernel = convgen.compile(SPEC)
+    x, w, z = np.zeros((2, 4, 5, 24), np.float16)[..., :8], np.zeros((8, 3, 3, 8), np.float16), np.zeros((2, 4, 5, 16))
+    with pytest.raises(convgen.ConvgenError, match=f"(?s){words}"):
+        kernel.emulate(change(x), w, z=z.astype(np.float16)[..., :8])
+
+
+def test_a_slice_where_the_spec_says_packed() -> None:
+    kernel = convgen.compile(SPEC.replace("c=8 of 24", "c=8"))
+    x, w, z = np.zeros((2, 4, 5, 40), np.float16)[..., :8], np.zeros((8, 3, 3, 8), np.float16), np.zeros((2, 4, 5, 16))
+    with pytest.raises(convgen.ConvgenError, match="write `c=8 of 40` in the spec"):
+        kernel.emulate(x, w, z=z.astype(np.float16)[..., :8])
