@@ -9,7 +9,7 @@ Accelerators" (2021), section V: the lowered matrix is never made, blocks of it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from convgen.ir.plan import Plan
