@@ -1,32 +1,87 @@
 """Show what convgen knows about each convolution of a spec: the index formulas before and after simplification
 with their operation counts, the roofline, which strategies can serve it or why not, and the plan.
 
+With --load, show instead what one TMA im2col load brings, pixel by pixel, with a picture of the box that walks over the
+images.  It starts at n, the spatial coordinates and the channel, as the instruction's coordinates do, or where the tile
+of a number starts; its box is the plan's, if --pixels and --channels do not say otherwise.
+
 examples:
   convgen explain layer.conv
   convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
   convgen explain layer.conv --strategy im2col   the plan of another strategy
+  convgen explain specs/resnet50.conv --only res4_3x3 --load 0,-1,-1,0 --offsets 0,1 --pixels 32
+  convgen explain specs/resnet50.conv --only res4_3x3 --load 3 --svg tile3.svg
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, read_specs
+from convgen.cli.arguments import UsageError, add_specs, read_specs, short
+from convgen.cli.files import check_place, write_all
+from convgen.diagnostics import SpecError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    parser.add_argument(
+        "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"
+    )
+    parser.add_argument("--offsets", type=_numbers, metavar="R,S", help="what it adds to coordinates (default: 0)")
+    parser.add_argument("--pixels", type=_size, metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
+    parser.add_argument("--channels", type=_size, metavar="C", help="of the box, 1 to 256 (default: the plan's)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the load")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.load:
+        return _show_load(arguments)
+    for name in ("offsets", "pixels", "channels", "svg"):
+        if getattr(arguments, name):
+            raise UsageError(f"--{name} goes with --load")
     for spec in read_specs(arguments):
-        with console.spinner(f"reading {spec.path}"):
-            found = driver.load(spec)
-        for compilation in found:
-            with console.spinner(f"explaining {compilation.name}"):
-                explanation = compilation.explain()
-            console.show(explanation)
+        for compilation in driver.load(spec):
+            console.show(compilation.explain())
         driver.choose_all(spec)  # raises where there was no plan to show
     return 0
+
+
+def _show_load(arguments: argparse.Namespace) -> int:
+    from convgen.loads.box import load_of
+    from convgen.loads.picture import ascii_picture, explain, planes, svg
+
+    check_place(arguments.svg)
+    found = [compilation for spec in read_specs(arguments) for compilation in driver.load(spec)]
+    if arguments.svg and len(found) > 1:
+        raise UsageError("--svg draws one load\nhint: --only names one convolution")
+    for compilation in found:
+        try:
+            plan = compilation.plan
+        except SpecError:  # the load of a convolution that no strategy serves is a load all the same
+            plan = None
+        load = load_of(
+            compilation.request.problem, plan, arguments.load, arguments.offsets, arguments.pixels, arguments.channels
+        )
+        console.show(explain(load))
+        console.write("\n\n".join(map(ascii_picture, planes(load))))
+        if arguments.svg:
+            write_all({arguments.svg: svg(load).encode()})
+    return 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        if len(text) > 60 or not text.isascii():
+            raise ValueError
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{short(text)} is not whole numbers with commas, such as 0,1,2,0") from None
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text)):
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a size, such as 16")
+    return int(text)

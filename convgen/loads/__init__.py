@@ -1,0 +1,1 @@
+"""One TMA im2col load, pixel by pixel: `convgen explain --load`."""
