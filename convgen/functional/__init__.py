@@ -18,6 +18,7 @@ autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, Wro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "col2im",
     "conv1d", "conv1d_input", "conv1d_weight",
-    "conv2d", "conv2d_input", "conv2d_weight",
+    "conv2d", "conv2d_input", "conv2d_tma_im2col", "conv2d_weight",
     "conv3d", "conv3d_input", "conv3d_weight",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "im2col",
@@ -144,6 +145,36 @@ def conv_weight(
     return Call(made, library, (input, grad_output))
 
 
+def tma_im2col(
+    input_nhwc: Array,
+    weight: Array,
+    stride: int = 1,
+    padding: int = 0,
+    BLOCK_M: int = 64,
+    BLOCK_N: int = 64,
+    BLOCK_K: int = 64,
+    num_warps: int = 4,
+) -> Call:
+    """Convolution of input (n, h, w, c) by weight (k, r, s, c) to (n, p, q, k), by strategy tma_im2col.
+
+    It has the signature of the function of that name in Triton's tutorial "TMA im2col mode and Convolution via Implicit
+    GEMM".  A tile is BLOCK_M pixels by BLOCK_N output channels over BLOCK_K channels of a tap; `num_warps` multiply it,
+    four to a warpgroup.
+    """
+    for name, array in (("input_nhwc", input_nhwc), ("weight", weight)):
+        if len(array.shape) != 4:
+            raise WrongArguments(f"{name} has shape {tuple(array.shape)}: expected four axes, channels last")
+    if num_warps not in (4, 8, 12):
+        raise WrongArguments(f"num_warps is {num_warps!r}: expected 4, 8 or 12, one to three warpgroups")
+    library = library_of(input_nhwc=input_nhwc, weight=weight)
+    arrays = tuple(library.permuted(array, (0, 3, 1, 2)) for array in (input_nhwc, weight))
+    x, w = given(library, input_nhwc=arrays[0], weight=arrays[1])
+    made = recipe.forward(x, w, (), (), stride, padding, 1, 1, "tma_im2col")
+    tile = f"tile m={BLOCK_M} n={BLOCK_N} k={BLOCK_K}  consumers {num_warps // 4}"
+    made = replace(made, convolution=replace(made.convolution, options=tile))
+    return Call(made, library, arrays, axes=(0, 2, 3, 1))
+
+
 def unfold(
     input: Array,
     kernel_size: Numbers,
@@ -211,6 +242,7 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = (
 )
 conv1d_input, conv2d_input, conv3d_input = (_of_rank(rank, f"conv{rank}d_input", conv_input) for rank in (1, 2, 3))
 conv1d_weight, conv2d_weight, conv3d_weight = (_of_rank(rank, f"conv{rank}d_weight", conv_weight) for rank in (1, 2, 3))
+conv2d_tma_im2col = _public("conv2d_tma_im2col", tma_im2col)
 im2col, col2im = _public("im2col", unfold), _public("col2im", fold)
 
 

@@ -33,6 +33,7 @@ class Call:
     library: NumpyLibrary
     arrays: tuple[Array, ...]
     unbatched: bool = False
+    axes: tuple[int, ...] | None = None  # of the result, where they are not in torch's order
 
     def kernel(self) -> Kernel:
         """The kernel that serves the call.  Raises SpecError, UsageError, CompileError."""
@@ -52,6 +53,8 @@ class Call:
             else:
                 found = library.from_host(self._on_host([library.host(view) for view in views]))
         found = library.permuted(found, inverse(result.order))
+        if self.axes is not None:
+            found = library.permuted(found, self.axes)
         return found[0] if self.unbatched else found
 
     def _on_host(self, views: Sequence[Any]) -> Any:

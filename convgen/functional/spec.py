@@ -53,6 +53,7 @@ class Convolution:
     steps: tuple[Step, ...] = ()
     operands: tuple[Operand, ...] = ()
     strategy: str | None = None
+    options: str = ""  # the strategy's, as a spec writes them
 
     @property
     def rank(self) -> int:
@@ -74,6 +75,7 @@ class Convolution:
             f"  groups {self.groups}",
             *self._epilogue(),
             f"  op {self.op}",
+            *([f"  strategy {self.strategy} {{ {self.options} }}"] if self.options else []),
             "}",
         ]
         return "\n".join(lines) + "\n"

@@ -51,3 +51,14 @@ def test_im2col_and_col2im_are_adjoints():
     g = array(*m.shape)
     back = F.col2im(g, (5, 4), 3, padding=1)
     assert np.vdot(m.astype(float), g.astype(float)) == np.vdot(back.astype(float), x.astype(float))
+
+
+@pytest.mark.parametrize("c, stride, padding", [(64, 1, 1), (96, 2, 0)])
+def test_the_tutorial_s_function(c, stride, padding, monkeypatch):
+    """Triton's "TMA im2col mode and Convolution via Implicit GEMM": two of its cases, of which 96 leaves half a box."""
+    monkeypatch.setattr(call, "EMULATED", 1 << 24)
+    x, w = array(1, 16, 16, c), array(c, 3, 3, c)
+    found = F.conv2d_tma_im2col(x, w, stride, padding)
+    padded = np.pad(x.astype(int), ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::stride, ::stride]
+    np.testing.assert_array_equal(found, np.einsum("npqcrs,krsc->npqk", windows, w.astype(int)).astype(np.float16))

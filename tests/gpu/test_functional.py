@@ -28,6 +28,16 @@ def test_cupys_arrays_are_computed_where_they_are(by_reference, rng, channels_la
     assert found.strides[1 if channels_last else 3] == 2
 
 
+@pytest.mark.parametrize("n, c, taps", [(1, 64, 3), (4, 96, 3), (4, 64, 1), (1, 96, 1)])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_the_tutorial_s_function(by_reference, rng, n, c, taps, stride, padding):
+    x, w = (cupy.asarray(rng.standard_normal(s), dtype="f2") for s in ((n, 16, 16, c), (c, taps, taps, c)))
+    found = F.conv2d_tma_im2col(x, w, stride=stride, padding=padding)
+    expected = by_reference(F.conv2d_tma_im2col, x, w, stride=stride, padding=padding)
+    cupy.testing.assert_allclose(found.astype("f4"), expected.astype("f4"), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_gradients_and_transposed_convolutions(by_reference, rng, rank):
     x, w = (cupy.asarray(rng.standard_normal(s), dtype="f2") for s in ((2, 8, *[6] * rank), (16, 8, *[3] * rank)))
