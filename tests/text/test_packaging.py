@@ -96,9 +96,9 @@ def test_extras_of_one_cuda_version_go_together():
 def test_readme_installs_what_its_commands_need_and_no_developer_s_tools():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    installed = re.findall(r"pip install (?:-e )?'(?:\.|convgen)\[([\w,]+)\]'", readme)
+    installed = re.findall(r"(?:install|or) (?:-e )?`?'(?:\.|convgen)\[([\w,]+)\]'", readme)
     assert installed[0] == "nvrtc" and set(installed) <= extras.keys()
-    table = readme.split("| extra |")[1].split("\n\n")[0]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras.keys() - {"dev", "ci"}
 
 
@@ -157,8 +157,8 @@ def test_the_installed_command_points_to_the_specs_that_it_brings(installed, tmp
     run(installed / "convgen", "check", hint, "--only", "conv1", cwd=tmp_path, env=clean)
 
 
-def test_readme_s_python_is_strictly_typed_in_a_user_s_project(installed, tmp_path):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_s_python_is_strictly_typed_in_a_user_s_project(installed, tmp_path):
+    readme = (ROOT / "docs" / "from_python.md").read_text(encoding="utf-8")
     example = "\n".join(re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
     (tmp_path / "example.py").write_text(f"{example}\nreveal_type(kernel)\nreveal_type(convgen.compile_all(''))\n")
     (tmp_path / "mistakes.py").write_text("import convgen\nconvgen.compyle('')\nconvgen.compile('', strategy=3)\n")
