@@ -52,7 +52,7 @@ CODES: dict[str, str] = {
     "E301": "an epilogue uses a name that it cannot read",
     "E302": "an epilogue calls an unknown function",
     "E303": "a function is called with the wrong number of arguments",
-    "E304": "an epilogue does not end with the assignment of one result",
+    "E304": "an epilogue does not assign each of its results once, or does not end with one",
     "E305": "an epilogue belongs to no operator of its block",
     "E306": "an operand or a local is never used",
     "E307": "an epilogue uses an operator that only sizes have",

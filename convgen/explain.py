@@ -160,7 +160,7 @@ def _summary(problem: ConvProblem) -> Table:
         return " ".join(f"{d}={v}" for d, v in zip(problem.spatial.input, values, strict=True))
 
     pads = tuple(f"({lo},{hi})" for lo, hi in zip(problem.pad_lo, problem.pad_hi, strict=True))
-    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", problem.result)]
+    tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", t) for t in problem.results]
     rows = [
         *((what, f"{t}, {_si(t.bytes, 'B')}") for what, t in tensors),
         ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}, dilation {axes(problem.dilation)}"),
@@ -214,7 +214,7 @@ def formulas(problem: ConvProblem) -> tuple[Formula, ...]:
     symbolic = matrix_view(problem, symbolic_geometry(problem))
     literal = matrix_view(problem)
     simple = literal.simplified()
-    roles = (*OPS[problem.op].reads, OPS[problem.op].writes, *(t.name for t in problem.operands))
+    roles = (*OPS[problem.op].reads, OPS[problem.op].writes, *(t.name for t in (*problem.operands, *problem.further)))
     return (
         *_coordinates(problem, roles, symbolic, simple),
         *(f for role in roles for f in _conditions(symbolic, literal, simple, role)),

@@ -142,10 +142,10 @@ def _launches(ms: float, sets: int) -> int:
 
 @dataclass(frozen=True)
 class Buffers:
-    """One set of arrays for a problem: what the operator reads, then the operands; the result."""
+    """One set of arrays for a problem: what the operator reads, then the operands; the result, or a tuple of all."""
 
     inputs: tuple[Array, ...]
-    out: Array
+    out: Array | tuple[Array, ...]
 
 
 def set_count(bytes_each: int, bytes_together: float = ROTATED_BYTES) -> int:
@@ -161,7 +161,13 @@ def buffer_sets(problem: ConvProblem, backend: Backend, bytes_together: float = 
 
 def _buffers(problem: ConvProblem, backend: Backend) -> Buffers:
     inputs = tuple(backend.normal(t) for t in (*problem.reads, *problem.operands))
-    return Buffers(inputs, backend.poisoned(problem.result))
+    return Buffers(inputs, _poisoned(problem, backend))
+
+
+def _poisoned(problem: ConvProblem, backend: Backend) -> Array | tuple[Array, ...]:
+    """What a call takes as `out`."""
+    arrays = tuple(map(backend.poisoned, problem.results))
+    return arrays if problem.further else arrays[0]
 
 
 def time_kernel(
@@ -197,27 +203,30 @@ class Checker:
             self._inputs = _check_inputs(problem, backend, self._seed)
             tensors = (*problem.reads, *problem.operands)
             self._arrays = [(t, backend.as_xp(a)) for t, a in zip(tensors, self._inputs, strict=True)]
-        self._expected: dict[str, list[tuple[ConvProblem, int, verify.Expectation]]] = {}  # by arithmetic
+        self._expected: dict[str, list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]] = {}  # by arithmetic
 
-    def _parts(self, arithmetic: str) -> list[tuple[ConvProblem, int, verify.Expectation]]:
+    def _parts(self, arithmetic: str) -> list[tuple[ConvProblem, int, tuple[verify.Expectation, ...]]]:
         """Runs of images, the first image of each, and what is right there."""
         if arithmetic not in self._expected:
             found = self._expected[arithmetic] = []
             for part, first in image_parts(self._problem):
                 cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in self._arrays}
-                found.append((part, first, verify.expect(part, cut, self._backend.xp, arithmetic)))
+                found.append((part, first, verify.expect_all(part, cut, self._backend.xp, arithmetic)))
         return self._expected[arithmetic]
 
     def __call__(self, kernel: Callable[..., object], arithmetic: str = "") -> verify.Report:
-        """Whether a kernel's result is right, in every element.  `arithmetic` is its plan's."""
+        """Whether a kernel's results are right, in every element.  `arithmetic` is its plan's."""
         problem, backend = self._problem, self._backend
         with backend.stream():
-            out = backend.poisoned(problem.result)
+            out = _poisoned(problem, backend)
             kernel(*self._inputs, out=out)
-            actual = backend.as_xp(out)
+            actual = [backend.as_xp(a) for a in (out if isinstance(out, tuple) else (out,))]
             for part, first, expected in self._parts(arithmetic):
-                cut = cut_images(problem.result, part.n, first, actual)
-                report = verify.compare(part, cut, expected, backend.xp)
+                results = zip(problem.results, part.results, actual, expected, strict=True)
+                report = verify.worst(
+                    verify.compare_tensor(of_part, cut_images(whole, part.n, first, array), right, backend.xp)
+                    for whole, of_part, array, right in results
+                )
                 if not report:
                     where = f"; counted from image {first}" if first else ""
                     return replace(report, message=f"{report.message}{where} (seed {self._seed})")
@@ -225,9 +234,9 @@ class Checker:
 
 
 def _check_inputs(problem: ConvProblem, backend: Backend, seed: int) -> list[Array]:
-    """Random inputs: made on the GPU, but on the host where sums must be scaled to the result's narrow range."""
+    """Random inputs: made on the GPU, but on the host where sums must be scaled to a result's narrow range."""
     tensors = (*problem.reads, *problem.operands)
-    if not (problem.result.element.is_float and problem.result.element.bytes == 1):
+    if not any(t.element.is_float and t.element.bytes == 1 for t in problem.results):
         backend.seed(seed)
         return [backend.normal(t) for t in tensors]
     made = verify.random_inputs(problem, seed)
@@ -241,9 +250,10 @@ def _array_name(tensor: Tensor) -> str:
 
 def image_parts(problem: ConvProblem) -> list[tuple[ConvProblem, int]]:
     """The problem cut into runs of images: (problem of a run, its first image).  Uncut where the result is
-    small, or sums over images."""
+    small, or one sums over images."""
     each = problem.result.size // problem.n
-    if problem.op is Op.WGRAD or problem.result.size <= _ELEMENTS or each * problem.n != problem.result.size:
+    over_images = problem.op is Op.WGRAD or problem.sums or each * problem.n != problem.result.size
+    if over_images or problem.result.size <= _ELEMENTS:
         return [(problem, 0)]
     run = max(1, _ELEMENTS // each)
     return [(problem.with_images(min(run, problem.n - i)), i) for i in range(0, problem.n, run)]

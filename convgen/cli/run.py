@@ -167,8 +167,8 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
 
 def _require_memory(problem: ConvProblem) -> None:
     """The reference holds every tensor in float64, and the result with its bounds.  Raises ConvgenError."""
-    tensors = (*problem.reads, *problem.operands, problem.result)
-    needed = sum(t.bytes + 8 * t.size for t in tensors) + 6 * 8 * problem.result.size
+    tensors = (*problem.reads, *problem.operands, *problem.results)
+    needed = sum(t.bytes + 8 * t.size for t in tensors) + 6 * 8 * sum(t.size for t in problem.results)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise ConvgenError(

@@ -37,7 +37,8 @@ def emulate(
     checks: bool = True,
 ) -> None:
     """Run a plan's steps on NumPy arrays, given by buffer name; results are written in place.  Arrays are C-contiguous,
-    or slices of the last axis of such: kernels may touch nothing else of what these are slices of.
+    or slices of the last axis of such: kernels may touch nothing else of what these are slices of.  Buffers of one and
+    the same array are one.
 
     `seed` decides whatever the memory model leaves open; with 0, everything asynchronous happens as late as
     possible.  `sms` is the number of emulated SMs (of blocks, for a persistent kernel), `threads` that of host
@@ -55,7 +56,8 @@ def emulate(
     memory: dict[str, Buffer] = {}
     try:
         for name, array in buffers.items():
-            memory[name] = _buffer(name, array)
+            same = next((other for other in memory if buffers[other] is array), None)
+            memory[name] = memory[same] if same else _buffer(name, array)
             _rows(memory[name], array)[...] = _as_bytes(array)
         for workspace in workspaces:
             memory[workspace.name] = Buffer(workspace.name, workspace.bytes)
@@ -70,7 +72,7 @@ def emulate(
         for name, array in buffers.items():
             _write_back(array, _rows(memory[name], array))
     finally:
-        for buffer in memory.values():
+        for buffer in {id(b): b for b in memory.values()}.values():
             buffer.release()
 
 

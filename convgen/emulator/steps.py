@@ -43,7 +43,8 @@ class Emulation:
         grid = launch_grid(step, self.sms)
         parameters = _Parameters(step, buffers, self.seed)
         named = {p.buffer for p in step.params if p.kind != "int"}
-        regions = [buffers[name].region() for name in sorted(named)] + [parameters.buffer.region(shared=False)]
+        distinct = {buffers[name].address: buffers[name] for name in sorted(named)}
+        regions = [buffer.region() for buffer in distinct.values()] + [parameters.buffer.region(shared=False)]
         failure: list[BaseException] = []
 
         interrupts: list[int] = []

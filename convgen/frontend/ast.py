@@ -162,10 +162,18 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Result:
+    """The declaration of a further result."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
 class EpilogueSetting(Setting):
     """`lost` has the names in statements whose text has errors; it is None where none has."""
 
     operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
     lost: frozenset[str] | None = None
 

@@ -93,11 +93,15 @@ class Build(Transformer_NonRecursive):
     def epilogue_setting(self, keyword, *rest):
         *statements, brace = rest
         operands = tuple(s for s in statements if isinstance(s, ast.Tensor))
+        results = tuple(s.tensor for s in statements if isinstance(s, ast.Result))
         body = tuple(s for s in statements if isinstance(s, ast.Assignment))
-        return ast.EpilogueSetting(name_of(keyword), span_of(keyword).to(span_of(brace)), operands, body)
+        return ast.EpilogueSetting(name_of(keyword), span_of(keyword).to(span_of(brace)), operands, results, body)
 
     def operand(self, tensor):
         return tensor
+
+    def result(self, _, tensor):
+        return ast.Result(tensor)
 
     def assignment(self, name, value):
         return ast.Assignment(name_of(name), value)

@@ -13,7 +13,7 @@ from convgen import habits
 from convgen.diagnostics import Report, Span, listing
 from convgen.frontend import ast
 from convgen.frontend.dims import SETTING_OF, rename_dims
-from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_operands
+from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_tensors
 from convgen.frontend.geometry import Geometry, Solver
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
@@ -94,18 +94,19 @@ class _Block:
         }
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
         epilogue = self._epilogue()
-        operands = check_operands(epilogue, self._tensors, geometry, self._sizes, report) if epilogue else ()
+        operands, results = check_tensors(epilogue, self._tensors, geometry, self._sizes, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None:
             return []
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
-        self._small_enough(chain(tensors, [lowered] if lowered else [], operands))
+        self._small_enough(chain(tensors, [lowered] if lowered else [], operands, results))
         if len(report):  # wherever in the file: nobody takes what is made of it
             return []
         if isinstance(geometry, TransposedGeometry):
             geometry = geometry.as_dgrad
-            tensors, operands = list(map(exchanged, tensors)), tuple(map(exchanged, operands))
+            tensors = list(map(exchanged, tensors))
+            operands, results = (tuple(map(exchanged, given)) for given in (operands, results))
         by_role = {t.role: t for t in tensors}
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
@@ -119,7 +120,7 @@ class _Block:
                 y=by_role["y"],
                 lowered=lowered,
                 accumulate=ACCUMULATOR_OF[by_role[reads].dtype],
-                epilogue=Epilogue(operands, epilogue.body) if epilogue and epilogue.op is op else None,
+                epilogue=Epilogue(operands, epilogue.body, results) if epilogue and epilogue.op is op else None,
             )
             requests.append(
                 Request(conv.name.text, problem, strategy, options, target, self._spans(), bool(report.warnings))

@@ -1,4 +1,4 @@
-"""Checks an epilogue: which operator it serves, and its expressions' names and functions."""
+"""Checks an epilogue: which operator it serves, its tensors, and its expressions' names and functions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from convgen.ir.tensor import Tensor
 #: Largest number that a float of the epilogue holds.
 MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 ACC = "acc"
-#: What an operand cannot be called: the kernel's other arguments, and its tensors' roles.
-_TAKEN = ARGUMENTS | dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
+#: What a result cannot be called: the roles of a kernel's tensors; and an operand neither, nor as other arguments are.
+_ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
+_TAKEN = ARGUMENTS | _ROLES
 
 
 @dataclass(frozen=True)
 class Checked:
-    """An epilogue whose names are right: the operator that it serves, its operands and its body."""
+    """An epilogue whose names are right: the operator that it serves, its operands, its further results and its body,
+    in which the operator's result comes last."""
 
     op: Operator
     operands: tuple[ast.Tensor, ...]
+    results: tuple[ast.Tensor, ...]
     body: tuple[ir.Assignment, ...]
 
 
@@ -50,51 +53,93 @@ def check_epilogue(
     for operand in setting.operands:
         check_dtype(operand.dtype, report)
         names.declare(operand.name, taken=_TAKEN)
+    for further in setting.results:
+        check_dtype(further.dtype, report)
+        names.declare(further.name, taken=_ROLES)
     op = _served(setting, ops, tensors, report) if ops and setting.lost is None else None
-    body = _Body(setting, tensors, names, sizes, report).check()
-    return Checked(op, setting.operands, body) if op and len(report) == before else None
+    sums = _sums(setting.results, tensors[op.writes], report) if op else {}
+    body = _Body(setting, tensors, sums, names, sizes, report).check()
+    if op is None or len(report) > before:
+        return None
+    result = tensors[op.writes].name.text
+    body = tuple(sorted(body, key=lambda a: a.name == result))
+    return Checked(op, setting.operands, setting.results, body)
 
 
-def check_operands(
-    epilogue: Checked, tensors: Mapping[str, ast.Tensor], geometry: Geometry | None, sizes: Sizes, report: Report
-) -> tuple[Tensor, ...]:
-    """The operands as tensors: their dims are dims of the result, over which they broadcast."""
+def check_tensors(
+    epilogue: Checked | None, tensors: Mapping[str, ast.Tensor], geometry: Geometry | None, sizes: Sizes,
+    report: Report,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:  # fmt: skip
+    """The operands and the further results as tensors: their dims are dims of the operator's result, over which
+    operands broadcast."""
+    if epilogue is None:
+        return (), ()
     role = epilogue.op.writes
     extents = geometry.extents(role) if geometry else {}
     result = tensors[role]
     have = {d.name.text: extents.get(d.name.text) for d in result.dims}
-    return tuple(_operand(operand, role, result.name.text, have, sizes, report) for operand in epilogue.operands)
+    like = _Like(role, result.name.text, have)
+    return (
+        tuple(_tensor(t, "operand", like, sizes, report) for t in epilogue.operands),
+        tuple(_tensor(t, "result", like, sizes, report) for t in epilogue.results),
+    )
 
 
-def _operand(
-    operand: ast.Tensor, role: str, result: str, extents: Mapping[str, int | None], sizes: Sizes, report: Report
-) -> Tensor:
-    """`extents` are those of the dims of the result, which has the role, None where they are not known."""
-    name = operand.name.text
+def _sums(results: Sequence[ast.Tensor], main: ast.Tensor, report: Report) -> dict[str, str]:
+    """The further results that leave out dims of the operator's, and over which dims they are summed."""
+    found = {}
+    for result in results:
+        held = {d.name.text for d in result.dims}
+        lacking = [d.name.text for d in main.dims if d.name.text not in held]
+        if lacking and not held - {d.name.text for d in main.dims}:
+            name, over = result.name.text, listing(lacking, "and")
+            found[name] = over
+            if result.dtype.text != "f32":
+                message = f"`{name}` is a sum over {over}, which cannot be {result.dtype.text}"
+                hint = f"write f32, or all dims of `{main.name.text}`"
+                report.error("E205", message, result.dtype.span, hint)
+    return found
+
+
+@dataclass(frozen=True)
+class _Like:
+    """The operator's result: its role, its name, and the extents of its dims, None where they are not known."""
+
+    role: str
+    name: str
+    extents: Mapping[str, int | None]
+
+
+def _tensor(declared: ast.Tensor, role: str, like: _Like, sizes: Sizes, report: Report) -> Tensor:
+    """An operand or a further result."""
+    name, extents = declared.name.text, like.extents
+    article, without = ("an", "broadcast along") if role == "operand" else ("a", "sum over")
     dims: dict[str, int] = {}
-    for dim in operand.dims:
+    for dim in declared.dims:
         at = dim.name.text
         extent = extents.get(at)
         written = sizes.evaluate(dim.extent) if dim.extent else None
         if at not in extents:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
-            hint = habits.did_you_mean(at, extents, habits.DIMS[role])
-            hint = hint or f"an operand has dims of the result `{result}`, which {have}"
+            hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
+            hint = hint or f"{article} {role} has dims of the result `{like.name}`, which {have}"
             report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, hint)
         elif at in dims:
             report.error("E204", f"`{name}` has the dim `{at}` twice", dim.name.span)
         elif extent and written is not None and written != extent:
-            hint = f"leave {at} out to broadcast along it" if written == 1 else None
-            report.error("E208", f"{at} is {written} in `{name}`, but {at} is {extent} in `{result}`", dim.span, hint)
+            hint = f"leave {at} out to {without} it" if written == 1 else None
+            message = f"{at} is {written} in `{name}`, but {at} is {extent} in `{like.name}`"
+            report.error("E208", message, dim.span, hint)
         dims[at] = extent or 1
-    whole = pitch(operand, extents, sizes, report)
-    return Tensor(name, "operand", operand.dtype.text, tuple(dims), tuple(dims.values()), pitch=whole)
+    whole = pitch(declared, extents, sizes, report)
+    return Tensor(name, role, declared.dtype.text, tuple(dims), tuple(dims.values()), pitch=whole)
 
 
 def _served(
     setting: ast.EpilogueSetting, ops: Sequence[Operator], tensors: Mapping[str, ast.Tensor], report: Report
 ) -> Operator | None:
-    """The operator whose result the epilogue assigns."""
+    """The operator whose result the epilogue assigns; it assigns each further result once, too."""
+    _each_once(setting, report)
     makes = {tensors[op.writes].name.text: op for op in ops if op.writes in tensors}
     results = {t.name.text: role for role, t in tensors.items()}
     assigned = [a.name for a in setting.body if a.name.text in results]
@@ -113,9 +158,9 @@ def _served(
             message = f"the epilogue assigns `{other.text}` besides `{result.text}`"
             report.error("E304", message, other.span, "an epilogue belongs to one operator of its block")
     last = setting.body[-1].name
-    if last.text not in results:
+    if last.text not in results and last.text not in {t.name.text for t in setting.results}:
         message = f"`{last.text}` comes after the result `{result.text}` and has no effect"
-        report.error("E304", message, last.span, "the assignment of the result must be the last one")
+        report.error("E304", message, last.span, "the assignment of a result must be the last one")
     if result.text not in makes:
         maker = next(op for op in OPERATORS.values() if op.writes == results[result.text])
         have = listing(tuple(makes))
@@ -124,6 +169,18 @@ def _served(
         report.error("E305", message, result.span, hint)
         return None
     return makes[result.text]
+
+
+def _each_once(setting: ast.EpilogueSetting, report: Report) -> None:
+    """Reports further results that are not assigned exactly once."""
+    for result in setting.results:
+        name = result.name.text
+        assigned = [a.name for a in setting.body if a.name.text == name]
+        if not assigned:
+            hint = f"write `{name} = ...`, or remove the result"
+            report.error("E304", f"the epilogue never assigns `{name}`", result.name.span, hint)
+        for again in assigned[1:]:
+            report.error("E304", f"`{name}` is assigned twice", again.span, "give the earlier value another name")
 
 
 def _other_function(name: str) -> str | None:
@@ -142,27 +199,31 @@ class _Body:
         self,
         setting: ast.EpilogueSetting,
         tensors: Mapping[str, ast.Tensor],
+        sums: Mapping[str, str],
         names: Names,
         sizes: Sizes,
         report: Report,
     ) -> None:
+        self._sums = sums
         self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
         self._tensors = {t.name.text for t in tensors.values()}
         self._operands = {o.name.text for o in setting.operands}
+        self._results = {r.name.text for r in setting.results}
         self._assigned = {a.name.text for a in setting.body}
         self._locals: set[str] = set()
         self._used: set[str] = set()
 
     def check(self) -> tuple[ir.Assignment, ...]:
         statements = self._setting.body
-        last = max((i for i, a in enumerate(statements) if a.name.text in self._tensors), default=len(statements) - 1)
+        results = self._tensors | self._results
+        last = max((i for i, a in enumerate(statements) if a.name.text in results), default=len(statements) - 1)
         body, locals_ = [], []
         for i, assignment in enumerate(statements):
             name = assignment.name
             value = self._expression(assignment.value)
+            if name.text not in results and self._names.declare(name) and i < last:
+                locals_.append(name)
             if name.text not in self._tensors:
-                if self._names.declare(name) and i < last:
-                    locals_.append(name)
                 self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
@@ -205,6 +266,10 @@ class _Body:
         self._used.add(e.name)
         if e.name == ACC:
             return ir.Acc()
+        if over := self._sums.get(e.name):
+            hint = "name what is summed, and read that"
+            self._report.error("E301", f"`{e.name}` is a sum over {over}, which an epilogue cannot read", e.span, hint)
+            return None
         if e.name in self._operands:
             return ir.OperandRef(e.name)
         if e.name in self._locals:

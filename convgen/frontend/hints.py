@@ -131,6 +131,9 @@ def _statement(place: Place) -> str | None:
 
 def _operand(place: Place) -> str | None:
     before = place.before
+    after = place.after
+    if place.kinds == {"ASSIGN"} and before == "result" and after is not None and after.type in ("NAME", "LSQB"):
+        return f"write a result with its type and dims, such as `result {place.word}: f32[k]`"
     if "OPERAND" in place.kinds and place.word.type == "NAME":
         return did_you_mean(place.word, ("operand",))
     if place.kinds == {"ASSIGN"} and place.word.type == "COLON" and len(place.braces) > 1:

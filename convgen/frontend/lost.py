@@ -93,8 +93,10 @@ def _setting(setting: ast.Setting, regions: Sequence[Region]) -> ast.Setting:
     if isinstance(setting, ast.EpilogueSetting):
         body, spoiled = _sound(setting.body, regions)
         operands, broken = _sound(setting.operands, regions)
-        names = {a.name.text for a in spoiled} | {o.name.text for o in broken}
-        return replace(setting, body=body, operands=operands, lost=frozenset(names.union(*(r.names for r in regions))))
+        results, unfinished = _sound(setting.results, regions)
+        names = {a.name.text for a in spoiled} | {t.name.text for t in (*broken, *unfinished)}
+        lost = frozenset(names.union(*(r.names for r in regions)))
+        return replace(setting, body=body, operands=operands, results=results, lost=lost)
     if isinstance(setting, ast.StrategySetting):
         return replace(setting, options=_sound(setting.options, regions)[0])
     return setting

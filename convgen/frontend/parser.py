@@ -248,7 +248,8 @@ class _Parse:
         closed = lost["("] <= lost[")"] and lost["["] <= lost["]"]
         begins = word.type == "NAME" and place.begins_line
         if level > 1:
-            fits = (word.type == "OPERAND" or begins) and self._goes_on(self._words[place.at : place.at + 2])
+            declares = word.type in ("OPERAND", "RESULT")
+            fits = (declares or begins) and self._goes_on(self._words[place.at : place.at + 2])
             return fits or (again and begins and closed and place.is_behind_value)
         if place.is_assigned and not any(lost[keyword] for keyword in wording.AXES):
             return again and begins and closed

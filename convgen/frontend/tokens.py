@@ -59,7 +59,7 @@ def tokens(text: str) -> list[Token]:
             end = _word_end(lexed, at)
             found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
         at = end
-    return _with_of(found)
+    return _with_of(_with_result(found))
 
 
 #: Kinds that a dim or a size ends with.
@@ -76,6 +76,17 @@ def _with_of(words: list[Token]) -> list[Token]:
         inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
         found.append(word)
     return found
+
+
+def _with_result(words: list[Token]) -> list[Token]:
+    """The words with each `result` before a tensor's name and colon in an epilogue as a word of its own kind."""
+    inside = False
+    for i, word in enumerate(words):
+        if word.type in ("LBRACE", "RBRACE"):
+            inside = word.type == "LBRACE" and i > 0 and words[i - 1].type == "EPILOGUE"
+        elif inside and word == "result" and [w.type for w in words[i + 1 : i + 3]] == ["NAME", "COLON"]:
+            words[i] = Token.new_borrow_pos("RESULT", "result", word)
+    return words
 
 
 _WORD_OR_CHARACTER = re.compile(r"\w+|.", re.DOTALL)

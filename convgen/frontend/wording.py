@@ -18,9 +18,9 @@ KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.
-STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RBRACE", END}
+STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "RBRACE", END}
 #: Kinds that a name which is given here stands behind.
-DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND"})
+DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND", "RESULT"})
 #: The settings that take amounts by axis, as they are written.
 AXES = {"stride": "stride h=2 w=1", "pad": "pad h=1 w=(0, 2)", "dilation": "dilation h=2 w=1"}
 
@@ -30,11 +30,13 @@ _OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARE", 
 _SIGNS = {
     "ASSIGN": "=", "COLON": ":", "COMMA": ",", "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]",
     "LPAR": "(", "RPAR": ")", "STAR": "*", "LET": "let", "CONV": "conv", "OPERAND": "operand",
+    "RESULT": "result",
 }  # fmt: skip
 #: What a name is, by the word in front of it, or else by the last keyword.
 _NAMES_AFTER = {
     "LET": "a name", "CONV": "a name for the conv", "INPUT": "a name for the tensor", "FILTER": "a name for the tensor",
     "OUTPUT": "a name for the tensor", "LOWERED": "a name for the matrix", "OPERAND": "a name for the operand",
+    "RESULT": "a name for the result",
     "COLON": "an element type", "LSQB": "a dim", "STAR": "a dim", "TARGET": "the name of a target",
     "ACCUMULATE": "an element type", "STRATEGY": "the name of a strategy",
 }  # fmt: skip

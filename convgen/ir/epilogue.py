@@ -70,7 +70,7 @@ class OperandRef(Expr):
 
 @dataclass(frozen=True)
 class LocalRef(Expr):
-    """A value assigned earlier in the same epilogue."""
+    """A value assigned earlier in the same epilogue, before it is rounded to the type of a result."""
 
     name: str
 
@@ -179,11 +179,23 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Operands and assignments.  The last assignment is to the result tensor; earlier ones name locals."""
+    """Operands, assignments and further results.  The last assignment is to the operator's result; earlier ones name
+    locals and further results.  A further result has dims of the operator's; it is the sum over those that it lacks."""
 
     operands: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
+    results: tuple[Tensor, ...] = ()
 
     @property
     def is_identity(self) -> bool:
         return len(self.body) == 1 and isinstance(self.body[0].value, Acc)
+
+    @property
+    def reads(self) -> dict[str, frozenset[str]]:
+        """By what is assigned: the operands that its value depends on."""
+        found: dict[str, frozenset[str]] = {}
+        for a in self.body:
+            nodes = list(a.value.walk())
+            own = frozenset(e.name for e in nodes if isinstance(e, OperandRef))
+            found[a.name] = own.union(*(found[e.name] for e in nodes if isinstance(e, LocalRef)))
+        return found

@@ -197,7 +197,7 @@ def derive(
     loop: Mapping[str, Expr],
     geometry: Geometry | None = None,
 ) -> IndexMap:
-    """Accesses of x, w, y, lowered and every operand of the epilogue from loop coordinates.
+    """Accesses of x, w, y, lowered and every operand and result of the epilogue from loop coordinates.
 
     `loop` gives an expression for each of n, the filter's dims, the channels, and the output's dims (the
     window is then placed forward) or the input's dims (backward).  Channels are c and k of all groups, or
@@ -235,8 +235,8 @@ def derive(
     }
     if problem.lowered:
         candidates["lowered"] = access(problem.lowered, "c", starts, divisible)
-    for operand in problem.operands:
-        candidates[operand.name] = access(operand, "c_in_group" if problem.op is Op.WGRAD else "c", [], [])
+    for like_result in (*problem.operands, *problem.further):
+        candidates[like_result.name] = access(like_result, "c_in_group" if problem.op is Op.WGRAD else "c", [], [])
     return IndexMap(tuple(variables), at, {role: a for role, a in candidates.items() if a})
 
 

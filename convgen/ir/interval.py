@@ -7,6 +7,7 @@ is NaN says that the element passes, or may pass, beyond a function's domain: th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ import numpy
 
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values
+from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values, over_dims
+from convgen.ir.tensor import Tensor
 
 #: Float32's relative rounding, with room for division and for contraction to fma.
 EPS = 2.0**-22
@@ -63,10 +65,12 @@ _EXACT = frozenset({"min", "max", "clamp"})  # and monotone in each argument
 _SWAPPED = {">": "<", ">=": "<="}
 
 
-def epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any) -> Interval:
-    """The epilogue of accumulators, one axis a dim of the result."""
+def epilogue_interval(
+    problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any
+) -> tuple[Interval, ...]:
+    """All results of the epilogue of accumulators, one axis a dim of the operator's result; axes are dims."""
     if problem.epilogue is None or problem.epilogue.is_identity:
-        return acc
+        return (acc,)
     on = _Operations(xp)
     values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
 
@@ -92,7 +96,20 @@ def epilogue_interval(problem: ConvProblem, acc: Interval, arrays: Mapping[str, 
 
     for assignment in problem.epilogue.body:
         values[assignment.name] = go(assignment.value)
-    return values[problem.epilogue.body[-1].name]
+    return tuple(_result(problem, t, values[t.name], acc.low.shape, xp) for t in problem.results)
+
+
+def _result(problem: ConvProblem, tensor: Tensor, values: Interval, shape: tuple[int, ...], xp: Any) -> Interval:
+    """Over the dims of one of the results.  A sum in float32, in whatever order, is off by the rounding of each of its
+    additions; these walk randomly."""
+    low, high = (xp.broadcast_to(end, shape) for end in (values.low, values.high))
+    ends = Interval(*(over_dims(problem, tensor, end, xp.sum) for end in (low, high)))
+    if tensor.size == problem.result.size:
+        return ends
+    additions = problem.result.size // tensor.size
+    scale = over_dims(problem, tensor, xp.maximum(abs(low), abs(high)), xp.sum)
+    slack = EPS / 4 * 8 * math.sqrt(additions) * xp.where(xp.isfinite(scale), scale, 0.0)
+    return Interval(ends.low - slack, ends.high + slack)
 
 
 def _has_zero(x: Interval) -> Array:

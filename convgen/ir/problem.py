@@ -125,7 +125,8 @@ class ConvProblem:
     epilogue: Epilogue | None = None
 
     def __post_init__(self) -> None:
-        for what, name in (("convolution", self.name), *(("operand", t.name) for t in self.operands)):
+        tensors = [(t.role, t.name) for t in (*self.operands, *self.further)]
+        for what, name in (("convolution", self.name), *tensors):
             if (near := identifier(name)) != name:
                 raise BadName(
                     f"the {what} {name!r} has a name that neither a spec nor a kernel can have\n"
@@ -150,10 +151,10 @@ class ConvProblem:
         return self.k // self.groups
 
     def tensor(self, role: str) -> Tensor:
-        """The tensor of a role: x, w, y, lowered, or an operand by name."""
+        """The tensor of a role: x, w, y, lowered, or an operand or a further result by name."""
         found = getattr(self, role) if role in ("x", "w", "y", "lowered") else None
         if found is None:
-            found = next(t for t in self.operands if t.name == role)
+            found = next(t for t in (*self.operands, *self.further) if t.name == role)
         return found
 
     def __hash__(self) -> int:
@@ -166,11 +167,46 @@ class ConvProblem:
 
     @property
     def result(self) -> Tensor:
+        """The operator's."""
         return self.tensor(OPS[self.op].writes)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
         return self.epilogue.operands if self.epilogue else ()
+
+    @property
+    def further(self) -> tuple[Tensor, ...]:
+        """The results that the epilogue declares."""
+        return self.epilogue.results if self.epilogue else ()
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """All that a call gives, in order."""
+        return (self.result, *self.further)
+
+    @property
+    def elementwise(self) -> tuple[Tensor, ...]:
+        """The further results with a value for each element of the operator's; the others are sums."""
+        return tuple(t for t in self.further if t.size == self.result.size)
+
+    @property
+    def sums(self) -> tuple[Tensor, ...]:
+        """The further results that leave out dims, over which they are summed."""
+        return tuple(t for t in self.further if t.size != self.result.size)
+
+    @property
+    def in_place(self) -> tuple[tuple[str, str], ...]:
+        """The operands that may be a result's own array, each with that result: they lie alike, and the result depends
+        on the operand, whose element is therefore read before the result's is written."""
+        if self.epilogue is None:
+            return ()
+        reads = self.epilogue.reads
+        return tuple(
+            (operand.name, result.name)
+            for result in self.results
+            for operand in self.operands
+            if operand.name in reads[result.name] and replace(operand, name=result.name, role=result.role) == result
+        )
 
     @property
     def output_pixels(self) -> int:
@@ -191,7 +227,7 @@ class ConvProblem:
     def min_bytes(self) -> int:
         """Least traffic: each tensor once, of an x that is read the pixels that a window has."""
         skipped = self.x.bytes - self._bytes_in_windows() if "x" in OPS[self.op].reads else 0
-        return sum(t.bytes for t in (*self.reads, *self.operands, self.result)) - skipped
+        return sum(t.bytes for t in (*self.reads, *self.operands, *self.results)) - skipped
 
     def _bytes_in_windows(self) -> int:
         """Of x.  Neighbours along an axis that share a sector come together."""
@@ -211,19 +247,23 @@ class ConvProblem:
 
         epilogue = self.epilogue
         if epilogue:
-            epilogue = replace(epilogue, operands=tuple(map(resized, epilogue.operands)))
+            operands, results = (tuple(map(resized, tensors)) for tensors in (epilogue.operands, epilogue.results))
+            epilogue = replace(epilogue, operands=operands, results=results)
         lowered = resized(self.lowered) if self.lowered else None
         return replace(self, n=n, x=resized(self.x), y=resized(self.y), lowered=lowered, epilogue=epilogue)
 
     @property
     def packed(self) -> ConvProblem:
         """The same convolution of packed tensors."""
-        if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands)):
+        if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands, *self.further)):
             return self
         x, w, y = (replace(t, pitch=None) for t in (self.x, self.w, self.y))
         epilogue = self.epilogue
         if epilogue:
-            epilogue = replace(epilogue, operands=tuple(replace(t, pitch=None) for t in epilogue.operands))
+            operands, results = (
+                tuple(replace(t, pitch=None) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
+            )
+            epilogue = replace(epilogue, operands=operands, results=results)
         return replace(self, x=x, w=w, y=y, epilogue=epilogue)
 
     def extent(self, dim: str) -> int:
@@ -253,6 +293,7 @@ class ConvProblem:
         if self.epilogue:
             lines.append("  epilogue {")
             lines += [f"    operand {t}" for t in self.epilogue.operands]
+            lines += [f"    result {t}" for t in self.epilogue.results]
             lines += [f"    {a}" for a in self.epilogue.body]
             lines.append("  }")
         lines.append(f"  op {self.op}")

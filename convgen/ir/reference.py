@@ -32,13 +32,18 @@ _CHUNK = 1 << 25
 
 
 def reference(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
-    """The result in float64, in the shape of `problem.result`.
+    """The operator's result in float64, in the shape of `problem.result`.
 
     `arrays` holds what the operator reads by role (x, w, y, lowered) and the epilogue's operands by name,
     as the kernel sees them: values in the tensor's element type, or its raw bits as unsigned integers.
     """
-    accumulated = accumulate(problem, arrays, xp)
-    return apply_epilogue(problem, accumulated, arrays, xp).reshape(problem.result.shape)
+    return references(problem, arrays, xp)[0]
+
+
+def references(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> tuple[Array, ...]:
+    """The same of all of `problem.results`, each in its shape."""
+    values = apply_epilogue(problem, accumulate(problem, arrays, xp), arrays, xp)
+    return tuple(v.reshape(t.shape) for v, t in zip(values, problem.results, strict=True))
 
 
 def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, magnitudes: bool = False) -> Array:
@@ -252,10 +257,20 @@ def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = 
     return {t.name: _over(t, arrays[t.name], problem.result.dims, xp) for t in problem.operands}
 
 
-def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
-    """The epilogue of sums that have one axis a dim of the result."""
+def over_dims(problem: ConvProblem, tensor: Tensor, values: Array, reduce: Callable[..., Array]) -> Array:
+    """Values that have one axis a dim of the operator's result, as one of the results has them: reduced over dims that
+    it lacks, in its order of dims."""
+    dims = problem.result.dims
+    kept = [d for d in dims if d in tensor.dims]
+    lacking = tuple(i for i, d in enumerate(dims) if d not in tensor.dims)
+    found = reduce(values, axis=lacking) if lacking else values
+    return found.transpose([kept.index(d) for d in tensor.dims])
+
+
+def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array], xp: Any = numpy) -> tuple[Array, ...]:
+    """All results of the epilogue of sums that have one axis a dim of the operator's result; axes are dims."""
     if problem.epilogue is None:
-        return acc
+        return (acc,)
     values = operand_values(problem, arrays, xp)
 
     def go(e: ep.Expr) -> Array:
@@ -279,4 +294,5 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
     with numpy.errstate(all="ignore"):
         for assignment in problem.epilogue.body:
             values[assignment.name] = go(assignment.value)
-    return xp.broadcast_to(values[problem.epilogue.body[-1].name], acc.shape)
+        full = (xp.broadcast_to(values[t.name], acc.shape) for t in problem.results)
+        return tuple(over_dims(problem, t, v, xp.sum) for t, v in zip(problem.results, full, strict=True))

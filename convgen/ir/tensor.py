@@ -13,9 +13,9 @@ from convgen.ir.dtypes import DTYPES, DType
 class Tensor:
     """A tensor that is packed, or a slice of the innermost channels of one that is.
 
-    `role` is x, w, y, lowered or operand.  `dims` are single dim names, outermost first: their order is
-    the memory layout.  `axes` groups them for the face a user sees: a lowered matrix over the dims
-    n p q c r s with axes (3, 3) has the shape (N*P*Q, C*R*S); every other tensor has one dim an axis.
+    `role` is x, w, y, lowered, operand or result (a further one, of the epilogue).  `dims` are single dim names,
+    outermost first: their order is the memory layout.  `axes` groups them for the face a user sees: a lowered matrix
+    over the dims n p q c r s with axes (3, 3) has the shape (N*P*Q, C*R*S); every other tensor has one dim an axis.
 
     `pitch` is how many channels the whole tensor has of which this one is a slice: elements from one row of the
     innermost dim to the next.  It is None of a packed tensor, and so of a single row, whatever was asked for.

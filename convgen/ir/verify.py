@@ -10,7 +10,7 @@ element outside of them is wrong; nothing is averaged away.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy
 from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
 from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values
+from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values, over_dims
 from convgen.ir.tensor import Tensor
 
 # ---- inputs and poison -------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     so that sums stay within its range.  A channel slice is one of a tensor that is poison elsewhere.
     """
     rng = numpy.random.default_rng(seed)
-    narrow = problem.result.element.is_float and problem.result.element.bytes == 1
+    narrow = any(t.element.is_float and t.element.bytes == 1 for t in problem.results)
     spread = math.sqrt(accumulation_length(problem)) / 8
     scale = 2.0 ** -math.ceil(max(0.0, math.log2(spread)) / 2) if narrow else 1.0
     arrays = {}
@@ -161,6 +161,13 @@ class Expectation:
 
 def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = "") -> Expectation:
     """What a right kernel may answer, in the shape of `problem.result`.  Arrays as for `reference`."""
+    return expect_all(problem, arrays, xp, arithmetic)[0]
+
+
+def expect_all(
+    problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, arithmetic: str = ""
+) -> tuple[Expectation, ...]:
+    """The same of all of `problem.results`, each in its shape."""
     bound = tolerance(problem, arithmetic)
     with numpy.errstate(all="ignore"):  # inputs may hold infinities
         acc = accumulate(problem, arrays, xp)
@@ -171,12 +178,15 @@ def expect(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy, a
             slack = xp.where(xp.isfinite(acc), slack, 0.0)
             around = Interval(acc - slack, acc + slack)
         ends = epilogue_interval(problem, around, arrays, xp)
-        value = apply_epilogue(problem, acc, arrays, xp)
+        values = apply_epilogue(problem, acc, arrays, xp)
     special = ~xp.isfinite(acc)
     for operand in operand_values(problem, arrays, xp).values():
         special = special | ~xp.isfinite(operand)
-    shape = problem.result.shape
-    return Expectation(*(xp.broadcast_to(a, acc.shape).reshape(shape) for a in (value, ends.low, ends.high, special)))
+    found = []
+    for tensor, value, end in zip(problem.results, values, ends, strict=True):
+        all_of = (value, end.low, end.high, over_dims(problem, tensor, special, xp.any))
+        found.append(Expectation(*(xp.broadcast_to(a, value.shape).reshape(tensor.shape) for a in all_of)))
+    return tuple(found)
 
 
 def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:
@@ -221,21 +231,41 @@ class Report:
 
 
 def check(
-    problem: ConvProblem, arrays: Mapping[str, Array], actual: Array, xp: Any = numpy, arithmetic: str = ""
+    problem: ConvProblem,
+    arrays: Mapping[str, Array],
+    actual: Array | tuple[Array, ...],
+    xp: Any = numpy,
+    arithmetic: str = "",
 ) -> Report:
-    """Compare a kernel's result with the reference of its inputs."""
-    return compare(problem, actual, expect(problem, arrays, xp, arithmetic), xp)
+    """Compare what a kernel's call gave, its result or a tuple of its results, with the reference of its inputs."""
+    expected = expect_all(problem, arrays, xp, arithmetic)
+    given = actual if isinstance(actual, tuple) else (actual,)
+    return worst(compare_tensor(t, a, e, xp) for t, a, e in zip(problem.results, given, expected, strict=True))
+
+
+def worst(reports: Iterable[Report]) -> Report:
+    """The first report of a wrong result; where all are right, one of all."""
+    found = list(reports)
+    for report in found:
+        if not report:
+            return report
+    message = "; ".join(r.message for r in found)
+    return Report(True, max(r.max_error for r in found), max(r.rel_l2 for r in found), found[0].worst_index, message)
 
 
 def compare(problem: ConvProblem, actual: Array, expected: Expectation | Array, xp: Any = numpy) -> Report:
-    """Compare a result (values, or raw bits as unsigned integers) with what is expected.
+    """Compare the operator's result (values, or raw bits as unsigned integers) with what is expected.
 
     `expected` is best an `Expectation`.  For a plain array of float64 values the bounds come from the
     array's root mean square, which fits random data and epilogues that do not magnify.
     """
     if not isinstance(expected, Expectation):
         expected = _around(problem, expected, xp)
-    result = problem.result
+    return compare_tensor(problem.result, actual, expected, xp)
+
+
+def compare_tensor(result: Tensor, actual: Array, expected: Expectation, xp: Any = numpy) -> Report:
+    """Compare any of the results with what is expected of it."""
     if tuple(actual.shape) != result.shape:
         message = f"{result.name} has shape {tuple(actual.shape)}, expected {result.shape}"
         return Report(False, math.inf, math.inf, (), message)

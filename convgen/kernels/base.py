@@ -55,7 +55,7 @@ class Layout(Generic[C]):
 
 L = TypeVar("L", bound=Layout)
 #: Of a kernel that takes slices of any tensor.
-ANY_SLICES = frozenset({"x", "w", "y", "operand"})
+ANY_SLICES = frozenset({"x", "w", "y", "operand", "result"})
 
 
 class Kernel(Generic[C, L]):
@@ -63,8 +63,10 @@ class Kernel(Generic[C, L]):
 
     name: ClassVar[str]
     config: type[C]
-    #: Roles of tensors of which it takes channel slices: x, w, y, operand.
+    #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).
     slices: ClassVar[frozenset[str]] = frozenset()
+    #: Which further results of epilogues it writes: "elementwise" ones, "sums".
+    writes: ClassVar[frozenset[str]] = frozenset()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
         """Constraints that fail whatever the options that are not fixed; empty where some configuration may serve."""

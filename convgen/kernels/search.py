@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Layout, Obstacle
 from convgen.kernels.config import Options, excess
@@ -37,7 +38,10 @@ class Search:
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever the options that are not fixed."""
-        found = self._slices or tuple(self.kernel.unserved(self.problem, self.target, self.fixed))
+        found = (
+            *_unwritten(self.kernel, self.problem),
+            *(self._slices or self.kernel.unserved(self.problem, self.target, self.fixed)),
+        )
         return found or tuple(
             Obstacle(f"kernel {self.kernel.name}: {fault}", option=name)
             for name, fault in excess(self.fixed, self.kernel.config).items()
@@ -46,7 +50,7 @@ class Search:
     @property
     def _slices(self) -> tuple[Obstacle, ...]:
         """Channel slices that the kernel does not take."""
-        tensors = (*self.problem.reads, *self.problem.operands, self.problem.result)
+        tensors = (*self.problem.reads, *self.problem.operands, *self.problem.results)
         wrong = [t for t in tensors if t.pitch and t.role not in self.kernel.slices]
         hint = "pass a packed tensor, or take another strategy"
         return tuple(
@@ -124,6 +128,17 @@ class Search:
             if len(found) == most:
                 break
         return found
+
+
+def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> Iterator[Obstacle]:
+    """Further results that the kernel does not write."""
+    for kind, results, what in (
+        ("elementwise", problem.elementwise, "a further result"),
+        ("sums", problem.sums, "a sum"),
+    ):
+        if results and kind not in kernel.writes:
+            names = listing([t.name for t in results], "and")
+            yield Obstacle(f"kernel {kernel.name} does not write {names}, {what} of the epilogue")
 
 
 _Stated = tuple[tuple[str, int | str], ...]

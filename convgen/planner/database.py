@@ -137,7 +137,8 @@ def _layout(tensor: Tensor) -> str:
 def _epilogue_class(problem: ConvProblem) -> str:
     if problem.epilogue is None or problem.epilogue.is_identity:
         return "none"
-    return "+".join(["elementwise", *sorted(_layout(t) for t in problem.operands)])
+    results = sorted(f"result {_layout(t)}" for t in problem.further)
+    return "+".join(["elementwise", *sorted(_layout(t) for t in problem.operands), *results])
 
 
 def canonical(options: Mapping[str, int | str]) -> str:

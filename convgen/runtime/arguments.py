@@ -31,17 +31,22 @@ class Seen:
 class Slot:
     """One argument of a kernel: a tensor in the spec's order of dims, packed or a channel slice.
 
-    `buffer` is what the plan's steps call it; `alignment` is in bytes; `written` marks the result.
+    `buffer` is what the plan's steps call it; `alignment` is in bytes; `out` is what a call calls a result: "out", or
+    "out[1]".
     """
 
     tensor: Tensor
     buffer: str
     alignment: int
-    written: bool = False
+    out: str = ""
+
+    @property
+    def written(self) -> bool:
+        return self.out != ""
 
     @property
     def name(self) -> str:
-        return "out" if self.written else self.tensor.name
+        return self.out or self.tensor.name
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -70,6 +75,14 @@ class Slot:
         import torch
 
         return getattr(torch, self.tensor.element.numpy)
+
+    def poisoned(self) -> Any:
+        """A new NumPy array: NaN, or -1; of channel slices, the first channels of a whole."""
+        import numpy
+
+        whole = numpy.empty(self.tensor.whole.shape, self.numpy_dtypes[0])
+        whole.reshape(-1).view(numpy.uint8).fill(0xFF)
+        return whole[..., : self.tensor.row] if self.tensor.pitch else whole
 
     def refuse(self, seen: Seen, place: str) -> NoReturn:
         """Raises for the first thing that is wrong with an argument that should be at `place`."""

@@ -18,10 +18,12 @@ def title(m: Manifest) -> str:
 def docstring(m: Manifest) -> str:
     """What `help` and a notebook's `kernel?` show."""
     tensors = "\n".join(f"    {tensor}" for tensor in (*m.reads, *m.operands))
+    results = "\n".join(f"    {tensor}" for tensor in m.results)
+    returns = "Returns a tuple" if m.further else "Returns"
     spec = "\n".join(f"    {line}" for line in m.spec.splitlines())
     return (
-        f"{title(m)}\n\nTensors, packed in this order of dims:\n\n{tensors}\n\nReturns, in `out` if it is given:\n\n"
-        f"    {m.result}\n\nThe spec:\n\n{spec}\n"
+        f"{title(m)}\n\nTensors, packed in this order of dims:\n\n{tensors}\n\n{returns}, in `out` if it is given:\n\n"
+        f"{results}\n\nThe spec:\n\n{spec}\n"
     )
 
 

@@ -44,6 +44,7 @@ class Kernel:
 
         y = kernel(x, w, b=bias)                # a new y, of the library that x came from
         kernel(x, w, b=bias, out=y, stream=s)   # no allocation
+        y, t = kernel(x, w, z=y, out=(y, t))    # of several results, of which y adds to what it was
 
     Pass tensors in the order of `manifest.reads`, then `manifest.operands`, or by their names in the spec.  They
     must have the spec's shapes, with dims in the spec's order, packed, and on one GPU: CuPy arrays, torch tensors,
@@ -137,7 +138,7 @@ class Kernel:
     def __call__(
         self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
     ) -> Array:
-        """Compute the result, into `out` if given, and return it.
+        """Compute the result, into `out` if given, and return it; several results are passed and returned as a tuple.
 
         `workspace` is scratch memory of `workspace_bytes` on the same GPU, which nothing else may use before the
         call has run; without it the kernel brings its own, one for each stream and each capture.
@@ -168,7 +169,7 @@ class Kernel:
     ) -> Array:
         given = self._bind(arrays, named, ".launch_raw" if raw else "")
         if out is not None:
-            given = (*given, out)
+            given = (*given, *self._each_out(out))
         types = tuple(map(type, given))
         library, own, device_of, readers = self._readers.get(types) or self._find_readers(types, given)
         device = device_of(given[0], readers[0][1])
@@ -176,8 +177,9 @@ class Kernel:
         addresses = [read(array, slot, device, handle) for array, (read, slot) in zip(given, readers)]  # noqa: B905
         result = out
         if out is None:
-            result = library.empty(self._slots[-1], device, None if stream is None else handle)
-            addresses.append(library.pointer(result, self._slots[-1], device, handle))
+            made = [library.empty(s, device, None if stream is None else handle) for s in self._slots[len(given) :]]
+            addresses += [library.pointer(a, s, device, handle) for a, s in zip(made, self._slots[len(given) :])]  # noqa: B905
+            result = tuple(made) if self.manifest.further else made[0]
         lasts = True
         if self._scratch_bytes:
             memory, lasts = self._scratch(workspace, device, handle)
@@ -207,24 +209,20 @@ class Kernel:
         `seed` decides the order in which the emulated GPU does things, `sms` how many multiprocessors it
         has.  A result that is not given starts as NaN (-1 for integers) in every element.
         """
-        import numpy
-
         from convgen import emulator
         from convgen.runtime.arrays import check_numpy
 
         given = self._bind(arrays, named, ".emulate")
         _check_number("seed", seed, 0, 2**64 - 1)
         _check_number("sms", sms, 1, 2**31 - 1)
-        slots = self._slots
+        slots, m = self._slots, self.manifest
         if out is None:
-            result = slots[-1].tensor
-            out = numpy.empty(result.whole.shape, slots[-1].numpy_dtypes[0])
-            out.view(numpy.uint8).fill(0xFF)
-            out = out[..., : result.row] if result.pitch else out
-        for array, slot in zip((*given, out), slots, strict=True):
+            made = [slot.poisoned() for slot in slots[len(given) :]]
+            out = tuple(made) if m.further else made[0]
+        given = (*given, *self._each_out(out))
+        for array, slot in zip(given, slots, strict=True):
             check_numpy(array, slot)
-        buffers = {slot.buffer: array for array, slot in zip((*given, out), slots, strict=True)}
-        m = self.manifest
+        buffers = {slot.buffer: array for array, slot in zip(given, slots, strict=True)}
         emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
         return out
 
@@ -249,7 +247,7 @@ class Kernel:
 
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
-        """What is expected of each tensor that is read, each operand, and the result."""
+        """What is expected of each tensor that is read, each operand, and each result."""
         from convgen.runtime.arguments import Slot
 
         alignments: dict[str, int] = {}
@@ -257,11 +255,24 @@ class Kernel:
             for param in step.params if isinstance(step, Launch) else ():
                 alignments[param.buffer] = max(param.alignment, alignments.get(param.buffer, 1))
 
-        def slot(tensor: Tensor, written: bool) -> Slot:
+        def slot(tensor: Tensor, out: str = "") -> Slot:
             buffer = buffer_name(tensor)
-            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), written)
+            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), out)
 
-        return (*(slot(t, False) for t in self._given), slot(self.manifest.result, True))
+        results = self.manifest.results
+        outs = [f"out[{i}]" for i in range(len(results))] if len(results) > 1 else ["out"]
+        return (*map(slot, self._given), *map(slot, results, outs))
+
+    def _each_out(self, out: Any) -> tuple[Array, ...]:
+        """The arrays of `out`, one for each result.  Raises WrongArguments."""
+        if not self.manifest.further:
+            return (out,)
+        names = [t.name for t in self.manifest.results]
+        if not isinstance(out, tuple | list) or len(out) != len(names):
+            given = f"{len(out)} arrays" if isinstance(out, tuple | list) else f"a {type(out).__name__}"
+            hint = f"pass one array for each result: out=({', '.join(names)})"
+            raise WrongArguments(f"{self.name} has {len(names)} results, and out is {given}\nhint: {hint}")
+        return tuple(out)
 
     def _bind(self, arrays: tuple[Array, ...], named: Mapping[str, Array], method: str = "") -> tuple[Array, ...]:
         """The arguments in the order of the slots; `method` is what was called, for hints.  Raises WrongArguments."""
@@ -313,8 +324,10 @@ class Kernel:
                 shapes = [slot.shape for slot in self._slots]
                 strides = [None if slot.packed else library.strides(slot) for slot in self._slots]
                 capturing = cuda.driver().is_capturing if self._scratch_bytes else None
+                results = [slot.out for slot in self._slots if slot.written]
                 call = warm.write(
-                    self._names, library.reading, self._libraries.handle, launched, device, shapes, strides, dtypes,
+                    self._names, results, library.reading, self._libraries.handle, launched, device, shapes, strides,
+                    dtypes,
                     capturing,
                 )  # fmt: skip
                 self._warm[seen] = call, launched
@@ -341,7 +354,7 @@ class Kernel:
         """What depends on the addresses alone, so that a prepared launch need not be checked again."""
         from convgen.runtime.arguments import overlap
 
-        *inputs, result = spans = list(zip(self._slots, addresses, strict=False))
+        spans = list(zip(self._slots, addresses, strict=False))
         for slot, address in spans:
             if address % slot.alignment:
                 hint = f"pass a copy of {slot.name}: new arrays are aligned"
@@ -352,10 +365,12 @@ class Kernel:
                     f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
                     f"\nhint: {hint}"
                 )
-        out, start = result
-        for slot, address in inputs:
-            if overlap(slot.tensor, address, out.tensor, start):
-                raise Overlap(f"out overlaps {slot.name} in memory: the kernel would read what it has written")
+        for i, (out, start) in enumerate(spans):
+            for slot, address in spans[:i] if out.written else ():
+                own = address == start and (slot.tensor.name, out.tensor.name) in self.manifest.in_place
+                if not own and overlap(slot.tensor, address, out.tensor, start):
+                    why = "both are written" if slot.written else "the kernel would read what it has written"
+                    raise Overlap(f"{out.name} overlaps {slot.name} in memory: {why}")
 
 
 class _OnEachGpu(dict[int, Program]):

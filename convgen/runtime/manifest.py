@@ -35,7 +35,9 @@ class ManifestError(ConvgenError):
 class Manifest:
     """What was compiled, why so, and how to run it.
 
-    `reads` are the tensors that a caller passes, in order, then `operands`; `result` is what comes back.
+    `reads` are the tensors that a caller passes, in order, then `operands`; what comes back is `result`, or a tuple of
+    it and the `further` results of the epilogue.  `in_place` are names of operands that may be a result's own array,
+    each with the result's.
     `steps` run in order on one stream.  `macs` counts multiply-adds, `min_bytes` what memory moves at least.
     `spec` is the canonical text, `digest` its digest; `resources` are ptxas's figures by entry point.
     """
@@ -61,6 +63,8 @@ class Manifest:
     resources: Mapping[str, Resources]
     nvrtc: str
     flags: tuple[str, ...]
+    further: tuple[Tensor, ...] = ()
+    in_place: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, plan: Plan, resources: Mapping[str, Resources], nvrtc: str, flags: tuple[str, ...]) -> Manifest:
@@ -85,6 +89,8 @@ class Manifest:
             reads=problem.reads,
             operands=problem.operands,
             result=problem.result,
+            further=problem.further,
+            in_place=problem.in_place,
             steps=plan.steps,
             workspaces=plan.workspaces,
             resources=dict(resources),
@@ -94,8 +100,13 @@ class Manifest:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor that a launch touches: reads, operands, result."""
-        return (*self.reads, *self.operands, self.result)
+        """Every tensor that a launch touches: reads, operands, results."""
+        return (*self.reads, *self.operands, *self.results)
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """All that a call gives, in order."""
+        return (self.result, *self.further)
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **_plain(self)}, indent=2) + "\n"
@@ -116,8 +127,8 @@ class Manifest:
 
 
 def buffer_name(tensor: Tensor) -> str:
-    """What steps call a tensor's memory: its role, or its name where it is an operand."""
-    return tensor.name if tensor.role == "operand" else tensor.role
+    """What steps call a tensor's memory: its role, or its name where it is an operand or a further result."""
+    return tensor.name if tensor.role in ("operand", "result") else tensor.role
 
 
 def _plain(value: Any) -> Any:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 _TEXT = """\
 def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
     try:
-        if out is not None and workspace is None and {right}:
+        if out is not None and workspace is None and {count}{right}:
             handle = {stream} if stream is None else _handle(stream)
             enqueue = _launched.get((handle, {addresses}))
             if enqueue{idle}:
@@ -40,7 +40,7 @@ def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
     return self._call(({names},), {{}}, out, stream, workspace)
 """
 #: What the text has names for; others begin with "_".
-_TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeError"}
+_TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeError", "len", "tuple", "type"}
 
 
 class Reading(NamedTuple):
@@ -57,21 +57,23 @@ class Reading(NamedTuple):
 
 
 def write(
-    names: Sequence[str], reading: Reading, handle: Callable[[object], int],
+    names: Sequence[str], results: Sequence[str], reading: Reading, handle: Callable[[object], int],
     launched: Mapping[tuple[int, ...], Callable[[], object]], device: int, shapes: Sequence[tuple[int, ...]],
     strides: Sequence[tuple[int, ...] | None], dtypes: Sequence[object], capturing: Callable[[int], bool] | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """The call of a kernel whose tensors have these names and whose arrays, of which the last is the result, are as
-    stated: of channel slices, `strides` are in the library's own units.  `launched` has what enqueues a call, by the
-    handle of the stream and addresses; not for a stream of which `capturing` is true.
+    """The call of a kernel whose tensors have these names, whose results are called "out", or "out[0]" and so on, and
+    whose arrays, the results last, are as stated: of channel slices, `strides` are in the library's own units.
+    `launched` has what enqueues a call, by the handle of the stream and addresses; not for a stream of which
+    `capturing` is true.
 
     None where a tensor's name is none that a parameter of a Python function can have.
     """
     if any(iskeyword(name) or name in _TAKEN or name.startswith("_") for name in names):
         return None
-    arrays = (*names, "out")
+    arrays = (*names, *results)
     text = _TEXT.format(
         names=", ".join(names),
+        count=f"type(out) is tuple and len(out) == {len(results)} and " if len(results) > 1 else "",
         right=" and ".join(
             reading.right.replace("{layout}", reading.sliced if of else reading.packed).format(a=array, i=i)
             for i, (array, of) in enumerate(zip(arrays, strides, strict=True))

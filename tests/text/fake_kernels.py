@@ -38,12 +38,14 @@ LAUNCH = Launch(
 )
 
 
-def kernel(*steps, workspaces=(), operands=(BIAS,), reads=(IMAGE, FILTER), result=RESULT, target="sm_90a") -> Kernel:
+def kernel(*steps, workspaces=(), operands=(BIAS,), reads=(IMAGE, FILTER), result=RESULT, target="sm_90a",
+           further=(), in_place=()) -> Kernel:  # fmt: skip
     manifest = Manifest(
         convgen="0", name="tiny", op="fprop", strategy="direct", config="", reason="", notes=(), arithmetic="",
         target=target,
         digest="", spec="conv tiny {}", macs=0, min_bytes=0, reads=reads, operands=operands, result=result,
-        steps=steps or (LAUNCH,), workspaces=workspaces, resources={}, nvrtc="13.0", flags=(),
+        steps=steps or (LAUNCH,), workspaces=workspaces, resources={}, nvrtc="13.0", flags=(), further=further,
+        in_place=in_place,
     )  # fmt: skip
     return Kernel(Artifact("0", manifest, "// source", b"\x7fELF", "", ""))
 

@@ -11,6 +11,7 @@ from convgen.ir import verify
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.strategies import Strategy
+from convgen.runtime.manifest import buffer_name
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -28,12 +29,11 @@ def emulated(
 
 
 def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], seed: int = 0, sms: int = 2) -> np.ndarray:
-    """The result of a plan's source on poisoned memory; `seed` and `sms` as for `emulator.emulate`."""
-    result = plan.problem.result
-    out = verify.poisoned(result)
-    buffers = {name: np.asarray(a) for name, a in arrays.items()} | {result.role: out}
+    """The result of a plan's source on poisoned memory, or a tuple of several; seed and sms as for `emulate`."""
+    outs = {buffer_name(t): verify.poisoned(t) for t in plan.problem.results}
+    buffers = {name: np.asarray(a) for name, a in arrays.items()} | outs
     emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces, seed=seed, sms=sms)
-    return out
+    return tuple(outs.values()) if plan.problem.further else outs[plan.problem.result.role]
 
 
 def check_plan(strategy: Strategy, problem: ConvProblem, options: Mapping[str, int | str], seed: int) -> str:

@@ -16,6 +16,7 @@ from convgen import frontend
 from convgen.diagnostics import SpecError
 from convgen.frontend.wording import KEYWORDS
 from convgen.ir import epilogue as ep
+from convgen.ir.tensor import Tensor
 
 TENSORS = "input x: f16[n=2, h=9, w=8, c=4] filter w: f16[k=6, r=3, s=3, c] output y: f16[n, p, q, k]"
 
@@ -105,14 +106,28 @@ def test_operands_do_not_take_the_lets_of_their_dims():
         ("y = acc * 3.5e38", ["E005"]),
         ("y = acc * 1e400", ["E005"]),
         (f"{'t' * 65} = acc y = {'t' * 65}", ["E006"]),
+        ("result t: f16[n, p, q, k] y = acc", ["E304"]),
+        ("result t: f16[n, p, q, k] t = acc t = acc y = t", ["E304"]),
+        ("result t: f16[n, p, q, k] t = acc", ["E304"]),
+        ("result t: f16[n, p, q, k] t = acc y = t u = t", ["E304"]),
+        ("result t: f16[n, p, q, k] y = t t = acc", ["E301"]),
+        ("result t: f64[n, p, q, k] t = acc y = t", ["E205"]),
+        ("result t: f16[n, p, q, c] t = acc y = t", ["E203"]),
+        ("result t: f16[n, p, q, k=5] t = acc y = t", ["E208"]),
+        ("result t: f16[n, p, q, k] operand t: f16[k] t = acc y = t", ["E101"]),
+        ("result y: f16[n, p, q, k] y = acc", ["E101"]),
+        ("result s: f16[k] s = acc y = acc", ["E205"]),
+        ("result s: f32[k] s = acc y = s", ["E301"]),
+        ("result t f16[k] y = acc", ["E002"]),
     ],
 )
 def test_epilogues_that_cannot_be(body, found):
     assert codes(conv(body)) == found
 
 
-def test_operands_may_not_have_the_names_of_a_kernels_arguments():
-    text = conv("operand x: f32[] y = acc + x").replace("input x:", "input a:")
+@pytest.mark.parametrize("body", ["operand x: f32[] y = acc + x", "result x: f32[k] x = acc y = acc"])
+def test_tensors_may_not_have_the_names_of_other_arguments(body):
+    text = conv(body).replace("input x:", "input a:")
     assert codes(text) == ["E006"]
 
 
@@ -126,6 +141,46 @@ def test_an_epilogue_is_checked_beside_an_unknown_operator():
 def test_numbers(number):
     (request,) = frontend.load(conv(f"y = acc * {number}"))
     assert request.problem.epilogue.body[0].value == ep.Binary("*", ep.Acc(), ep.Number(float(number)))
+
+
+def test_results_are_given_in_the_order_of_their_declarations():
+    body = "result s: f32[k] operand z: f16[n, p, q, k] result t: bf16[k, n, q, p] y = relu(acc) t = acc + z s = t * t"
+    (request,) = frontend.load(conv(body))
+    problem = request.problem
+    assert [(t.name, t.role, t.dtype, t.extents) for t in problem.results] == [
+        ("y", "y", "f16", (2, 7, 6, 6)),
+        ("s", "result", "f32", (6,)),
+        ("t", "result", "bf16", (6, 2, 6, 7)),
+    ]
+    assert [t.name for t in problem.elementwise] == ["t"] and [t.name for t in problem.sums] == ["s"]
+    assert [str(a) for a in problem.epilogue.body] == ["t = acc + z", "s = t * t", "y = relu(acc)"]
+
+
+def test_operands_that_may_be_a_results_own_array():
+    """They lie as the result does, and the result depends on them."""
+    body = """
+    operand z: f16[n, p, q, k]  operand a: f16[n, k, p, q]  operand b: f32[n, p, q, k]  operand d: f16[n, p, q, k]
+    result t: f16[n, k, p, q]
+    u = acc + z
+    t = u * a
+    y = u + b + d
+    """
+    (request,) = frontend.load(conv(body))
+    assert request.problem.in_place == (("z", "y"), ("d", "y"), ("a", "t"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "result = acc * 2 y = result",
+        "result = acc u = result y = u",
+        "operand result: f32[k] y = acc + result",
+        "result result: f16[n, p, q, k] result = acc y = result",
+        "result operand_: f32[k] operand_ = acc y = acc",
+    ],
+)
+def test_result_is_a_name_like_others_but_where_it_declares(body):
+    frontend.load(conv(body))
 
 
 # --- printing and reading back -----------------------------------------------------------------------
@@ -165,10 +220,36 @@ def epilogues(draw, result) -> ep.Epilogue:
     for name in names[2 : draw(st.integers(2, 4))]:
         body.append(ep.Assignment(name, draw(expressions(known))))
         known.append(ep.LocalRef(name))
-    value = draw(expressions(known))
+    results = [draw(further_results(result, name)) for name in names[2 : 2 + len(body)] if draw(st.booleans())]
+    unread = [t.name for t in results if t.dtype == "f32"]
+    body = [ep.Assignment(a.name, _without(a.value, unread)) for a in body]
+    known = [e for e in known if str(e) not in unread]
+    value = _without(draw(expressions(known)), unread)
     for reference in known[1:]:
         value = ep.Binary(draw(st.sampled_from("+-*/<")), value, reference)
-    return ep.Epilogue(tuple(given_), (*body, ep.Assignment(result.name, value)))
+    return ep.Epilogue(tuple(given_), (*body, ep.Assignment(result.name, value)), tuple(results))
+
+
+@st.composite
+def further_results(draw, result, name: str) -> Tensor:
+    """With all dims of a result in any order; or the sum over all of them, in f32."""
+    dims = draw(st.one_of(st.permutations(result.dims), st.just(())))
+    dtype = draw(st.sampled_from(("f16", "s8"))) if len(dims) == len(result.dims) else "f32"
+    return Tensor(name, "result", dtype, tuple(dims), tuple(map(result.extent, dims)))
+
+
+def _without(e: ep.Expr, names: list[str]) -> ep.Expr:
+    """The expression with `acc` in place of locals of these names."""
+    match e:
+        case ep.LocalRef():
+            return ep.Acc() if e.name in names else e
+        case ep.Unary():
+            return ep.Unary(e.op, _without(e.operand, names))
+        case ep.Binary():
+            return ep.Binary(e.op, _without(e.left, names), _without(e.right, names))
+        case ep.Call():
+            return ep.Call(e.function, tuple(_without(a, names) for a in e.arguments))
+    return e
 
 
 @st.composite
@@ -188,7 +269,7 @@ def stated(draw):
 
 
 def declared(epilogue: ep.Epilogue) -> set[str]:
-    return {t.name for t in epilogue.operands} | {a.name for a in epilogue.body[:-1]}
+    return {t.name for t in (*epilogue.operands, *epilogue.results)} | {a.name for a in epilogue.body[:-1]}
 
 
 @given(stated())

@@ -27,7 +27,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.plan import Fill, Launch, Param, TensorMap, Workspace, launch_grid
 from convgen.ir.tensor import Tensor
-from convgen.runtime import cuda, errors, scratch, tensor_map
+from convgen.runtime import arrays, cuda, errors, scratch, tensor_map
 from convgen.runtime import launch as launching
 from convgen.runtime.arguments import packed_strides
 
@@ -268,6 +268,68 @@ def test_overlap_is_what_shares_a_byte(driver, offset):
             k(**right() | {"out": array(RESULT, out)}, stream=STREAM)
     else:
         k(**right() | {"out": array(RESULT, out)}, stream=STREAM)
+
+
+FURTHER = Tensor("t", "result", "f16", RESULT.dims, RESULT.extents)
+SUM = Tensor("s", "result", "f32", ("k",), (16,))
+LIKE = Tensor("z", "operand", "bf16", RESULT.dims, RESULT.extents)
+T, S, Z = 0x500000, 0x600000, 0x700000
+#: Of three results, into the first of which an operand is added.
+RESULTS_LAUNCH = replace(
+    LAUNCH, params=tuple(Param(name, "pointer", name, alignment=4) for name in ("x", "w", "z", "y", "t", "s"))
+)
+
+
+def with_results():
+    launched = kernel(RESULTS_LAUNCH, operands=(LIKE,), further=(FURTHER, SUM), in_place=(("z", RESULT.name),))
+    given_ = {"image": array(IMAGE, X), "weights": array(FILTER, W), "z": array(LIKE, Z)}
+    return launched, given_, (array(RESULT, Y), array(FURTHER, T), array(SUM, S))
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_several_results_are_passed_and_returned_in_order(driver, kind):
+    k, given_, outs = with_results()
+    for _ in range(3):  # the second call is the quick one
+        assert k(**given_, out=kind(outs), stream=STREAM) == kind(outs)
+        assert [parameter(driver.launches[-1], i, ctypes.c_void_p).value for i in range(6)] == [X, W, Z, Y, T, S]
+    assert str(FURTHER) in k.__doc__ and "Returns a tuple" in k.__doc__
+
+
+def test_several_results_are_made(driver, monkeypatch):
+    k, given_, outs = with_results()
+    made = dict(zip("yts", outs, strict=True))
+    monkeypatch.setattr(arrays.CupyLibrary, "empty", lambda _, slot, *__: made[slot.buffer])
+    assert k(**given_, stream=STREAM) == outs
+
+
+def test_an_operand_may_be_the_results_own_array(driver):
+    k, given_, (y, t, s) = with_results()
+    k(**given_ | {"z": array(LIKE, Y)}, out=(y, t, s), stream=STREAM)
+    assert driver.launch_count == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "outs", "error", "message"),
+    [
+        ({}, (0, 1), errors.WrongArguments, r"tiny has 3 results, and out is 2 arrays\nhint: .*out=\(result, t, s\)"),
+        ({}, 0, errors.WrongArguments, "and out is a ndarray"),
+        ({}, (1, 0, 2), errors.WrongType, r"out\[0\] has elements of float16"),
+        ({}, (0, array(FURTHER, Y), 2), errors.Overlap, r"out\[1\] overlaps out\[0\] in memory: both are written"),
+        (
+            {"z": array(LIKE, T)},
+            (0, 1, 2),
+            errors.Overlap,
+            r"out\[1\] overlaps z .* read what it has written",
+        ),
+        ({"z": array(LIKE, Y + 16)}, (0, 1, 2), errors.Overlap, r"out\[0\] overlaps z"),
+    ],
+)
+def test_wrong_results_are_refused(driver, change, outs, error, message):
+    k, given_, own = with_results()
+    given_out = own[outs] if isinstance(outs, int) else tuple(own[o] if isinstance(o, int) else o for o in outs)
+    with pytest.raises(error, match=re.compile(message, re.DOTALL)):
+        k(**given_ | change, out=given_out, stream=STREAM)
+    assert driver.launch_count == 0
 
 
 @pytest.mark.parametrize(
@@ -610,7 +672,7 @@ def test_a_warm_call_sees_torchs_own_changes_in_place():
         ran, slow = [], SimpleNamespace(_call=lambda *_: "slow")
         launched = {(7, tensor.data_ptr(), out.data_ptr()): partial(ran.append, name)}
         types = torch.float32, torch.float32
-        call = warm.write(["x"], reading, int, launched, cpu, [(16, 16), (4,)], types)
+        call = warm.write(["x"], ["out"], reading, int, launched, cpu, [(16, 16), (4,)], [None] * 2, types)
         assert call(slow, tensor, out=out, stream=7) is out
         assert ran == [name]
         kept = tensor.detach()  # its memory is not given to another

@@ -17,7 +17,7 @@ from convgen.ir import epilogue as ep
 from convgen.ir import verify
 from convgen.ir.dtypes import DTYPES, numpy_dtype
 from convgen.ir.problem import OPS, Op
-from convgen.ir.reference import FUNCTIONS, accumulate, reference
+from convgen.ir.reference import FUNCTIONS, accumulate, reference, references
 from convgen.ir.tensor import Tensor
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -98,6 +98,36 @@ SCALAR = {
     "clamp": lambda x, low, high: min(max(x, low), high),
     "select": lambda condition, x, y: x if condition else y,
 }
+
+
+@pytest.mark.parametrize("op", ["fprop", "dgrad", "wgrad"])
+def test_results_of_an_epilogue(op):
+    """One for each element, in another order of dims; sums over some dims and over all."""
+    base = make(op, n=2, c=4, k=6, input=(5, 4), groups=2, dtype="f32")
+    d = base.result.dims
+    turned, kept = (d[2], d[0], d[3], d[1]), (d[3], d[0])
+    further = [
+        Tensor(name, "result", "f32", dims, tuple(map(base.result.extent, dims)))
+        for name, dims in (("t", turned), ("s", kept), ("ss", ()))
+    ]
+    t, u = ep.LocalRef("t"), ep.Binary("*", ep.Acc(), ep.Acc())
+    body = [("t", ep.Call("relu", (ep.Acc(),))), ("s", t), ("ss", u), (base.result.name, ep.Unary("-", t))]
+    epilogue = ep.Epilogue((), tuple(ep.Assignment(*a) for a in body), tuple(further))
+    problem = dataclasses.replace(base, epilogue=epilogue)
+    arrays = verify.random_inputs(problem, 3)
+    acc = reference(base, arrays)
+    relu = np.maximum(acc, 0)
+    expected = (-relu, relu.transpose(2, 0, 3, 1), relu.sum((1, 2)).T, (acc * acc).sum())
+    found = references(problem, arrays)
+    for value, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, right, rtol=1e-12)
+    outs = [value.astype(np.float32) for value in found]
+    report = verify.check(problem, arrays, tuple(outs))
+    assert report and all(f"{t.name} is right" in report.message for t in problem.results)
+    for i, t in enumerate(problem.results):
+        wrong = [out * np.float32(1 + 1e-3 * (i == j)) for j, out in enumerate(outs)]
+        report = verify.check(problem, arrays, tuple(wrong))
+        assert not report and report.message.startswith(f"{t.name} is wrong")
 
 
 def test_every_function_is_tested():

@@ -6,7 +6,7 @@ from convgen.ir.plan import Launch, Param, TensorMap
 from convgen.ir.tensor import Tensor
 from convgen.kernels.depthwise_stream.constraints import PRODUCER
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
-from convgen.kernels.parts.elementwise import Pointer, factor_pointers, operand_pointers, result_pointers
+from convgen.kernels.parts.elementwise import Pointer, epilogue_pointers, factor_pointers, result_pointers
 from convgen.kernels.parts.persistent import persistent
 
 
@@ -37,7 +37,7 @@ def pointers(layout: Layout) -> list[Pointer]:
     """The parameters behind the tensor maps; x among them where sums may have to be made once more."""
     problem = layout.problem
     factors = factor_pointers(problem)
-    results = operand_pointers if layout.staged_bytes else result_pointers
+    results = epilogue_pointers if layout.staged_bytes else result_pointers
     return [*(factors if layout.fills else factors[1:]), *results(problem)]
 
 

@@ -48,6 +48,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
     config = Config
     slices = base.ANY_SLICES
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

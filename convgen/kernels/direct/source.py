@@ -19,8 +19,8 @@ from convgen.kernels.parts.elementwise import (
     all_zero,
     element,
     epilogue_formulas,
+    epilogue_pointers,
     live_dims,
-    operand_pointers,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
@@ -78,8 +78,8 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
 
     def element_offset(tensor: Tensor) -> str:
         """Offset of the element of output i."""
-        # the c of w, and of operands that broadcast to it, is the channel within the group
-        within_group = tensor.role == "w" or (tensor.role == "operand" and result.role == "w")
+        # the c of w, and of operands and results like it, is the channel within the group
+        within_group = tensor.role == "w" or (tensor.role in ("operand", "result") and result.role == "w")
         base = offset(scope, tensor, {**at, "c": at.get("c_in_group", at["c"])} if within_group else at)
         step = scope.text(i * tensor.stride(product.tiled_dim))
         return base if step == "0" else step if base == "0" else f"{base} + {step}"
@@ -89,15 +89,15 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         return load(tensor.dtype, f"{role}[{element_offset(tensor)}]", problem.accumulate)
 
     shared, tiled = value_of(product.shared), value_of(product.tiled)
-    operands = {t.name: element_offset(t) for t in used_operands(problem)}
-    lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", operands)
+    offsets = {t.name: element_offset(t) for t in (*used_operands(problem), *problem.elementwise)}
+    lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", offsets)
     in_order = tile == 1 and dims == live_dims(result) and not result.pitch
     target = "index" if in_order else element_offset(result)
     nest.drop_unused("\n".join([shared, tiled, *lines, target]))
 
     pointers = (
         *(Pointer(role, problem.tensor(role).dtype, role) for role in OPS[problem.op].reads),
-        *operand_pointers(problem),
+        *epilogue_pointers(problem),
         Pointer(result.role, result.dtype, result.role, written=True),
     )
     return Kernel(

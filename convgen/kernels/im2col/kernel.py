@@ -36,6 +36,7 @@ MOST_STEPS = 10_000
 class Im2col(base.Kernel[Config, Layout]):
     name = "im2col"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

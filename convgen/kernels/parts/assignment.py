@@ -64,8 +64,10 @@ def _backward(problem: ConvProblem) -> Assignment:
     )
     epilogue = problem.epilogue
     if epilogue:
-        operands = tuple(replace(t, dims=tuple(named.get(d, d) for d in t.dims)) for t in epilogue.operands)
-        epilogue = replace(epilogue, operands=operands)
+        operands, results = (
+            tuple(turned(t, t.role) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
+        )
+        epilogue = replace(epilogue, operands=operands, results=results)
     forward = replace(
         problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input, pad_lo=pad_lo,
         pad_hi=pad_hi, x=turned(problem.y, "x"), w=turned(problem.w, "w"), y=turned(problem.x, "y"), epilogue=epilogue,

@@ -26,9 +26,9 @@ from convgen.kernels.parts.elementwise import (
     all_zero,
     element,
     epilogue_formulas,
+    epilogue_pointers,
     flat_formula,
     live_dims,
-    operand_pointers,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
@@ -40,10 +40,10 @@ from convgen.kernels.parts.lowering import (
     coordinates,
     drop_unused,
     epilogue,
+    epilogue_offsets,
     index_type,
     load,
     offset,
-    operand_offsets,
     window,
 )
 
@@ -102,11 +102,11 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
         nest.add(scope.take())
         nest.only_where(tests)
     addend = load(lowered.dtype, f"lowered[{offset(scope, lowered, source_at)}]", problem.accumulate)
-    lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at))
+    lines, value = epilogue(problem, "acc", epilogue_offsets(scope, problem, at))
     nest.drop_unused("\n".join([addend, *lines, target]))
     pointers = (
         Pointer("lowered", lowered.dtype, buffer),
-        *operand_pointers(problem),
+        *epilogue_pointers(problem),
         Pointer("x", x.dtype, "x", written=True),
     )
     units, per_unit = _units(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
@@ -212,10 +212,10 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
     at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
     in_order = not unit and live_dims(sums) == live_dims(result) and not result.pitch
     target = "index" if in_order else offset(scope, result, at)
-    lines, value = epilogue(problem, "acc", operand_offsets(scope, problem, at), accumulate)
+    lines, value = epilogue(problem, "acc", epilogue_offsets(scope, problem, at), accumulate)
     pointers = (
         Pointer("sums", sums.dtype, buffer),
-        *operand_pointers(problem),
+        *epilogue_pointers(problem),
         Pointer(result.role, result.dtype, result.role, written=True),
     )
     units, per_unit = _units(sums, head)

@@ -100,7 +100,7 @@ class Kernel:
 
 
 def fprop_pointers(problem: ConvProblem) -> list[Pointer]:
-    """x, w, y and the operands."""
+    """x, w, y, the operands and further results."""
     return [*factor_pointers(problem), *result_pointers(problem)]
 
 
@@ -110,13 +110,14 @@ def factor_pointers(problem: ConvProblem) -> list[Pointer]:
 
 
 def result_pointers(problem: ConvProblem) -> list[Pointer]:
-    """y and the operands."""
-    return [Pointer("y", problem.y.dtype, "y", written=True), *operand_pointers(problem)]
+    """y, the operands and further results."""
+    return [Pointer("y", problem.y.dtype, "y", written=True), *epilogue_pointers(problem)]
 
 
-def operand_pointers(problem: ConvProblem) -> list[Pointer]:
-    """Those that the result depends on."""
-    return [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in used_operands(problem)]
+def epilogue_pointers(problem: ConvProblem) -> list[Pointer]:
+    """The operands that results depend on, and further results."""
+    operands = [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in used_operands(problem)]
+    return operands + [Pointer(f"result_{t.name}", t.dtype, t.name, written=True) for t in problem.elementwise]
 
 
 # ---- formulas, for comments --------------------------------------------------------------------

@@ -96,7 +96,7 @@ def coordinate_name(dim: str) -> str:
 def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
     """C type of a kernel's indices: 64 bits where a tensor, a padded extent or one of `counts` needs them."""
     padded = (e + lo + hi for e, lo, hi in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True))
-    tensors = (t.span for t in (*problem.reads, problem.result, *problem.operands))
+    tensors = (t.span for t in (*problem.reads, *problem.results, *problem.operands))
     return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
 
 
@@ -244,9 +244,9 @@ def drop_unused(lines: Sequence[str], later: str) -> list[str]:
 
 
 def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
-    """The epilogue's assignments that the result depends on, in order."""
+    """The epilogue's assignments that results depend on, in order."""
     kept: list[Assignment] = []
-    wanted: set[str] = set()
+    wanted = {t.name for t in problem.further}
     for a in reversed(problem.epilogue.body if problem.epilogue else ()):
         if not kept or a.name in wanted:
             kept.append(a)
@@ -255,7 +255,7 @@ def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
 
 
 def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
-    """The operands that the result depends on, in order."""
+    """The operands that results depend on, in order."""
     used = {e.name for a in used_body(problem) for e in a.value.walk() if isinstance(e, OperandRef)}
     return tuple(t for t in problem.operands if t.name in used)
 
@@ -269,8 +269,9 @@ def epilogue(
 ) -> tuple[list[str], str]:
     """From an accumulator to an element of the result: lines of C, and the text of the stored element.
 
-    `acc` is a variable of the accumulator's type, `offsets` gives the offset of each operand's element.
-    The lines define `value_<operand>` and `local_<name>`.
+    `acc` is a variable of the accumulator's type, `offsets` gives the offset of each operand's element and of each
+    further result's.  The lines define `value_<operand>` and `local_<name>`, and store further results: after all that
+    is read, since an operand may be the result's own array.
     """
     accumulate = accumulate or problem.accumulate
     dtype = problem.result.dtype
@@ -286,8 +287,11 @@ def epilogue(
     for a in locals_:
         lines.append(f"const float local_{a.name} = {c_epilogue(a.value, number, values)};")
         values[a.name] = f"local_{a.name}"
+    for t in problem.elementwise:
+        lines.append(f"result_{t.name}[{offsets[t.name]}] = {store(t.dtype, values[t.name], 'f32')};")
     return lines, store(dtype, c_epilogue(last.value, number, values), "f32")
 
 
-def operand_offsets(scope: Scope, problem: ConvProblem, at: Mapping[str, Expr]) -> dict[str, str]:
-    return {t.name: offset(scope, t, at) for t in used_operands(problem)}
+def epilogue_offsets(scope: Scope, problem: ConvProblem, at: Mapping[str, Expr]) -> dict[str, str]:
+    """Offsets of the elements of operands and of further results."""
+    return {t.name: offset(scope, t, at) for t in (*used_operands(problem), *problem.elementwise)}
