@@ -48,6 +48,7 @@ CODES: dict[str, str] = {
     "E213": "an unknown operator, or operators that cannot be combined",
     "E214": "a lowered matrix that no operator uses, or whose axes lack a dim",
     "E215": "a slice of something other than the last dim's channels, or of fewer channels than it has",
+    "E216": "padding of an unknown kind, or of NaN in integers",
     # the epilogue
     "E301": "an epilogue uses a name that it cannot read",
     "E302": "an epilogue calls an unknown function",

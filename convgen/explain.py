@@ -27,7 +27,7 @@ from convgen.ir.index_map import (
 )
 from convgen.ir.integer import Ranges, count_operations
 from convgen.ir.plan import Plan, TensorMap
-from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.problem import OPS, PLACES, ConvProblem, Op, Padding
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target
 
 if TYPE_CHECKING:
@@ -160,10 +160,11 @@ def _summary(problem: ConvProblem) -> Table:
         return " ".join(f"{d}={v}" for d, v in zip(problem.spatial.input, values, strict=True))
 
     pads = tuple(f"({lo},{hi})" for lo, hi in zip(problem.pad_lo, problem.pad_hi, strict=True))
+    fill = "" if problem.padding is Padding.ZERO else f" {problem.padding}"
     tensors = [("reads", t) for t in (*problem.reads, *problem.operands)] + [("writes", t) for t in problem.results]
     rows = [
         *((what, f"{t}, {_si(t.bytes, 'B')}") for what, t in tensors),
-        ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}, dilation {axes(problem.dilation)}"),
+        ("window", f"stride {axes(problem.stride)}, pad {axes(pads)}{fill}, dilation {axes(problem.dilation)}"),
         ("groups", str(problem.groups)),
         ("accumulates in", problem.accumulate),
     ]
@@ -249,8 +250,9 @@ def _conditions(symbolic: IndexMap, literal: IndexMap, simple: IndexMap, role: s
     left = {b.dim: b for b in simple.accesses[role].bounds}
     for b in symbolic.accesses[role].bounds:
         sides = _sides(left[b.dim], literal.ranges) if b.dim in left else []
+        shown = str(b.value) if b.dim in PLACES.values() else b.dim
         yield Formula(
-            f"{role} has {b.dim}", f"{b.low} <= {b.dim} < {b.high}", " and ".join(sides) or "always", 2, len(sides)
+            f"{role} has {b.dim}", f"{b.low} <= {shown} < {b.high}", " and ".join(sides) or "always", 2, len(sides)
         )
     divisors = zip(symbolic.accesses[role].divisible, literal.accesses[role].divisible, strict=True)
     for general, number in divisors:
@@ -269,7 +271,8 @@ def _conditions(symbolic: IndexMap, literal: IndexMap, simple: IndexMap, role: s
 def _sides(b: Bound, ranges: Ranges) -> list[str]:
     """The comparisons of a bound that can fail."""
     low, high = integer.bounds(b.value, ranges)
-    return [f"{b.dim} >= {b.low}"] * (low < b.low) + [f"{b.dim} < {b.high}"] * (high >= int(b.high))
+    shown = str(b.value) if b.dim in PLACES.values() else b.dim
+    return [f"{shown} >= {b.low}"] * (low < b.low) + [f"{shown} < {b.high}"] * (high >= int(b.high))
 
 
 def _formulas(problem: ConvProblem) -> Table:
@@ -290,6 +293,8 @@ def _formulas(problem: ConvProblem) -> Table:
 def _tensor_map(problem: ConvProblem) -> Table | None:
     """TMA im2col's fields where the problem has one box over a channels-last tensor."""
     if problem.op not in (Op.FPROP, Op.WGRAD, Op.DGRAD) or (problem.op is Op.DGRAD and set(problem.stride) != {1}):
+        return None
+    if problem.padding is not Padding.ZERO:
         return None
     sp = problem.spatial
     role, spatial, channel = ("x", sp.input, "c") if problem.op in FORWARD else ("y", sp.output, "k")

@@ -50,7 +50,7 @@ SETTINGS = _table("""
     output: out outputs dst dest destination result
     lowered: matrix columns unfolded
     stride: strides step steps stridehw
-    pad: pads padding paddings padded autopad padmode paddingmode
+    pad: pads padding paddings padded autopad
     dilation: dilations dilate dilated rate
     groups: group groupcount ngroups featuregroupcount
     accumulate: acc accum accumulator accumulation accumulators acctype computetype accdtype
@@ -65,6 +65,7 @@ _LAYOUT = "the order of a tensor's dims is its layout: `x: f16[n, h, w, c]` is N
 _TYPE = "state the element type of each tensor: `input x: f16[...]`"
 _CHANNELS = "channels are dims: `c` of the input and the filter, `k` of the filter and the output"
 _EXTENTS = "state extents with the dims of the tensors: `filter w: f16[k=64, r=3, s=3, c=64]`"
+_PADDING = "say what padding is made of behind its amounts: `pad 1 reflect`"
 _OPTION = "put options in the strategy's block: `strategy tma_im2col { stages 4 }`"
 #: Settings of other languages that are none here, and what takes their place.
 NO_SETTINGS: dict[str, str] = {
@@ -78,7 +79,8 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("kernelsize", "ksize", "kernelshape", "shape", "size", "height", "width", "h", "w"), _EXTENTS),
     **dict.fromkeys(("kh", "kw", "r", "s"), _EXTENTS),
     **dict.fromkeys(("batch", "batchsize", "n"), "the batch is the dim `n` of the input and the output"),
-    "padvalue": "`pad` adds zeros; other values are not supported",
+    **dict.fromkeys(("padmode", "paddingmode", "padtype", "reflect", "replicate", "circular"), _PADDING),
+    "padvalue": "padding is made of zeros, or of what `pad 1 reflect`, `replicate`, `circular` or `nan` says",
     **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op transposed`"),
     "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
     "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",
@@ -246,7 +248,7 @@ LETS: dict[str, str] = {
 COMMANDS = _table("""
     compile: build make generate gen codegen emit
     check: lint validate
-    run: verify test execute exec simulate emulate
+    run: verify test execute exec emulate
     bench: benchmark perf profile time measure
     explain: show describe plan inspect dump
     init: new create start
@@ -311,5 +313,11 @@ PADDINGS: Mapping[str, Padding] = {
 }
 #: What people call a group for each channel.
 EACH_CHANNEL = ("depthwise", "dw", "channels", "in_channels", "all", "each")
-#: Ways to fill the padding.
-FILLS = frozenset(("zeros", "zero", "constant", "reflect", "replicate", "circular", "wrap", "edge", "symmetric"))
+#: What padding is made of.
+FILLS = _table("""
+    zero: zeros constant 0
+    reflect: reflection mirror reflective reflect101
+    replicate: edge border clamp nearest replication repeat
+    circular: wrap periodic cyclic
+    nan: nans
+""")

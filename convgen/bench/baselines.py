@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from convgen.bench.backend import Array, TorchBackend
 from convgen.bench.measure import ROUNDS, Captured, Timing, capture, set_count, time_graph, time_in_turn
 from convgen.ir import dtypes as element_types
-from convgen.ir.problem import SPATIAL, ConvProblem, Op
+from convgen.ir.problem import SPATIAL, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 RETUNES = ROUNDS
@@ -95,6 +95,8 @@ class _Geometry:
 def _geometry(problem: ConvProblem) -> _Geometry:
     if problem.op not in (Op.FPROP, Op.DGRAD, Op.WGRAD):
         raise NoBaseline(f"cuDNN has no {problem.op}")
+    if problem.padding is not Padding.ZERO:
+        raise NoBaseline("cuDNN pads with zeros")
     if problem.pad_lo != problem.pad_hi:
         raise NoBaseline("cuDNN pads both ends of a dim alike")
     dtypes = {t.dtype for t in problem.reads}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sympy import Add, Expr, Integer, Mul, Pow, Symbol
 
-from convgen.ir.integer import Ranges, bounds, factors, floordiv, mod
+from convgen.ir.integer import PADDED, Ranges, bounds, factors, floordiv, mod
 
 _ADD, _MUL, _ATOM = 1, 2, 3
 
@@ -49,6 +49,8 @@ class _Printer:
         if isinstance(e, floordiv | mod):
             text, level = self._quotient(e)
             return (_cast(text if level == _ATOM else f"({text})", cast), _ATOM) if cast else (text, level)
+        if type(e) in PADDED:
+            return _cast(f"{type(e).__name__}({', '.join(self.text(a)[0] for a in e.args)})", cast), _ATOM
         raise TypeError(f"no C text for {e!r}")
 
     def _sum(self, e: Add, cast: bool) -> tuple[str, int]:

@@ -128,10 +128,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class AxesSetting(Setting):
-    """stride, pad, dilation: one amount for all axes, or amounts by axis."""
+    """stride, pad, dilation: one amount for all axes, or amounts by axis; `fill` is what padding is made of."""
 
     everywhere: Amount | None
     axes: tuple[Axis, ...]
+    fill: Name | None = None
 
 
 @dataclass(frozen=True)

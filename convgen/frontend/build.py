@@ -70,6 +70,13 @@ class Build(Transformer_NonRecursive):
             name_of(keyword), span_of(keyword).to(last.span), everywhere, () if everywhere else tuple(rest)
         )
 
+    def pad_setting(self, keyword, *rest):
+        *amounts, last = rest
+        if not isinstance(last, Token):
+            return self.axes_setting(keyword, *rest)
+        setting, fill = self.axes_setting(keyword, *amounts), name_of(last)
+        return replace(setting, span=setting.span.to(fill.span), fill=fill)
+
     def axis(self, name, amount):
         return ast.Axis(name_of(name), amount)
 

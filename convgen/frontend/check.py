@@ -25,7 +25,7 @@ from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types
 from convgen.ir.epilogue import FUNCTIONS, Epilogue
-from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 #: Elements of a tensor; offsets in bytes then fit 64 bits.
@@ -111,10 +111,11 @@ class _Block:
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
             reads = OPS[op.op].reads[0].replace("lowered", "x")  # which has the same type
+            fill = geometry.padding if geometry.padding.repeats or "x" in OPS[op.op].reads else Padding.ZERO
             problem = ConvProblem(
                 name=name,
                 op=op.op,
-                **vars(geometry),
+                **{**vars(geometry), "padding": fill},
                 x=by_role["x"],
                 w=by_role["w"],
                 y=by_role["y"],

@@ -14,7 +14,7 @@ from convgen.diagnostics import Report, Span, listing
 from convgen.frontend import ast, padding
 from convgen.frontend.dims import RANK_OF, ROLE_DIMS, SETTING_OF, unknown_dim
 from convgen.frontend.sizes import MAX_INT, Sizes
-from convgen.ir.problem import SPATIAL, SpatialDims
+from convgen.ir.problem import SPATIAL, Padding, SpatialDims
 
 #: The least value of each setting by axis, which it also has where nothing is written.
 _LEAST = {"stride": 1, "dilation": 1, "pad": 0}
@@ -41,6 +41,7 @@ class Geometry:
     pad_lo: tuple[int, ...]
     pad_hi: tuple[int, ...]
     groups: int
+    padding: Padding
 
     @property
     def spatial(self) -> SpatialDims:
@@ -125,7 +126,9 @@ class Solver:
         if groups:
             self._divides(groups, {"c": c, "k": k})
         axes = []
+        fill = padding.filled(self._conv.first(ast.AxesSetting, "pad"), self._report)
         if stride and dilation and pad:
+            self._fits(fill, pad)
             axes = [self._axis(i, stride[i][0], dilation[i][0], pad[i]) for i in range(self._rank)]
         if not self._unclear:
             self._missing({"n": n, "c": c, "k": k}, axes, [low for low, _ in stride or ()])
@@ -134,7 +137,8 @@ class Solver:
         assert n and c and k and groups and stride and dilation and pad
         input_, filter_, output = zip(*(axis for axis in axes if axis), strict=True)
         (strides, _), (dilations, _), (lo, hi) = (zip(*a, strict=True) for a in (stride, dilation, pad))
-        return self._geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups)
+        fill = fill if any((*lo, *hi)) else Padding.ZERO
+        return self._geometry(n, c, k, input_, filter_, output, strides, dilations, lo, hi, groups, fill)
 
     # --- what is stated ---
 
@@ -292,6 +296,16 @@ class Solver:
     def _infers_input(self, stride: int) -> bool:
         """Whether an input extent follows from the output's."""
         return stride == 1
+
+    def _fits(self, fill: Padding, pad: Sequence[Amount]) -> None:
+        """Whether the input has the pixels that the padding repeats, or NaN; if not, that is reported."""
+        setting = self._conv.first(ast.AxesSetting, "pad")
+        if setting is None or "x" not in self._tensors:
+            return
+        padding.check_type(fill, self._tensors["x"].dtype.text, setting.span, self._report)
+        for dim, amounts in zip(self._spatial.input, pad, strict=True):
+            if x := self._get("x", dim):
+                padding.check_fits(fill, dim, x.value, amounts, setting.span, self._report)
 
     def _axis(self, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
         """Extents of input, filter and output along an axis; None where they do not follow or have an error."""

@@ -1,4 +1,4 @@
-"""Padding by a word, as other libraries have it, and what it is in numbers."""
+"""Padding: what it is made of, and the words that other libraries have for how much of it there is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from convgen import habits
-from convgen.diagnostics import Report
+from convgen.diagnostics import Report, Span, listing
 from convgen.frontend import ast
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.problem import Padding
 
 
 class Axis(NamedTuple):
@@ -19,10 +21,15 @@ class Axis(NamedTuple):
     stride: int | None
 
 
+_SYMMETRIC = "symmetric"  # in NumPy
+_NOT_SYMMETRIC = "`reflect` mirrors at the center of the first pixel, `replicate` repeats it"
+
+
 def word(amounts: Iterable[ast.Expr], lets: Container[str]) -> ast.Reference | None:
     """A word for padding among amounts that should be numbers."""
     names = (e for e in amounts if isinstance(e, ast.Reference) and e.name not in lets)
-    return next((e for e in names if habits.plain(e.name) in habits.PADDINGS.keys() | habits.FILLS), None)
+    known = habits.PADDINGS.keys() | habits.FILLS.keys() | {*Padding, _SYMMETRIC}
+    return next((e for e in names if habits.plain(e.name) in known), None)
 
 
 def report_word(name: ast.Reference, axes: Sequence[Axis], report: Report) -> None:
@@ -30,14 +37,43 @@ def report_word(name: ast.Reference, axes: Sequence[Axis], report: Report) -> No
     report.error("E102", f"`pad` takes numbers, not `{name.name}`", name.span, _hint(name.name, axes))
 
 
+def filled(setting: ast.AxesSetting | None, report: Report) -> Padding:
+    """What the padding of a setting is made of; an unknown word is reported, and counts as zero."""
+    if setting is None or setting.fill is None:
+        return Padding.ZERO
+    name = setting.fill.text
+    if name in tuple(Padding):
+        return Padding(name)
+    symmetric = _NOT_SYMMETRIC if habits.plain(name) == _SYMMETRIC else None
+    hint = symmetric or habits.did_you_mean(name, tuple(Padding), habits.FILLS)
+    hint = hint or f"it is made of {listing(tuple(Padding))}"
+    report.error("E216", f"no padding is made of `{name}`", setting.fill.span, hint)
+    return Padding.ZERO
+
+
+def check_type(fill: Padding, dtype: str, span: Span, report: Report) -> None:
+    """Integers have no NaN, which is reported."""
+    if fill is Padding.NAN and dtype in DTYPES and not DTYPES[dtype].is_float:
+        report.error("E216", f"{dtype} has no NaN to pad with", span, "integers are padded with zeros: leave `nan` out")
+
+
+def check_fits(fill: Padding, dim: str, extent: int, amounts: tuple[int, int], span: Span, report: Report) -> None:
+    """Padding that repeats pixels repeats each at most once on a side, as in PyTorch; more is reported."""
+    most = {Padding.REFLECT: extent - 1, Padding.CIRCULAR: extent}.get(fill, max(amounts))
+    if max(amounts) > most:
+        message = f"`pad` is {max(amounts)} along {dim}: `{fill}` makes at most {most} of the input's {extent}"
+        report.error("E209", message, span)
+
+
 def _hint(name: str, axes: Sequence[Axis]) -> str:
     rule = habits.PADDINGS.get(habits.plain(name))
     if rule is None:
-        return "padding is made of zeros: say how many, as in `pad 1`"
+        fill = name if name in tuple(Padding) else habits.meant(name, tuple(Padding), habits.FILLS)
+        return f"say first how much: `pad 1 {fill}`" if fill else _NOT_SYMMETRIC
     amounts: dict[str, tuple[int, int]] = {}
     for axis in axes:
         if axis.extent is None or axis.window is None or axis.stride is None:
-            return "say how many zeros, as in `pad 1`, or by axis `pad h=1 w=(0, 2)`"
+            return "say how much, as in `pad 1`, or by axis `pad h=1 w=(0, 2)`"
         amounts[axis.dim] = rule.amounts(axis.extent, axis.window, axis.stride)
     if not any(map(any, amounts.values())):
         return "without padding, leave `pad` out"

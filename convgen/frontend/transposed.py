@@ -10,12 +10,13 @@ As dgrad the input is y, whose windows are spread over x, the output.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from convgen.frontend import padding
+from convgen.frontend import ast, padding
 from convgen.frontend.geometry import Amount, Geometry, Solver
 from convgen.frontend.sizes import MAX_INT
-from convgen.ir.problem import exchanged_dims
+from convgen.ir.problem import Padding, exchanged_dims
 from convgen.ir.tensor import Tensor
 
 
@@ -39,7 +40,7 @@ class TransposedGeometry(Geometry):
             pad_hi.append(high - max(extra - (stride - 1), 0))
         return Geometry(
             self.n, self.k, self.c, self.output, self.filter, self.input, self.stride, self.dilation, self.pad_lo,
-            tuple(pad_hi), self.groups,
+            tuple(pad_hi), self.groups, self.padding,
         )  # fmt: skip
 
 
@@ -55,6 +56,12 @@ class TransposedSolver(Solver):
 
     def _infers_input(self, stride: int) -> bool:
         return True
+
+    def _fits(self, fill: Padding, pad: Sequence[Amount]) -> None:
+        setting = self._conv.first(ast.AxesSetting, "pad")
+        if setting and setting.fill and fill is not Padding.ZERO:
+            hint = f"leave `{fill}` out"
+            self._report.error("E216", "`pad` crops the output of `op transposed`", setting.fill.span, hint)
 
     def _axis(self, i: int, stride: int, dilation: int, pad: Amount) -> tuple[int, int, int] | None:
         sp = self._spatial

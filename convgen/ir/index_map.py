@@ -9,6 +9,9 @@ i1 = q / W1, j1 = q % W1.  `derive` then places the window, eq. 18, 19 and 20 wi
     forward   (fprop, wgrad, im2col)  h = p * stride + r * dilation - pad_lo
     backward  (dgrad, col2im)         p = (h + pad_lo - r * dilation) / stride, where stride divides it
 
+Where padding repeats pixels, the forward direction maps a position beyond x to the pixel that stands there; the
+backward one counts, by `place_h`, the positions at which a pixel stands.
+
 `matrix_view` gives the maps of a convolution seen as a matrix product, `lowered_view` those of im2col's
 matrix; a kernel with loops of its own calls `derive`.  Everything downstream reads these maps: C text,
 tensor maps (`tma_axes`), `explain`.
@@ -24,7 +27,8 @@ from sympy import Expr, Integer, Symbol
 
 from convgen.ir import integer
 from convgen.ir.integer import Ranges, floordiv, mod, symbol
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.padding import pixel_at, place_of
+from convgen.ir.problem import PLACES, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 
 #: Gives a geometry value as an expression: ("extent", "h"), ("stride", "h"), ("dilation", "h"),
@@ -83,7 +87,9 @@ def variable(name: str, extent: int) -> Variable:
 
 @dataclass(frozen=True)
 class Bound:
-    """low <= value < high must hold, or the element is outside the tensor and counts as zero."""
+    """low <= value < high must hold, or the element is outside the tensor and counts as zero.
+
+    `dim` is the coordinate that the value is; of a place, the condition that the pixel stands there."""
 
     dim: str
     value: Expr
@@ -212,10 +218,16 @@ def derive(
     divisible: list[Divisible] = []
     for i, f, o in zip(sp.input, sp.filter, sp.output, strict=True):
         if f in at and o in at:
-            at[i] = at[o] * geo("stride", i) + at[f] * geo("dilation", i) - geo("pad_lo", i)
-            inside.append(Bound(i, at[i], 0, geo("extent", i)))
+            position = at[o] * geo("stride", i) + at[f] * geo("dilation", i) - geo("pad_lo", i)
+            at[i] = pixel_at(problem.padding, position, geo("extent", i))
+            if not problem.padding.repeats:
+                inside.append(Bound(i, at[i], 0, geo("extent", i)))
         elif f in at and i in at:
-            start = at[i] + geo("pad_lo", i) - at[f] * geo("dilation", i)
+            position = at[i]
+            if PLACES[i] in at:
+                position, rest = place_of(problem.padding, at[i], at[PLACES[i]], geo("extent", i), geo("pad_lo", i))
+                starts.append(Bound(PLACES[i], *rest))
+            start = position + geo("pad_lo", i) - at[f] * geo("dilation", i)
             at[o] = floordiv(start, geo("stride", i))
             starts.append(Bound(o, at[o], 0, geo("extent", o)))
             divisible.append(Divisible(o, start, geo("stride", i)))
@@ -271,15 +283,16 @@ def matrix_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
     window = {(c if d == "c" else d): None for d in problem.w.dims if d != "k"}
     window |= dict.fromkeys((*sp.filter, c))  # dims that the filter's layout leaves out
     taps = tuple(d for d in window if d in sp.filter)
+    places = tuple(problem.places)
     match problem.op:
         case Op.FPROP:
             dims = {"gemm_m": ("n", *sp.output), "gemm_n": (k,), "gemm_k": tuple(window)}
         case Op.DGRAD:
-            dims = {"gemm_m": ("n", *sp.input), "gemm_n": (c,), "gemm_k": (*taps, k)}
+            dims = {"gemm_m": ("n", *sp.input), "gemm_n": (c,), "gemm_k": (*taps, *places, k)}
         case Op.WGRAD:
             dims = {"gemm_m": (k,), "gemm_n": tuple(window), "gemm_k": ("n", *sp.output)}
         case Op.COL2IM:
-            return {"gemm_m": ("n", *sp.input), "gemm_n": ("c",), "gemm_k": taps}
+            return {"gemm_m": ("n", *sp.input), "gemm_n": ("c",), "gemm_k": (*taps, *places)}
         case Op.IM2COL:
             return lowered_dims(problem)
     return dims if problem.groups == 1 else {"g": ("g",), **dims}

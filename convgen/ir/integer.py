@@ -1,7 +1,7 @@
-"""Integer expressions with floor division and modulo, and their simplification by ranges.
+"""Integer expressions with floor division, modulo and padded positions, and their simplification by ranges.
 
 sympy holds the trees.  Its own `floor` and `Mod` rewrite behind one's back, so division and modulo are
-two opaque functions here, and every rule that is applied to them is written below.  All symbols are
+opaque functions here, and every rule that is applied to them is written below.  All symbols are
 integers of a known range; `simplify` uses those ranges, and the result is equal to its argument for
 every assignment within them (tested against brute force).
 """
@@ -56,6 +56,49 @@ class mod(sympy.Function):
     def _sympystr(self, printer):
         a, b = self.args
         return f"{_operand(printer, a)} % {_operand(printer, b)}"
+
+
+class _Padded(sympy.Function):
+    """The element of an axis of n that stands at position a, which may lie beyond the axis on either side."""
+
+    nargs = 2
+    is_integer = True
+
+
+class reflect(_Padded):
+    """Mirrored at the first and the last element: for -n < a < 2n - 1."""
+
+    @classmethod
+    def eval(cls, a, n):
+        return Integer(_reflect(int(a), int(n))) if a.is_Integer and n.is_Integer else None
+
+
+class replicate(_Padded):
+    """The nearest element."""
+
+    @classmethod
+    def eval(cls, a, n):
+        return Integer(_replicate(int(a), int(n))) if a.is_Integer and n.is_Integer else None
+
+
+class circular(_Padded):
+    """Over again: a modulo n, for -n <= a < 2n."""
+
+    @classmethod
+    def eval(cls, a, n):
+        return Integer(int(a) % int(n)) if a.is_Integer and n.is_Integer else None
+
+
+def _reflect(a, n):
+    return n - 1 - abs(n - 1 - abs(a))
+
+
+def _replicate(a, n):
+    return (abs(a) - abs(a - (n - 1)) + n - 1) // 2
+
+
+#: The functions of padded positions, and their values for integers or arrays.
+PADDED = {reflect: _reflect, replicate: _replicate, circular: lambda a, n: a % n}
 
 
 def _operand(printer, e: Expr) -> str:
@@ -118,6 +161,8 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[int, int]:
         if least == most and lo // most == hi // most:
             return lo % most, hi % most
         return 0, min(hi, most - 1) if lo >= 0 else most - 1
+    if isinstance(e, _Padded):
+        return 0, bounds(e.args[1], ranges)[1] - 1
     raise TypeError(f"no bounds for {e!r}")
 
 
@@ -141,8 +186,16 @@ def _simplify(e: Expr, ranges: Ranges) -> Expr:
         return _floordiv(args[0], int(args[1]), ranges)
     if isinstance(e, mod) and args[1].is_Integer:
         return _mod(args[0], int(args[1]), ranges)
+    if isinstance(e, _Padded) and _is_inside(args[0], args[1], ranges):
+        return args[0]
     result = e.func(*args)
     return _recombine(result, ranges) if isinstance(result, Add) else result
+
+
+def _is_inside(a: Expr, n: Expr, ranges: Ranges) -> bool:
+    """Whether a padded position always lies within the axis itself."""
+    lo, hi = bounds(a, ranges)
+    return n.is_Integer and lo >= 0 and hi < int(n)
 
 
 def _floordiv(a: Expr, d: int, ranges: Ranges) -> Expr:
@@ -304,4 +357,6 @@ def evaluate(e: Expr, values: Mapping[Symbol, object]):
     if isinstance(e, floordiv | mod):
         a, b = (evaluate(x, values) for x in e.args)
         return a // b if isinstance(e, floordiv) else a % b
+    if isinstance(e, _Padded):
+        return PADDED[type(e)](*(evaluate(x, values) for x in e.args))
     raise TypeError(f"cannot evaluate {e!r}")

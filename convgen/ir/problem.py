@@ -28,6 +28,22 @@ class Op(enum.StrEnum):
     COL2IM = "col2im"
 
 
+class Padding(enum.StrEnum):
+    """What a window reads beyond the input.  `reflect`, `replicate` and `circular` repeat pixels of the input, as
+    numpy.pad's modes reflect, edge and wrap do; the gradients of the copies add up in the pixel."""
+
+    ZERO = "zero"
+    REFLECT = "reflect"
+    REPLICATE = "replicate"
+    CIRCULAR = "circular"
+    NAN = "nan"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether pixels of the input stand there."""
+        return self not in (Padding.ZERO, Padding.NAN)
+
+
 @dataclass(frozen=True)
 class OpRow:
     """Which tensors an operator reads and which it makes, by role."""
@@ -53,6 +69,9 @@ class SpatialDims:
     filter: tuple[str, ...]
     output: tuple[str, ...]
 
+
+#: The loop coordinates that count an input pixel's places in the padded input, by the dim that is padded.
+PLACES = {"d": "place_d", "h": "place_h", "w": "place_w"}
 
 SPATIAL: dict[int, SpatialDims] = {
     1: SpatialDims(("w",), ("s",), ("q",)),
@@ -123,6 +142,7 @@ class ConvProblem:
     lowered: Tensor | None = None
     accumulate: str = "f32"
     epilogue: Epilogue | None = None
+    padding: Padding = Padding.ZERO  # zero where nothing is padded
 
     def __post_init__(self) -> None:
         tensors = [(t.role, t.name) for t in (*self.operands, *self.further)]
@@ -209,6 +229,23 @@ class ConvProblem:
         )
 
     @property
+    def padded(self) -> tuple[int, ...]:
+        """Extents of the input with its padding."""
+        return tuple(lo + e + hi for lo, e, hi in zip(self.pad_lo, self.input, self.pad_hi, strict=True))
+
+    @property
+    def places(self) -> dict[str, int]:
+        """How many places of the padded input may have a pixel's value, along each axis where several may.
+
+        Padding that mirrors or goes round has one on either side.  Replicated pixels stand at the edge: the first
+        or the last has all of the padding beside it."""
+        found = {}
+        for dim, lo, hi in zip(self.spatial.input, self.pad_lo, self.pad_hi, strict=True):
+            if self.padding.repeats and (lo or hi):
+                found[PLACES[dim]] = lo + 1 + hi if self.padding is Padding.REPLICATE else 3
+        return found
+
+    @property
     def output_pixels(self) -> int:
         return self.n * math.prod(self.output)
 
@@ -273,7 +310,7 @@ class ConvProblem:
         table |= dict(zip(sp.input, self.input, strict=True))
         table |= dict(zip(sp.filter, self.filter, strict=True))
         table |= dict(zip(sp.output, self.output, strict=True))
-        return table[dim]
+        return (table | self.places)[dim]
 
     def __str__(self) -> str:
         """The canonical spec: parses back to this problem (strategy and target apart)."""
@@ -286,7 +323,8 @@ class ConvProblem:
         if self.lowered:
             lines.append(f"  lowered {self.lowered}")
         lines.append(axes("stride", [str(v) for v in self.stride]))
-        lines.append(axes("pad", [f"({a},{b})" for a, b in zip(self.pad_lo, self.pad_hi, strict=True)]))
+        fill = "" if self.padding is Padding.ZERO else f" {self.padding}"
+        lines.append(axes("pad", [f"({a},{b})" for a, b in zip(self.pad_lo, self.pad_hi, strict=True)]) + fill)
         lines.append(axes("dilation", [str(v) for v in self.dilation]))
         lines.append(f"  groups {self.groups}")
         lines.append(f"  accumulate {self.accumulate}")

@@ -21,7 +21,7 @@ import numpy
 
 from convgen.ir import epilogue as ep
 from convgen.ir.dtypes import numpy_dtype
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 #: A NumPy or CuPy array.
@@ -176,12 +176,25 @@ def _windows(problem: ConvProblem) -> Iterator[tuple[tuple[int, ...], tuple[slic
         )
 
 
+#: What numpy.pad calls them.
+_MODES: dict[Padding, dict[str, Any]] = {
+    Padding.REFLECT: {"mode": "reflect"},
+    Padding.REPLICATE: {"mode": "edge"},
+    Padding.CIRCULAR: {"mode": "wrap"},
+    Padding.NAN: {"mode": "constant", "constant_values": math.nan},
+}
+
+
 def _gather(problem: ConvProblem, x: Array, xp: Any) -> Array:
     """(g, n, *input, c) to (g, n, *output, *filter, c)."""
     g, n, c = x.shape[0], x.shape[1], x.shape[-1]
-    padded = xp.zeros((g, n, *_padded_extents(problem), c))
-    to, of = _inside(problem)
-    padded[(slice(None), slice(None), *to)] = x[(slice(None), slice(None), *of)]
+    if problem.padding is Padding.ZERO:
+        padded = xp.zeros((g, n, *_padded_extents(problem), c))
+        to, of = _inside(problem)
+        padded[(slice(None), slice(None), *to)] = x[(slice(None), slice(None), *of)]
+    else:
+        amounts = ((0, 0), (0, 0), *zip(problem.pad_lo, problem.pad_hi, strict=True), (0, 0))
+        padded = xp.pad(x, amounts, **_MODES[problem.padding])
     rows = xp.empty((g, n, *problem.output, *problem.filter, c))
     everywhere = (slice(None),) * (2 + problem.rank)
     for tap, window in _windows(problem):
@@ -192,14 +205,26 @@ def _gather(problem: ConvProblem, x: Array, xp: Any) -> Array:
 def _scatter(problem: ConvProblem, rows: Array, xp: Any) -> Array:
     """(g, n, *output, *filter, c) summed into (g, n, *input, c)."""
     g, n, c = rows.shape[0], rows.shape[1], rows.shape[-1]
-    padded = xp.zeros((g, n, *_padded_extents(problem), c))
+    padded = xp.zeros((g, n, *(problem.padded if problem.padding.repeats else _padded_extents(problem)), c))
     everywhere = (slice(None),) * (2 + problem.rank)
     for tap, window in _windows(problem):
         padded[(slice(None), slice(None), *window)] += rows[(*everywhere, *tap)]
+    if problem.padding.repeats:
+        for axis in range(problem.rank):
+            padded = _folded(problem, padded, axis, xp)
+        return padded
     x = xp.zeros((g, n, *problem.input, c))
     to, of = _inside(problem)
     x[(slice(None), slice(None), *of)] = padded[(slice(None), slice(None), *to)]
     return x
+
+
+def _folded(problem: ConvProblem, padded: Array, axis: int, xp: Any) -> Array:
+    """The sum, for each pixel along an axis, of what stands where padding repeats it."""
+    amounts = problem.pad_lo[axis], problem.pad_hi[axis]
+    pixels = numpy.pad(numpy.arange(problem.input[axis]), amounts, **_MODES[problem.padding])
+    repeats = xp.asarray(numpy.eye(problem.input[axis])[pixels])
+    return xp.moveaxis(xp.tensordot(padded, repeats, axes=(axis + 2, 0)), -1, axis + 2)
 
 
 # ---- the epilogue ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from convgen.ir.problem import Padding
 from convgen.kernels.config import Config, Option, Options  # noqa: F401
 from convgen.targets import Target
 
@@ -62,6 +63,7 @@ class Kernel(Generic[C, L]):
     """One kernel.  `name` is its folder's."""
 
     name: ClassVar[str]
+    paddings: ClassVar[frozenset[Padding]] = frozenset({Padding.ZERO})  # what it reads beyond x
     config: type[C]
     #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).
     slices: ClassVar[frozenset[str]] = frozenset()

@@ -40,7 +40,7 @@ class Search:
         """What stands against the kernel whatever the options that are not fixed."""
         found = (
             *_unwritten(self.kernel, self.problem),
-            *(self._slices or self.kernel.unserved(self.problem, self.target, self.fixed)),
+            *(self._slices or self._padding or self.kernel.unserved(self.problem, self.target, self.fixed)),
         )
         return found or tuple(
             Obstacle(f"kernel {self.kernel.name}: {fault}", option=name)
@@ -57,6 +57,14 @@ class Search:
             Obstacle(f"kernel {self.kernel.name}: {t.name} is a slice of {t.pitch} channels; it must be packed", hint)
             for t in wrong
         )
+
+    @property
+    def _padding(self) -> tuple[Obstacle, ...]:
+        """Padding that the kernel does not make."""
+        problem, name = self.problem, self.kernel.name
+        if problem.padding in self.kernel.paddings:
+            return ()
+        return (Obstacle(f"kernel {name} reads zeros beyond {problem.x.name}, not `{problem.padding}`"),)
 
     @cached_property
     def _space(self) -> list[Timed]:

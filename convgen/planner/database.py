@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from convgen.diagnostics import ConvgenError
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels import renamed
 from convgen.targets import Target
@@ -121,6 +121,7 @@ def key(problem: ConvProblem, epilogue: bool = True) -> str:
         "pad": tuple(f"{a}:{b}" for a, b in zip(problem.pad_lo, problem.pad_hi, strict=True)),
         "groups": (problem.groups,),
     }
+    numbers |= {} if problem.padding is Padding.ZERO else {"padding": (str(problem.padding),)}
     parts = [str(problem.op), *(f"{name}={'x'.join(map(str, v))}" for name, v in numbers.items())]
     tensors = (problem.x, problem.w, problem.y, problem.lowered)
     parts += [f"{t.role}={_layout(t)}" for t in tensors if t]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy
 from hypothesis import strategies as st
 
 from convgen.ir import epilogue as ep
-from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op
+from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 
@@ -27,6 +28,7 @@ def make(
     epilogue: ep.Epilogue | None = None,
     lowered: str = "",
     name: str = "example",
+    padding: Padding = Padding.ZERO,
 ) -> ConvProblem:
     """A problem in NHWC, KRSC and NPQK; `lowered` as in a spec: "c*r*s,n*p*q"."""
     rank, sp = len(input), SPATIAL[len(input)]
@@ -54,12 +56,25 @@ def make(
         Tensor("x", "x", dtype, ("n", *sp.input, "c"), (n, *input, c)),
         Tensor("w", "w", dtype, ("k", *sp.filter, "c"), (k, *filter, c // groups)),
         Tensor("y", "y", dtype, ("n", *sp.output, "k"), (n, *output, k)),
-        matrix, "s32" if dtype == "s8" else "f32", epilogue,
+        matrix, "s32" if dtype == "s8" else "f32", epilogue, padding,
     )  # fmt: skip
 
 
+def _fits(padding: Padding, op: Op, geometry) -> bool:
+    """Whether padding can be made so: what repeats pixels has them, and integers aside, NaN is read."""
+    if not any(lo or hi for *_, lo, hi in geometry):
+        return padding is Padding.ZERO
+    most = {Padding.REFLECT: -1, Padding.CIRCULAR: 0}.get(padding)
+    if padding is Padding.NAN:
+        return "x" in OPS[op].reads
+    return most is None or all(max(lo, hi) <= extent + most for extent, *_, lo, hi in geometry)
+
+
 @st.composite
-def problems(draw, ops=tuple(Op), ranks=(1, 2, 3), dtypes=("f32",), largest=6, work=4000, epilogues=None):
+def problems(
+    draw, ops=tuple(Op), ranks=(1, 2, 3), dtypes=("f32",), largest=6, work=4000, epilogues=None,
+    paddings=(Padding.ZERO,),
+):  # fmt: skip
     """Any geometry whose loop nest runs at most `work` times."""
     op = draw(st.sampled_from(ops))
     rank = draw(st.sampled_from(ranks))
@@ -82,6 +97,7 @@ def problems(draw, ops=tuple(Op), ranks=(1, 2, 3), dtypes=("f32",), largest=6, w
         output = (extent + lo + hi - reach - 1) // stride + 1
         budget = max(1, budget // (output * filter_))
         geometry.append((extent, filter_, output, stride, dilation, lo, hi))
+    padding = draw(st.sampled_from([p for p in paddings if _fits(p, op, geometry)]))
     input_, filters, output, stride, dilation, lo, hi = map(tuple, zip(*geometry, strict=True))
     extents = {"n": n, "c": c, "k": k}
     for dims, values in zip((sp.input, sp.filter, sp.output), (input_, filters, output), strict=True):
@@ -113,7 +129,7 @@ def problems(draw, ops=tuple(Op), ranks=(1, 2, 3), dtypes=("f32",), largest=6, w
     accumulate = "s32" if dtype in ("s8", "s32") else "f32"
     return ConvProblem(
         "random", op, n, c, k, input_, filters, output, stride, dilation, lo, hi, groups,
-        x, w, y, lowered, accumulate, epilogue,
+        x, w, y, lowered, accumulate, epilogue, padding,
     )  # fmt: skip
 
 
@@ -132,8 +148,13 @@ def operands_like(draw, result: Tensor, name: str, dtypes=("f32",)):
 
 def loop_nest(problem: ConvProblem):
     """Every multiply-add, by plain loops: n, output position, tap, g, c and k (of all groups), c_in_group,
-    and the input position, which may lie outside of the input."""
+    and the input position, which may lie outside of the input; not where padding repeats pixels."""
     sp = problem.spatial
+    modes = {Padding.REFLECT: "reflect", Padding.REPLICATE: "edge", Padding.CIRCULAR: "wrap"}
+    padded = [
+        numpy.pad(numpy.arange(extent), pads, mode=modes[problem.padding]) if problem.padding.repeats else None
+        for extent, *pads in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True)
+    ]
     names = ("n", *sp.output, *sp.filter, "g", "k", "c")
     extents = (problem.n, *problem.output, *problem.filter, problem.groups, problem.k_per_group, problem.c_per_group)
     index = [0] * len(names)
@@ -141,6 +162,8 @@ def loop_nest(problem: ConvProblem):
         at = dict(zip(names, index, strict=True))
         for axis, (i, f, o) in enumerate(zip(sp.input, sp.filter, sp.output, strict=True)):
             at[i] = at[o] * problem.stride[axis] + at[f] * problem.dilation[axis] - problem.pad_lo[axis]
+            if (pixels := padded[axis]) is not None:
+                at[i] = int(pixels[at[i] + problem.pad_lo[axis]])
         at["c_in_group"] = at["c"]
         at["c"] += at["g"] * problem.c_per_group
         at["k"] += at["g"] * problem.k_per_group

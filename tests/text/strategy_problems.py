@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import operands, operands_like, problems
 
 from convgen.ir import epilogue as ep
-from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 FLOATS = ("f16", "bf16", "f32", "e4m3", "e5m2")
@@ -72,7 +72,7 @@ def _named(problem: ConvProblem) -> ConvProblem:
 @st.composite
 def direct_problems(draw, op: Op) -> ConvProblem:
     """Any geometry, layout, types and epilogue of an operator."""
-    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000)))
+    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding))))
     dtype = draw(st.sampled_from((*FLOATS, "s8")))
     types = dict.fromkeys(OPS[op].reads, dtype)
     if op in PRODUCTS:
@@ -92,7 +92,7 @@ def _in_order(draw, tensor: Tensor, orders: Sequence[Sequence[str]]) -> Tensor:
 @st.composite
 def matrix_problems(draw, op: Op) -> ConvProblem:
     """Problems whose filter and output are matrices as they lie in memory, of types that GEMMs take."""
-    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000)))
+    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding))))
     sp = problem.spatial
     dtype = draw(st.sampled_from(("f16", "bf16", "f32")))
     if op not in PRODUCTS:

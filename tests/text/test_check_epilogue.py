@@ -16,6 +16,7 @@ from convgen import frontend
 from convgen.diagnostics import SpecError
 from convgen.frontend.wording import KEYWORDS
 from convgen.ir import epilogue as ep
+from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
 
 TENSORS = "input x: f16[n=2, h=9, w=8, c=4] filter w: f16[k=6, r=3, s=3, c] output y: f16[n, p, q, k]"
@@ -252,10 +253,14 @@ def _without(e: ep.Expr, names: list[str]) -> ep.Expr:
     return e
 
 
+#: Padding that integers have, too.
+FILLS = tuple(p for p in Padding if p is not Padding.NAN)
+
+
 @st.composite
 def stated(draw):
     """A problem as a spec may state it, with the user's names, and epilogues where there can be one."""
-    found = draw(problems(dtypes=("f16", "bf16", "f32", "e4m3", "e5m2", "s8")))
+    found = draw(problems(dtypes=("f16", "bf16", "f32", "e4m3", "e5m2", "s8"), paddings=FILLS))
     names = draw(st.lists(NAMES, unique=True, min_size=5, max_size=5))
     renamed = {role: dataclasses.replace(getattr(found, role), name=n) for role, n in zip("xwy", names, strict=False)}
     if found.lowered:

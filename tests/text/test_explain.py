@@ -16,6 +16,7 @@ from rich.console import Console
 from convgen.explain import explain, formulas
 from convgen.ir import epilogue as ep
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
+from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle
 from convgen.targets import TARGETS
@@ -112,7 +113,7 @@ def test_roofline():
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(work=600))
+@given(problems(work=600, paddings=tuple(Padding)))
 def test_every_formula_is_there_and_none_grows(problem):
     found = formulas(problem)
     names = [f.name for f in found]

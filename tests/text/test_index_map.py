@@ -16,7 +16,7 @@ from convgen.ir import epilogue as ep
 from convgen.ir import index_map, integer
 from convgen.ir.index_map import derive, extent, lowered_view, matrix_view, symbolic_geometry, variable
 from convgen.ir.integer import floordiv, mod, symbol
-from convgen.ir.problem import OPS, Op
+from convgen.ir.problem import OPS, Op, Padding
 
 GEMM_OPS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
 LOWERED_OPS = (Op.IM2COL, Op.COL2IM)
@@ -75,7 +75,7 @@ def geometry_values(problem):
     """The numbers behind `symbolic_geometry`."""
     geo = symbolic_geometry(problem)
     sp = problem.spatial
-    dims = ("n", "c", "k", "g", "c_in_group", "k_in_group", *sp.input, *sp.filter, *sp.output)
+    dims = ("n", "c", "k", "g", "c_in_group", "k_in_group", *sp.input, *sp.filter, *sp.output, *problem.places)
     values = {geo("extent", d): extent(problem, d) for d in dims}
     for axis, d in enumerate(sp.input):
         values |= {geo(kind, d): getattr(problem, kind)[axis] for kind in ("stride", "dilation", "pad_lo")}
@@ -93,7 +93,7 @@ def bias(draw, result):
 
 
 @settings(max_examples=300, deadline=None)
-@given(problems(work=1500, epilogues=bias))
+@given(problems(work=1500, epilogues=bias, paddings=tuple(Padding)))
 def test_matrix_view_is_the_loop_nest(problem):
     """fprop, dgrad, wgrad, im2col, col2im: as derived, simplified, and with symbolic geometry."""
     expected = by_loops(problem)
@@ -105,7 +105,7 @@ def test_matrix_view_is_the_loop_nest(problem):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(ops=LOWERED_OPS, work=600, epilogues=bias))
+@given(problems(ops=LOWERED_OPS, work=600, epilogues=bias, paddings=tuple(Padding)))
 def test_lowered_view_is_the_loop_nest(problem):
     """From row and column of the matrix, which places the window forward for col2im as well."""
     # an operand of col2im belongs to a pixel, which lies outside of x in the padding
@@ -115,20 +115,21 @@ def test_lowered_view_is_the_loop_nest(problem):
 
 @pytest.mark.parametrize("channels", [("g", "c_in_group", "k_in_group"), ("c", "k_in_group"), ("k", "c_in_group")])
 @settings(max_examples=40, deadline=None)
-@given(problem=problems(ops=GEMM_OPS, work=600))
+@given(problem=problems(ops=GEMM_OPS, work=600, paddings=tuple(Padding)))
 def test_loops_of_a_kernels_own(channels, problem):
     """`derive` from loop counters: all channels or a group's, output positions or input positions."""
     sp = problem.spatial
     expected = by_loops(problem)
     for positions in (sp.output, sp.input):
-        variables = [variable(d, extent(problem, d)) for d in ("n", *positions, *sp.filter, *channels)]
+        places = problem.places if positions is sp.input else ()
+        variables = [variable(d, extent(problem, d)) for d in ("n", *positions, *places, *sp.filter, *channels)]
         maps = derive(problem, variables, {v.name: v.symbol for v in variables})
         assert by_map(problem, maps) == expected
         assert by_map(problem, maps.simplified()) == expected
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(work=600))
+@given(problems(work=600, paddings=tuple(Padding)))
 def test_simplified_maps_take_no_more_operations(problem):
     maps = matrix_view(problem)
     short = maps.simplified()

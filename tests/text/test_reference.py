@@ -16,7 +16,7 @@ from problems import element, inside, loop_nest, make, operands, problems
 from convgen.ir import epilogue as ep
 from convgen.ir import verify
 from convgen.ir.dtypes import DTYPES, numpy_dtype
-from convgen.ir.problem import OPS, Op
+from convgen.ir.problem import OPS, Op, Padding
 from convgen.ir.reference import FUNCTIONS, accumulate, reference, references
 from convgen.ir.tensor import Tensor
 
@@ -39,11 +39,13 @@ def by_loops(problem, arrays):
         if inside(problem, at):
             product = math.prod(flat[role][element(problem, role, at)] for role in reads)
             flat[writes][element(problem, writes, at)] += product
+        elif problem.padding is Padding.NAN:
+            flat[writes][element(problem, writes, at)] = np.nan
     return flat[writes].reshape(problem.result.shape)
 
 
 @settings(max_examples=150, deadline=None)
-@given(problems(), SEEDS)
+@given(problems(paddings=tuple(Padding)), SEEDS)
 def test_reference_is_the_definition(problem, seed):
     arrays = verify.random_inputs(problem, seed)
     np.testing.assert_allclose(reference(problem, arrays), by_loops(problem, arrays), rtol=1e-12, atol=1e-12)

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Layout, Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -46,6 +46,7 @@ TILES = (8, 4, 2, 1)
 
 class Direct(base.Kernel[Config, Layout[Config]]):
     name = "direct"
+    paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
     writes = frozenset({"elementwise"})

@@ -8,7 +8,7 @@ from sympy import Expr, Integer
 
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv, mod
-from convgen.ir.problem import OPS, ConvProblem, Op
+from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.direct.kernel import PRODUCTS
 from convgen.kernels.parts import columns
@@ -20,12 +20,16 @@ from convgen.kernels.parts.elementwise import (
     element,
     epilogue_formulas,
     epilogue_pointers,
+    fill,
     live_dims,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
     ACCUMULATORS,
+    CONVERSIONS,
+    Condition,
     Scope,
+    all_hold,
     coordinate_name,
     epilogue,
     index_type,
@@ -54,11 +58,16 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     dims, at = _outputs(scope, problem, tile)
     nest = Nest(scope.take())
 
+    inside: list[Condition] = []  # of x, where something else than zero is outside
+
     def place(dim: str) -> None:
-        """Name the coordinate that the window gives, and skip what lies outside."""
+        """Name the coordinate that the window gives, and skip what lies outside and counts as zero."""
         at[dim], tests = window(scope, problem, product.shared, dim, at)
         nest.add(scope.take())
-        nest.only_where(tests)
+        if problem.padding is Padding.NAN and product.shared == "x":
+            inside.extend(tests)
+        else:
+            nest.only_where(tests)
 
     if problem.op is Op.WGRAD:
         at["n"] = nest.loop(scope, "n", problem.n)
@@ -67,8 +76,10 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
             place(i)
     else:
         placed = sp.input if problem.op is Op.FPROP else sp.output
-        for f, dim in zip(sp.filter, placed, strict=True):
+        for i, f, dim in zip(sp.input, sp.filter, placed, strict=True):
             at[f] = nest.loop(scope, f, problem.extent(f))
+            if problem.op is Op.DGRAD:
+                nest.place(scope, problem, i, at)
             place(dim)
         channel = "c" if problem.op is Op.FPROP else "k"
         _open_channels(nest, scope, problem, channel, at)
@@ -89,6 +100,8 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         return load(tensor.dtype, f"{role}[{element_offset(tensor)}]", problem.accumulate)
 
     shared, tiled = value_of(product.shared), value_of(product.tiled)
+    if inside:
+        shared = f"{all_hold(inside)} ? {shared} : {CONVERSIONS['f32'].nan}"
     offsets = {t.name: element_offset(t) for t in (*used_operands(problem), *problem.elementwise)}
     lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", offsets)
     in_order = tile == 1 and dims == live_dims(result) and not result.pitch
@@ -209,7 +222,7 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
     if problem.op is Op.DGRAD:
         lines.append("and the division leaves no rest; outside of y is nothing to add.")
     else:
-        lines.append("and outside of x is padding, which counts as zero.")
+        lines.append(f"and outside of x is padding, {fill(problem)}.")
     if grouped:
         lines.append(
             f"Group g joins channels c = g * {problem.c_per_group} + c_in_group with the outputs "

@@ -17,7 +17,7 @@ from itertools import islice
 
 from convgen.codegen.render import render
 from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -35,6 +35,7 @@ MOST_STEPS = 10_000
 
 class Im2col(base.Kernel[Config, Layout]):
     name = "im2col"
+    paddings = frozenset(Padding)
     config = Config
     writes = frozenset({"elementwise"})
 

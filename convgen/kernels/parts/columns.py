@@ -17,7 +17,7 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from convgen.ir.integer import floordiv, mod
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.elementwise import (
     Kernel,
@@ -27,12 +27,14 @@ from convgen.kernels.parts.elementwise import (
     element,
     epilogue_formulas,
     epilogue_pointers,
+    fill,
     flat_formula,
     live_dims,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
     ACCUMULATORS,
+    CONVERSIONS,
     Condition,
     Scope,
     all_hold,
@@ -58,8 +60,9 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     source = f"x[{offset(scope, x, at)}]"
     lines, value = scope.take(), source
     if tests:
-        lines += ["// elsewhere is padding, which counts as zero", f"const bool inside = {all_hold(tests)};"]
-        value = f"inside ? {source} : {lowered.element.c_type}(0)"
+        lines += [f"// elsewhere is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"]
+        nan = problem.padding is Padding.NAN
+        value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if nan else f'{lowered.element.c_type}(0)'}"
     pointers = (Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True))
     units, per_unit = _units(lowered, _head(lowered) if sliced else 0)
     return Kernel(
@@ -96,8 +99,10 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     target = offset(scope, x, at) if sliced or x.pitch else "index"
     nest = Nest(scope.take())
     source_at = at | {"n": at.get("image", at["n"])}
-    for f, o in zip(problem.spatial.filter, problem.spatial.output, strict=True):
+    sp = problem.spatial
+    for i, f, o in zip(sp.input, sp.filter, sp.output, strict=True):
         source_at[f] = nest.loop(scope, f, problem.extent(f))
+        nest.place(scope, problem, i, source_at)
         source_at[o], tests = window(scope, problem, "lowered", o, source_at)
         nest.add(scope.take())
         nest.only_where(tests)

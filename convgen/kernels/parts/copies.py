@@ -15,10 +15,12 @@ from sympy import Expr, Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.ir import integer
 from convgen.ir.index_map import Access, decompose
-from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.integer import Ranges, floordiv, mod, symbol
+from convgen.ir.padding import pixel_at
 from convgen.ir.plan import Launch, Param
+from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT
+from convgen.kernels.parts.lowering import ACCESS, CONVERSIONS, INT_LIMIT
 
 THREADS = 256
 VECTOR = 8  # elements of 16 bytes
@@ -36,13 +38,24 @@ IN_FLIGHT = 8
 class Copy:
     """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
     but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
-    channel; and for the dims of `steps`, of which only every so many-th is kept.  The target's channels are
-    innermost, a multiple of VECTOR."""
+    channel; for the dims of `steps`, of which only every so many-th is kept; and for those of `low`, which have so
+    much `padding` before the source's first element.  The target's channels are innermost, a multiple of VECTOR."""
 
     source: Tensor
     target: Tensor
     channel: Expr = field(default_factory=lambda: symbol("c"))
     steps: tuple[tuple[str, int], ...] = ()
+    padding: Padding = Padding.ZERO
+    low: tuple[tuple[str, int], ...] = ()
+
+    def position(self, dim: str) -> Expr:
+        """Where an element of the target stands along a dim of the source, which it may lie beyond."""
+        return symbol(dim) * self.step(dim) - dict(self.low).get(dim, 0)
+
+    @property
+    def scattered(self) -> bool:
+        """Whether it gathers channels that are no neighbours in the source."""
+        return bool(self.low) and _live(self.source)[-1:] != ["c"]
 
     def step(self, dim: str) -> int:
         return dict(self.steps).get(dim, 1)
@@ -63,7 +76,9 @@ class Copy:
         if self.channel != symbol("c"):
             zeros = f", {self.source.extent('c')} channels of {self.target.extent('c')}, zeros for the other groups'"
         kept = "".join(f", every {step}. {dim}" for dim, step in self.steps)
-        return f"{self.source.name} from {' '.join(self.source.dims)} to {' '.join(self.target.dims)}{zeros}{kept}"
+        padded = f", padded by {self.padding}" if self.low else ""
+        dims = f"{' '.join(self.source.dims)} to {' '.join(self.target.dims)}"
+        return f"{self.source.name} from {dims}{zeros}{kept}{padded}"
 
 
 def _live(tensor: Tensor) -> list[str]:
@@ -137,10 +152,10 @@ class Transpose:
 
 
 def transpose(copy: Copy) -> Transpose | None:
-    """None where the channels are innermost in the source, or no plain dim of it."""
+    """None where the channels are innermost in the source, or no plain dim of it, and where padding is added."""
     source, target = copy.source, copy.target
     live = _live(source)
-    if copy.channel != symbol("c") or not live or live[-1] == "c":
+    if copy.channel != symbol("c") or copy.low or not live or live[-1] == "c":
         return None
     inner = [live[-1]]  # the source's innermost dims that are neighbours in the target too
     order = [d for d in target.dims if source.extent(d) > 1]
@@ -196,16 +211,32 @@ def _even(extent: int, most: int) -> int:
 @dataclass(frozen=True)
 class Gather:
     """A copy of which each thread makes one vector: C text of the coordinates, of the tests that the source
-    has the channel, and of its element's offset."""
+    has the channel, and of its element's offset.  Where the tests `inside` fail, the element is NaN."""
 
     copy: Copy
     index: str
     coordinates: tuple[tuple[str, str], ...]
     channel: str
     tests: tuple[str, ...]
+    inside: tuple[str, ...]
     offset: str
 
     template = "gather"
+
+    @property
+    def nan(self) -> str:
+        """Bits of NaN."""
+        return CONVERSIONS[self.copy.source.dtype].nan
+
+    @property
+    def value(self) -> str:
+        """C text of an element."""
+        text = f"source[{self.offset}]"
+        if self.inside:
+            text = f"inside ? {text} : {self.nan}"
+        if self.tests:
+            return f"{' && '.join(self.tests)} ? {f'({text})' if self.inside else text} : 0"
+        return text
 
     @property
     def vectors(self) -> int:
@@ -238,13 +269,28 @@ def gather(copy: Copy) -> Gather:
     tests = ["channel >= 0"] * (low < 0) + [f"channel < {source.extent('c')}"] * (high >= source.extent("c"))
     channel = symbol("channel")
     known[channel] = (0, source.extent("c") - 1)
-    place = Access(source, {d: channel if d == "c" else symbol(d) * copy.step(d) for d in source.dims}).offset
-    place, own = integer.simplify(place, known), integer.simplify(copy.channel, known)
-    used = {str(s) for s in (place.free_symbols | own.free_symbols)}
+    own = integer.simplify(copy.channel, known)
+    inside, padded = _inside(copy, known, index)
+    pixel = {d: pixel_at(copy.padding, copy.position(d), Integer(source.extent(d))) for d in source.dims if d != "c"}
+    place = integer.simplify(Access(source, {"c": channel, **pixel}).offset, known)
+    used = {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
     coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
     return Gather(
-        copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), c_expr(place, known, index)
-    )
+        copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), inside,
+        c_expr(place, known, index),
+    )  # fmt: skip
+
+
+def _inside(copy: Copy, known: Ranges, index: str) -> tuple[tuple[str, ...], set[str]]:
+    """C text of the tests that an element is no padding, where that is NaN, and the dims that they name."""
+    tests, dims = [], set()
+    for dim, _ in copy.low if copy.padding is Padding.NAN else ():
+        low, high = integer.bounds(copy.position(dim), known)
+        text, extent = c_expr(integer.simplify(copy.position(dim), known), known, index), copy.source.extent(dim)
+        found = [f"{text} >= 0"] * (low < 0) + [f"{text} < {extent}"] * (high >= extent)
+        tests += found
+        dims |= {dim} if found else set()
+    return tuple(tests), dims
 
 
 @dataclass(frozen=True)

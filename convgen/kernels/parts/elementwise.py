@@ -13,7 +13,7 @@ from convgen.ir.dtypes import DTYPES
 from convgen.ir.index_map import FORWARD, derive, literal_geometry, symbolic_geometry
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import PLACES, ConvProblem, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.limits import BLOCK
 from convgen.kernels.parts.lowering import (
@@ -128,8 +128,15 @@ def window_formulas(problem: ConvProblem) -> list[str]:
     sp = problem.spatial
     walked = sp.output if problem.op in FORWARD else sp.input
     loop = {d: symbol(coordinate_name(d)) for d in ("n", "c", "k", *walked, *sp.filter)}
+    if problem.op not in FORWARD:
+        loop |= {i: symbol(f"position_{i}") for i in sp.input if PLACES[i] in problem.places}
     ranges = {loop[d]: (0, problem.extent(d) - 1) for d in loop}
     lines = []
+    places = [
+        f"  position_{i} is each place where in_{i} stands in the padded input ({problem.padding})"
+        for i in sp.input
+        if PLACES[i] in problem.places
+    ]
     for i, o in zip(sp.input, sp.output, strict=True):
         sides = []
         for geometry in (symbolic_geometry(problem), literal_geometry(problem)):
@@ -147,7 +154,12 @@ def window_formulas(problem: ConvProblem) -> list[str]:
         before = f"{name} = {said}" if symbolic == 1 else f"{name} * {symbolic} = {said}"
         after = f"{name} = {here}" if number == 1 else f"{name} * {number} = {here}"
         lines.append(f"  {before}, here {after}")
-    return lines
+    return [*lines, *places] if problem.op not in FORWARD else lines
+
+
+def fill(problem: ConvProblem) -> str:
+    """What padding counts as, in words."""
+    return "which is NaN" if problem.padding is Padding.NAN else "which counts as zero"
 
 
 def flat_formula(dims: Sequence[str]) -> str:
@@ -224,6 +236,12 @@ class Nest:
             self.constants.append((limit, extent))
             self.levels.append(Level(f"for ({scope.index} {counter} = 0; {counter} < {limit}; ++{counter})"))
         return counter
+
+    def place(self, scope: Scope, problem: ConvProblem, dim: str, at: dict[str, Expr]) -> None:
+        """Open a loop over the places of a pixel in the padded input, along an axis that has several."""
+        name = PLACES[dim]
+        if name in problem.places:
+            at[name] = self.loop(scope, name, problem.extent(name))
 
     def only_where(self, tests: Sequence[Condition]) -> None:
         """What follows happens where all tests hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacles
 from convgen.kernels.parts.assignment import assignment, served
@@ -31,6 +31,8 @@ def wgmma_obstacles(
         no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
         no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride without groups")
+    if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
+        no(f"op {problem.op} with padding by {problem.padding}; the padding is added for fprop alone")
     forward = assignment(problem).problem if served(problem) else problem
     x, w, y = forward.x, forward.w, forward.y
     if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):

@@ -18,7 +18,7 @@ from convgen.ir.dtypes import DTYPES
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
 from convgen.ir.index_map import Access, decompose, derive
 from convgen.ir.integer import symbol
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import PLACES, ConvProblem
 from convgen.ir.tensor import Tensor
 
 # ---- element types -----------------------------------------------------------------------------
@@ -26,21 +26,23 @@ from convgen.ir.tensor import Tensor
 
 @dataclass(frozen=True)
 class Conversion:
-    """C text of an element type's conversions, {0} being what is converted.  `to_int` is empty where the
-    type has no integer value.  Conversions to integers saturate, and round to nearest even."""
+    """C text of an element type's conversions, {0} being what is converted, and of its NaN.  `to_int` is empty where
+    the type has no integer value, `nan` where it has none.  Conversions to integers saturate, and round to nearest
+    even."""
 
     to_float: str
     from_float: str
     to_int: str
     from_int: str
+    nan: str = ""
 
 
 CONVERSIONS: dict[str, Conversion] = {
-    "f16": Conversion("cvt_f32_f16({0})", "cvt_f16_f32({0})", "", "cvt_f16_f32(float({0}))"),
-    "bf16": Conversion("cvt_f32_bf16({0})", "cvt_bf16_f32({0})", "", "cvt_bf16_f32(float({0}))"),
-    "f32": Conversion("{0}", "{0}", "", "float({0})"),
-    "e4m3": Conversion("cvt_f32_e4m3({0})", "cvt_e4m3_f32({0})", "", "cvt_e4m3_f32(float({0}))"),
-    "e5m2": Conversion("cvt_f32_e5m2({0})", "cvt_e5m2_f32({0})", "", "cvt_e5m2_f32(float({0}))"),
+    "f16": Conversion("cvt_f32_f16({0})", "cvt_f16_f32({0})", "", "cvt_f16_f32(float({0}))", "f16(0x7e00)"),
+    "bf16": Conversion("cvt_f32_bf16({0})", "cvt_bf16_f32({0})", "", "cvt_bf16_f32(float({0}))", "bf16(0x7fc0)"),
+    "f32": Conversion("{0}", "{0}", "", "float({0})", "__uint_as_float(0x7fc00000)"),
+    "e4m3": Conversion("cvt_f32_e4m3({0})", "cvt_e4m3_f32({0})", "", "cvt_e4m3_f32(float({0}))", "e4m3(0x7f)"),
+    "e5m2": Conversion("cvt_f32_e5m2({0})", "cvt_e5m2_f32({0})", "", "cvt_e5m2_f32(float({0}))", "e5m2(0x7f)"),
     "s8": Conversion("float({0})", "cvt_s8_f32({0})", "int({0})", "cvt_s8_f32(float({0}))"),
     "s32": Conversion("float({0})", "__float2int_rn({0})", "{0}", "{0}"),
 }
@@ -209,9 +211,10 @@ def window(
         tests.append(Condition(f"{start} % {stride} == 0", f"{start} % {stride} != 0"))
         value = integer.floordiv(start, row.divisor)
     named = scope.let(coordinate_name(dim), value)
+    place = dict(zip(sp.output, (PLACES[i] for i in sp.input), strict=True)).get(dim)
     for bound in access.bounds:
-        if bound.dim == dim:
-            tests += scope.bound_tests(named, bound.low, int(bound.high))
+        if bound.dim in (dim, place):
+            tests += scope.bound_tests(named if bound.dim == dim else bound.value, bound.low, int(bound.high))
     return named, tests
 
 

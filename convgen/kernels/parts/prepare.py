@@ -2,9 +2,9 @@
 
 TMA walks pixels whose channels are neighbours, in rows of 16 bytes.  `channels_last` says what a problem
 looks like to a kernel that reads it so, and which copies make it so: x and w from any layout, channels
-filled up with zeros.  Groups that are too small for wgmma go in bundles: neighbouring groups become one,
-whose filters have zeros for the channels of the others.  The copies of a problem are one launch; the main
-kernel, launched behind it, reads the workspace.
+filled up with zeros, x with its padding where that is not of zeros.  Groups that are too small for wgmma go in
+bundles: neighbouring groups become one, whose filters have zeros for the channels of the others.  The copies of a
+problem are one launch; the main kernel, launched behind it, reads the workspace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle, Options
 from convgen.kernels.parts import cost
@@ -30,6 +30,8 @@ WIDEST_BUNDLE = 64
 #: Microseconds that the launch adds, and bytes a microsecond, read and written (NVIDIA H200).
 LAUNCH_US = 1.5
 BYTES_PER_US = 3.6e6
+#: Times the bytes that a copy takes which gathers channels that are no neighbours.  A guess: not measured.
+SCATTERED = 4.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Prepared:
     @cached_property
     def time(self) -> float:
         """Microseconds that the copies take."""
-        return LAUNCH_US + sum(c.bytes for c in self.copies) / BYTES_PER_US if self.copies else 0.0
+        moved = sum(c.bytes * (SCATTERED if c.scattered else 1) for c in self.copies)
+        return LAUNCH_US + moved / BYTES_PER_US if self.copies else 0.0
 
     @property
     def workspaces(self) -> tuple[Workspace, ...]:
@@ -89,7 +92,8 @@ def channels_last(
     `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `bundle` neighbouring
     groups as one.  For fprop of 2-byte types; groups are served in the bundles of `bundles`.
 
-    Of x, a filter of one tap gets the pixels that it reads, and strides no more."""
+    Of x, a filter of one tap gets the pixels that it reads, and strides no more.  An x whose padding is not of zeros
+    gets it in the copy, whatever `copy_x` says."""
     x, w, sp = problem.x, problem.w, problem.spatial
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
@@ -105,14 +109,26 @@ def channels_last(
     if copy_w:
         prepared = replace(prepared, w=w)
         copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c")))
-    if copy_x:
+    pads = problem.padding is not Padding.ZERO
+    if copy_x or pads:
         prepared = replace(prepared, x=_target(x, ("n", *sp.input, "c"), channels))
         steps: tuple[tuple[str, int], ...] = ()
-        if not _in_memory(x, channels, prepared.x.dims):
+        if pads:
+            prepared = _padded(prepared)
+        if pads or not _in_memory(x, channels, prepared.x.dims):
             prepared, steps = _unstrided(prepared)
-        copies.insert(0, Copy(x, prepared.x, steps=steps))
-    copies = [c for c in copies if not _in_memory(c.source, c.target.extent("c"), c.target.dims)]
+        low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
+        copies.insert(0, Copy(x, prepared.x, steps=steps, padding=problem.padding, low=low))
+    copies = [c for c in copies if c.low or not _in_memory(c.source, c.target.extent("c"), c.target.dims)]
     return Prepared(prepared, tuple(copies))
+
+
+def _padded(problem: ConvProblem) -> ConvProblem:
+    """The problem of an x that has its padding in memory."""
+    x, extents = problem.x, dict(zip(problem.spatial.input, problem.padded, strict=True))
+    x = replace(x, extents=tuple(extents.get(d, e) for d, e in zip(x.dims, x.extents, strict=True)))
+    none = (0,) * problem.rank
+    return replace(problem, x=x, input=problem.padded, pad_lo=none, pad_hi=none, padding=Padding.ZERO)
 
 
 def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int], ...]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from convgen.ir.plan import Launch, Param, Plan
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -34,6 +34,7 @@ PLANES = 1.2
 
 class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
+    paddings = frozenset(Padding)
     config = Config
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

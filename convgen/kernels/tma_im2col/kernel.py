@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from convgen.ir.plan import Plan
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -33,6 +33,7 @@ LARGEST_TILE = 256  # pixels
 
 class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
+    paddings = frozenset(Padding)
     config = Config
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
