@@ -11,6 +11,7 @@ examples:
   convgen run layer.conv
   convgen run layer.conv --device emulate --batch 2   two of the images
   convgen run layer.conv --seed 7                     the same data again
+  convgen run layer.conv --trace trace.json           who waits for whom, for ui.perfetto.dev; .svg is a picture
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ import argparse
 import os
 import random
 import re
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from convgen import driver, habits
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, read_specs, short
+from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel
+from convgen.spec import UsageError
+
+if TYPE_CHECKING:
+    from convgen.emulator.trace import Launch
 
 #: A seed has this many bits, whether drawn or given.
 _SEED_BITS = 32
@@ -50,20 +58,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_seed, help="seed of the data and of the emulator's order of events (default: random)"
     )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE",
+        help="write the emulated run's timeline: .json for ui.perfetto.dev and chrome://tracing, .svg as a picture",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check_trace(arguments)
+    traced: list[Launch] = []
     seed = random.SystemRandom().getrandbits(_SEED_BITS) if arguments.seed is None else arguments.seed
     right = True
     for spec in read_specs(arguments):
         with console.spinner(f"planning {spec.path}") as say:
             chosen = driver.choose_all(spec, lambda name: say(f"planning {name}"))
         for compilation in chosen:
-            device = arguments.device or ("gpu" if compilation.gpu else "emulate")
-            report = _verified(compilation, device, arguments.batch, seed)
+            device = "emulate" if arguments.trace else arguments.device or ("gpu" if compilation.gpu else "emulate")
+            with _traced(arguments.trace) as launches:
+                report = _verified(compilation, device, arguments.batch, seed)
+            traced += launches
             right = right and report.ok
+    if arguments.trace:
+        _write_trace(traced, arguments.trace)
     console.write(f"seed {seed}")
     return 0 if right else 1
+
+
+def _check_trace(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where a trace cannot be made or written."""
+    if arguments.trace is None:
+        return
+    if arguments.trace.suffix not in (".json", ".svg"):
+        raise UsageError(f"{arguments.trace}: a trace is a .json or a .svg file")
+    if arguments.device == "gpu":
+        raise UsageError("--trace needs the emulator\nhint: leave out --device gpu")
+    check_place(arguments.trace)
+
+
+def _traced(path: Path | None) -> AbstractContextManager[list[Launch]]:
+    """The launches of what runs inside, where they are asked for."""
+    if path is None:
+        return nullcontext([])
+    from convgen.emulator.trace import recording
+
+    return recording()
+
+
+def _write_trace(launches: list[Launch], path: Path) -> None:
+    """Every launch as Chrome's trace, or the longest as a picture."""
+    from convgen.emulator import views
+    from convgen.emulator.timeline import timeline
+
+    with console.spinner("drawing the timeline"):
+        lines = [timeline(launch) for launch in launches]
+        longest = max(lines, key=lambda line: line.cycles)
+        text = views.chrome_json(lines) if path.suffix == ".json" else views.picture(longest)
+    write_all({path: text.encode()})
+    console.write(f"wrote {path}: {console.count(len(lines), 'launch')}".replace("launchs", "launches"))
+    if left_out := sum(launch.left_out for launch in launches):
+        console.warn(f"{left_out} events are left out of the trace\nhint: fewer images have fewer: --batch 1")
 
 
 def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: int) -> Report:

@@ -42,6 +42,7 @@ class Request(Structure):
         ("dependent", c_uint32),
         ("regions", POINTER(Region)),
         ("progress", Progress),
+        ("events", c_void_p),
     )
 
 

@@ -7,14 +7,14 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from convgen.emulator import native, tensor_map
+from convgen.emulator import native, tensor_map, trace
 from convgen.emulator.compiler import line_of
 from convgen.emulator.errors import EmulationError, Finding
 from convgen.ir.dtypes import numpy_dtype
@@ -57,7 +57,7 @@ class Emulation:
                 failure.append(e)
             return len(failure) + len(interrupts)
 
-        found = ctypes.c_void_p()
+        found, recording = ctypes.c_void_p(), trace.at_hand()
         entry = getattr(native.kernel(str(self.library)), f"convgen_call_{step.entry}")
         request = native.Request(
             entry=ctypes.cast(entry, ctypes.c_void_p),
@@ -69,14 +69,17 @@ class Emulation:
             shared_bytes=step.shared_bytes,
             registers=_registers_at_launch(step),
             checks=int(self.checks),
-            threads=self.threads,
+            threads=self.threads if recording is None else 1,
             region_count=len(regions),
             dependent=int(step.dependent),
             regions=(native.Region * len(regions))(*regions),
             progress=native.Progress(report),
         )
         try:
-            with _interrupts_held(interrupts):
+            with (
+                _interrupts_held(interrupts),
+                recording.of(step.entry, self.source) if recording else nullcontext() as request.events,
+            ):
                 status = native.runtime().convgen_emulator_run(ctypes.byref(request), ctypes.byref(found))
             if failure:
                 raise failure[0]

@@ -96,7 +96,9 @@ static void lanes_exit(Thread* t) {
 static void release(NamedBarrier& b) {
   Clock all;
   for (Thread* t : b.participants) all.join(t->clock);
+  ++machine->meetings;
   for (Thread* t : b.participants) {
+    note(Did::sync, t, b.line, machine->meetings);
     t->clock = all;
     tick(t);
     wake(t);
@@ -190,12 +192,14 @@ static void complete_if_due(Mbarrier& b) {
   ++b.phase;
   b.completed.join(b.arriving);
   b.completed.seen.raise({b.agent, b.phase});
+  note({u32(Did::phase), b.block, 0, b.line, b.block, b.offset, b.phase, 0});
   b.arriving.clear();
   wake_all(b.waiters);
 }
 
 static void arrive(Mbarrier& b, const Block* block, long long bytes, int line) {
   Thread* t = current;
+  note(Did::arrive, t, line, b);
   b.arriving.join(t->clock);
   tick(t);
   if (b.pending == 0) {
@@ -224,6 +228,7 @@ static void wait_parity(u32 address, u32 parity, int line) {
     b.waiters.push_back(t);
     sleep({WaitFor::mbarrier, line, &b, parity});
   }
+  note(Did::wait, t, line, b, b.phase);
   if (b.phase > b.landed_phase) b.landed_line = 0;
   if (!t->clock.seen.covers({b.agent, b.phase})) t->clock.join(b.completed);
 }
@@ -258,6 +263,7 @@ static void arrive_cluster(Rendezvous& r) {
   Cluster* cluster = r.warp->block->cluster;
   for (Thread* t : r.warp->threads) {
     if (!(r.mask & t->bit)) continue;
+    note(Did::cluster_arrive, t, r.line, cluster->generation);
     *static_cast<u32*>(r.arguments[t->lane]) = cluster->generation;
     if (release) {
       t->clock.published.join(t->clock.seen);
@@ -279,6 +285,7 @@ static void check_waited(Thread* t);  // copies.cc
 
 static void thread_exits(Thread* t) {
   check_waited(t);
+  note(Did::exit, t, 0);
   Block* block = t->block;
   block->exits.join(t->clock.seen);
   t->warp->alive &= ~t->bit;
@@ -325,6 +332,7 @@ void mbarrier_init(u32 address, u32 arrivals, int line) {
   check_write(block, offset, mbarrier_bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::barrier,
               "puts an mbarrier on");
   Mbarrier& b = block->mbarriers[offset];
+  b.block = block->flat;
   b.offset = offset;
   b.line = line;
   b.arrivals = arrivals;
@@ -379,5 +387,6 @@ void cluster_wait(int line) {
     cluster->waiters.push_back(t);
     sleep({WaitFor::cluster_barrier, line, cluster, 0});
   }
+  note(Did::cluster_wait, t, line, t->cluster_generation);
   t->clock.join(cluster->completed);
 }

@@ -22,10 +22,11 @@ static void use(Groups& groups, Block* block) {
   groups.agent = new_agent(block);
 }
 
-static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pending, WaitFor what, int line) {
+static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pending, WaitFor what, Did done, int line) {
   if (groups.committed() <= u32(pending)) return;
   const u32 target = groups.committed() - u32(pending);
   while (!groups.done(counts, target)) sleep({what, line, &groups, target});
+  note(done, current, line, target);
   if (groups.waited < target) groups.waited = target;
   current->clock.seen.raise({groups.agent, target});
 }
@@ -96,11 +97,12 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
     t->copying = operation.get();
     start(std::move(operation));
   }
+  note(Did::copy, t, line, group, bytes);
   t->copying->copies.push_back({line, offset, bytes, source_bytes, source});
 }
 
 void cp_async_wait(int pending, int line) {
-  wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, line);
+  wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, Did::copy_wait, line);
 }
 
 // ---- tensor maps -----------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ static void each_stretch(const Block* block, u32 address, const Box& box, u32 sp
 struct TmaLoad : Operation {
   const Map* map;
   Coords coords;
-  u32 address;
+  u32 address, number;
   Mbarrier* barrier;
 
   using Operation::Operation;
@@ -259,6 +261,7 @@ struct TmaLoad : Operation {
     });
     barrier->landed_line = line;
     barrier->landed_phase = barrier->phase;
+    note(Did::landed, issuer, line, *barrier, number);
     bytes_arrive(*barrier, box.bytes());
     return true;
   }
@@ -281,6 +284,8 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   load->coords = coords;
   load->address = destination;
   load->barrier = &b;
+  load->number = ++machine->loads;
+  note(Did::load, t, line, b, load->number, box.bytes());
   const Access access{{b.agent, b.phase + 1}, line};
   each_stretch(block, destination, box, m.swizzle, [&](u32 offset, u32 bytes) {
     check_write(block, offset, bytes, OneThread{t}, Proxy::asynchronous, access, Content::in_flight, "loads to");
@@ -389,6 +394,7 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
       check_read(block, at, unit, OneThread{t}, Proxy::asynchronous, access, "stores from");
     }
   });
+  note(Did::store, t, line, operation->group, box.bytes());
   ++t->stores.reading[operation->group];
   ++t->stores.writing[operation->group];
   t->stores.lines[operation->group] = line;
@@ -397,7 +403,8 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
 
 void bulk_wait(int pending, bool read, int line) {
   Groups& groups = current->stores;
-  wait_groups(groups, read ? groups.reading : groups.writing, pending, read ? WaitFor::bulk_read : WaitFor::bulk, line);
+  wait_groups(groups, read ? groups.reading : groups.writing, pending, read ? WaitFor::bulk_read : WaitFor::bulk,
+              read ? Did::store_read : Did::store_wait, line);
 }
 
 static void check_wgmma_waited(Thread* t);  // wgmma.cc

@@ -30,6 +30,7 @@ struct Request {
   u32 dependent;  // may start before the launch before is over
   const Region* regions;
   int (*progress)(u32 done, u32 total);  // not 0: give up
+  struct Events* events;                 // null: nothing is recorded
 };
 
 // The fields of a tensor map; arrays run from the innermost dim outwards, strides are in bytes.

@@ -44,6 +44,21 @@ static std::string shared_name(const Block* block, u32 offset) {
   return offset >= aligned ? format("base+0x%x", offset - aligned) : format("shared_memory+0x%x", offset);
 }
 
+// ---- trace -----------------------------------------------------------------------------------------------
+
+static void note(const Event& event) {
+  Events* events = machine->request->events;
+  if (events && events->count++ < events->capacity) events->room[events->count - 1] = event;
+}
+
+static void note(Did what, const Thread* t, int line, u32 value = 0, u32 amount = 0) {
+  note({u32(what), t->block->flat, t->warp->index, line, 0, 0, value, amount});
+}
+
+static void note(Did what, const Thread* t, int line, const Mbarrier& b, u32 value = 0, u32 amount = 0) {
+  note({u32(what), t->block->flat, t->warp->index, line, b.block, b.offset, value, amount});
+}
+
 // ---- threads ---------------------------------------------------------------------------------------------
 
 static bool chance(u32 in_1024) { return in_1024 && machine->random.below(1024) < in_1024; }
@@ -271,6 +286,7 @@ static void build_cluster(u32 index) {
   }
   for (auto& block : cluster->blocks) {
     for (auto& t : block->threads) enqueue(t.get());
+    for (auto& warp : block->warps) note(Did::start, warp->threads[0], 0);
   }
 }
 

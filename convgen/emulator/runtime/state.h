@@ -14,6 +14,7 @@
 #include "random.h"
 #include "report.h"
 #include "shadow.h"
+#include "trace.h"
 
 namespace convgen_emulator {
 
@@ -50,7 +51,7 @@ struct Wait {
 // ---- barriers --------------------------------------------------------------------------------------------
 
 struct Mbarrier {
-  u32 offset;  // in the block's shared memory
+  u32 block, offset;  // flat index of its block in the grid; in the block's shared memory
   int line;    // of its initialisation
   u32 arrivals;
   Agent agent;
@@ -242,6 +243,7 @@ struct Machine {
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;
   u32 calls, accesses, started;  // of this cluster so far: by threads, to global memory, operations
+  u32 loads = 0, meetings = 0;   // of the launch so far: TMA loads, named barriers that were left
   volatile bool stop = false;
   Work* work;
 };

@@ -137,6 +137,7 @@ static void mma_lanes(Rendezvous& r) {
   const auto& shape = *static_cast<WarpMma*>(r.arguments[0]);
   const int per = 4 / element_bytes(shape.a_type), k = shape.k;
   const int a_registers = k / per / 2, b_registers = a_registers / 2;
+  note(Did::mma, r.warp->threads[0], r.line);
   float a[16][32], b[8][32];
   for (int lane = 0; lane < 32; ++lane) {
     const auto& mine = *static_cast<WarpMma*>(r.arguments[lane]);

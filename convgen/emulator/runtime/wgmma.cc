@@ -324,6 +324,7 @@ static void issue(Rendezvous& r) {
                   "a is read from");
   check_operand(op, warp, op->b, 0, u32(op->shape.n), op->shape.b_type, op->shape.b_major, "b is read from");
   if (++op->arrived == 4) {
+    note(Did::multiply, warp->group->warps[0]->threads[0], r.line, op->group, u32(op->shape.n));
     group->issued.pop_front();
     ++group->first_issued;
   }
@@ -385,6 +386,7 @@ void wgmma_wait(int pending, int line) {
     return group->over >= target;
   };
   while (!done()) sleep({WaitFor::wgmma, line, group, target});
+  note(Did::multiply_wait, t, line, target);
   t->wait.line = line;
   take_back(t, target);
   if (group->has_agent) t->clock.seen.raise({group->agent, target});
