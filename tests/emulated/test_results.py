@@ -35,6 +35,12 @@ def spec(op: str, tensors: str, strategy: str, settings: str = "", type: str = "
 
 
 SMALL = "input x: f16[n=2, h=6, w=5, c=8] filter w: f16[k=8, r=3, s=2, c] output y: f16[n, p, q, k]"
+ODD = "input x: f16[n=1, h=9, w=7, c=5] filter w: f16[k=7, r=3, s=3, c] output y: f16[n, p, q, k]"
+PLANES = "input x: f16[n=2, c=16, h=7, w=9] filter w: f16[k=16, r=3, s=3, c] output y: f16[n, k, p, q]"
+STEM = "input x: f16[n=2, h=11, w=20, c=3] filter w: f16[k=32, r=3, s=3, c] output y: f16[n, p, q, k]"
+GROUPS = "input x: f16[n=1, h=6, w=10, c=32] filter w: f16[k=32, r=3, s=3, c=4] output y: f16[n, p, q, k]"
+DEPTHWISE = "input x: f16[n=1, h=10, w=18, c=16] filter w: f16[k=16, r=3, s=3] output y: f16[n, p, q, k]"
+STREAM = "kernel depthwise_stream slice 16 strip 18 band 4 stages 3 threads 128"
 CASES = {
     "direct": spec("fprop", SMALL, "direct { tile 2 }"),
     "direct_dgrad": spec("dgrad", SMALL, "direct", "stride 2"),
@@ -43,6 +49,19 @@ CASES = {
     "im2col_dgrad": spec("dgrad", SMALL, "im2col { method gather }", "pad 1"),
     "im2col_scatter": spec("dgrad", SMALL, "im2col { method scatter }", "stride 2"),
     "im2col_wgrad": spec("wgrad", SMALL, "im2col"),
+    "mma_gemm": spec("fprop", ODD, "implicit_gemm { kernel mma_gemm }", "pad 1"),
+    "mma_gemm_planes": spec("fprop", PLANES, "implicit_gemm { kernel mma_gemm }", layout="n, k, p, q"),
+    "mma_gemm_split": spec("fprop", PLANES, "implicit_gemm { kernel mma_gemm split_k 2 }", layout="n, k, p, q"),
+    "stem_mma": spec("fprop", STEM, "implicit_gemm { kernel stem_mma }"),
+    "stem_wgmma": spec("fprop", STEM, "implicit_gemm { kernel stem_wgmma }"),
+    "small_groups": spec("fprop", GROUPS, "implicit_gemm { kernel small_groups }", "groups 8 pad 1"),
+    "depthwise_direct": spec("fprop", DEPTHWISE, "depthwise { kernel depthwise_direct }", "groups 16"),
+    "depthwise_fma": spec(
+        "fprop", DEPTHWISE, f"depthwise {{ {STREAM} math fma tile p=2 q=4 vector 4 }}", "groups 16 pad 1"
+    ),
+    "depthwise_mma": spec(
+        "fprop", DEPTHWISE, f"depthwise {{ {STREAM} math mma tile p=4 q=16 vector 8 }}", "groups 16 pad 1"
+    ),
 }
 
 

@@ -43,7 +43,8 @@ def _expression(draw, names: Sequence[str], depth: int) -> ep.Expr:
 
 @st.composite
 def epilogues(draw, result: Tensor) -> ep.Epilogue:
-    """Operands over some of the result's dims, or shaped like it, perhaps a local, and a result that depends on all."""
+    """Operands over some of the result's dims, or shaped like it, perhaps a local, which may be a further result, and a
+    result that depends on all."""
     types = ("f32", "f16", "bf16", "s8")
     given = [draw(operands(result, name, types) | operands_like(result, name, types)) for name in ("b", "z")]
     names = [t.name for t in given]
@@ -51,7 +52,16 @@ def epilogues(draw, result: Tensor) -> ep.Epilogue:
     last = ep.Assignment(result.name, ep.Binary("-", ep.Acc(), _expression(draw, [*names, "t"], 2)))
     body = (local, last) if ep.LocalRef("t") in last.value.walk() else (last,)
     used = {e.name for a in body for e in a.value.walk() if isinstance(e, ep.OperandRef)}
-    return ep.Epilogue(tuple(t for t in given if t.name in used), body)
+    results = [draw(further_results(result, local.name))] if len(body) > 1 and draw(st.booleans()) else []
+    return ep.Epilogue(tuple(t for t in given if t.name in used), body, tuple(results))
+
+
+@st.composite
+def further_results(draw, result: Tensor, name: str) -> Tensor:
+    """All dims of the result, in its order or another."""
+    dims = draw(st.one_of(st.just(result.dims), st.permutations(result.dims)))
+    dtype = draw(st.sampled_from(("f32", "f16", "bf16", "s8")))
+    return Tensor(name, "result", dtype, tuple(dims), tuple(map(result.extent, dims)))
 
 
 def _maybe_epilogue(draw, op: Op):

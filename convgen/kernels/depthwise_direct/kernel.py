@@ -129,6 +129,7 @@ class Layout(base.Layout[Config]):
 class DepthwiseDirect(base.Kernel[Config, Layout]):
     name = "depthwise_direct"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return depthwise_obstacles(problem, target)

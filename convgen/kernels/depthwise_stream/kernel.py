@@ -39,6 +39,7 @@ HALF_LINE = 64  # bytes that L2 takes from device memory at once
 class DepthwiseStream(base.Kernel[Config, Layout]):
     name = "depthwise_stream"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
@@ -69,6 +70,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     def time(self, layout: Layout) -> float:
         problem, target, config = layout.problem, layout.target, layout.config
         rows, columns = layout.axes
+        written = sum(t.bytes for t in problem.results)
         workers = max(1, min(target.sms * config.blocks, layout.items * layout.slices) // layout.slices)
         slice_bytes = layout.x_slice * layout.element_bytes
         inside = layout.inside[1] / columns.input
@@ -90,8 +92,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             loads=layout.loads,
             ahead=config.stages - layout.slabs,
             filter_loads=layout.filters_a_thread,
-            reads=problem.min_bytes - problem.y.bytes,
-            writes=problem.y.bytes,
+            reads=problem.min_bytes - written,
+            writes=written,
             again=max(0.0, inside * (1 + begun / (problem.n * layout.strips * rows.input)) - 1),
             half_lines=lines(slice_bytes, slice_bytes, HALF_LINE) * HALF_LINE / slice_bytes,
             part_sectors=layout.part_sectors,

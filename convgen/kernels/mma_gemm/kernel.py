@@ -57,6 +57,7 @@ STAGES, SHORT_STAGES = (3, 4, 6), (4,)
 class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = mma_obstacles(problem, target)

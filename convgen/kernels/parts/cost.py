@@ -35,7 +35,7 @@ def lines(row: int, pitch: int, line: int = LINE) -> float:
 def traffic(problem: ConvProblem) -> dict[str, int]:
     """What the models ask of a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
     pixel, or a channel's plane."""
-    written = problem.y.bytes
+    written = sum(t.bytes for t in problem.results)
 
     def pitch(tensor: Tensor, channel: str) -> int:
         plane = tensor.stride(channel)

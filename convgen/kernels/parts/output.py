@@ -1,4 +1,4 @@
-"""From accumulators to y: runs of neighbouring elements, the epilogue, vector stores.
+"""From accumulators to y and further results: runs of neighbouring elements, the epilogue, vector stores.
 
 mma.sync leaves a lane two neighbouring columns of each 8.  Which column of the problem an mma column stands
 for is ours to choose, so the tile's columns are dealt out such that a lane's columns of `run / 2`
@@ -162,7 +162,7 @@ class Result:
     `body` makes result i, `store` writes the vectors; `words` are what it writes, `at` is where.
 
     `channels` are loads, too: of operands that have a value for each channel alone, by name.  A thread that keeps its
-    channels loads them once.
+    channels loads them once.  `further` stores the further results of the epilogue.
     """
 
     c_type: str  # of v
@@ -172,11 +172,13 @@ class Result:
     words: tuple[str, ...] = ()
     at: str = ""
     channels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    further: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """All that reads operands or makes results, for a look at what it mentions."""
-        return "\n".join([*(line for _, lines in self.channels for line in lines), *self.loads, *self.body])
+        """All but y's store, for a look at what it mentions."""
+        channels = (line for _, lines in self.channels for line in lines)
+        return "\n".join([*channels, *self.loads, *self.body, *self.further])
 
 
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
@@ -187,6 +189,14 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
 
     def text(e: Expr) -> str:
         return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)})
+
+    def neighbour(t: Tensor) -> Expr:
+        """Offset of element i of the run."""
+        offset = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
+        return integer.simplify(offset, {**maps.ranges, symbol("i"): (0, run - 1)})
+
+    def each(statement: str) -> list[str]:
+        return ["#pragma unroll", f"for (int i = 0; i < {run}; ++i) {statement}"]
 
     y = f"y + {_bracket(text(maps.offset('y')))}"
     if not lowering.has_epilogue(problem):
@@ -213,23 +223,28 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             else:
                 loads += lines
             continue
-        neighbour = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
-        neighbour = integer.simplify(neighbour, {**maps.ranges, symbol("i"): (0, run - 1)})
-        element = f"operand_{t.name}[{text(neighbour)}]"
-        loads += [
-            f"float {name}[{run}];",
-            "#pragma unroll",
-            f"for (int i = 0; i < {run}; ++i) {name}[i] = {lowering.load(t.dtype, element, 'f32')};",
-        ]
+        element = f"operand_{t.name}[{text(neighbour(t))}]"
+        loads += [f"float {name}[{run}];", *each(f"{name}[i] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
     for assignment in named:
         body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
         values[assignment.name] = f"local_{assignment.name}"
+    further: list[str] = []
+    for t in problem.elementwise:
+        name = f"further_{t.name}"
+        loads.append(f"float {name}[{run}];")
+        body.append(f"{name}[i] = {values[t.name]};")
+        if neighbours(t, along) >= run:
+            pointer = f"result_{t.name} + {_bracket(text(maps.offset(t.name)))}"
+            further += store_run(t.dtype, pointer, run, "f32", name)
+        else:
+            element = f"result_{t.name}[{text(neighbour(t))}]"
+            further += each(f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
     words = _words(problem.y.dtype, run, "f32")
     return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y,
-                  tuple(channels))  # fmt: skip
+                  tuple(channels), tuple(further))  # fmt: skip
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
@@ -243,33 +258,35 @@ def _bracket(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def _words(dtype: str, run: int, accumulator: str) -> tuple[str, ...]:
-    """C text of the 32-bit words of a run of stored elements; none of a run of less than a word."""
+def _words(dtype: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
+    """C text of the 32-bit words of a run of stored elements `values`; none of a run of less than a word."""
     size = DTYPES[dtype].bytes
     if run * size < WORD:
         return ()
     if size == WORD:
         text = WHOLE_WORDS[dtype, accumulator]
-        return tuple(text.format(f"v[{i}]") for i in range(run))
+        return tuple(text.format(f"{values}[{i}]") for i in range(run))
     if dtype in lowering.PACK and accumulator == "f32":
-        return tuple(f"{lowering.PACK[dtype]}(v[{i}], v[{i + 1}])" for i in range(0, run, 2))
+        return tuple(f"{lowering.PACK[dtype]}({values}[{i}], {values}[{i + 1}])" for i in range(0, run, 2))
     per_word, bits = WORD // size, 8 * size
     unsigned = lowering.ACCESS[size]
     return tuple(
         " | ".join(
-            f"u32({unsigned}({lowering.store(dtype, f'v[{i + j}]', accumulator)}))" + (f" << {bits * j}" if j else "")
+            f"u32({unsigned}({lowering.store(dtype, f'{values}[{i + j}]', accumulator)}))"
+            + (f" << {bits * j}" if j else "")
             for j in range(per_word)
         )
         for i in range(0, run, per_word)
     )
 
 
-def store_run(dtype: str, pointer: str, run: int, accumulator: str) -> tuple[str, ...]:
-    """Lines that store v[0..run) as vectors of at most 16 bytes."""
+def store_run(dtype: str, pointer: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
+    """Lines that store `values[0..run)` as vectors of at most 16 bytes."""
     size = DTYPES[dtype].bytes
     if run * size < WORD:
-        return tuple(f"({pointer})[{i}] = {lowering.store(dtype, f'v[{i}]', accumulator)};" for i in range(run))
-    words = _words(dtype, run, accumulator)
+        stored = (lowering.store(dtype, f"{values}[{i}]", accumulator) for i in range(run))
+        return tuple(f"({pointer})[{i}] = {value};" for i, value in enumerate(stored))
+    words = _words(dtype, run, accumulator, values)
     lines = []
     for start in range(0, len(words), VECTOR_BYTES // WORD):
         vector = words[start : start + VECTOR_BYTES // WORD]

@@ -202,6 +202,7 @@ def _unserved(problem: ConvProblem, target: Target) -> str:
 class SmallGroups(base.Kernel[Config, Layout]):
     name = "small_groups"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := mma_obstacles(problem, target):

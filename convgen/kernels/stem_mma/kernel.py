@@ -55,6 +55,7 @@ class Layout(lines.Lines):
 class StemMma(base.Kernel[Config, Layout]):
     name = "stem_mma"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return mma_obstacles(problem, target) or lines.unserved(problem)

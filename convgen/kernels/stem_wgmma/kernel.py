@@ -72,6 +72,7 @@ class Layout(lines.Lines):
 class StemWgmma(base.Kernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
+    writes = frozenset({"elementwise"})
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(mma_obstacles(problem, target))
