@@ -326,11 +326,15 @@ def _strategies(
     for name, strategy in strategies.items():
         obstacles = strategy.obstacles(problem, target, options.get(name, {}))
         if not obstacles:
-            rows.append((name, "yes", strategy.summary))
+            found = strategy.plan(problem, target, options.get(name, {}))
+            time = _us(found.us * 1e-6) if found.us else "-"
+            rows.append((name, "yes", time, _si(sum(w.bytes for w in found.workspaces), "B"), strategy.summary))
         for i, o in enumerate(obstacles):
             reason = f"{o.message} ({o.hint})" if o.hint else o.message
-            rows.append(("" if i else name, "" if i else "no", reason))
-    return Table(f"Strategies on {target}", ("strategy", "serves", "why"), tuple(rows))
+            rows.append(("" if i else name, "" if i else "no", "", "", reason))
+    header = ("strategy", "serves", "estimate", "workspace", "why")
+    note = "Estimates are the cost models'; - where there is none. A workspace is memory beyond the tensors."
+    return Table(f"Strategies on {target}", header, tuple(rows), note, header[2:4])
 
 
 def _plan(plan: Plan) -> list[Table]:

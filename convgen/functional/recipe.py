@@ -168,14 +168,17 @@ def weight_gradient(
 
 @lru_cache(_KEPT)
 def lower(
-    x: Given, kernel_size: Numbers, dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None
-) -> Recipe:
-    """x[n, c, ...] unfolded to [n, c * taps, pixels].  Raises WrongArguments, WrongShape."""
+    x: Given, kernel_size: Numbers, dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None,
+    rows: bool = False,
+) -> Recipe:  # fmt: skip
+    """x[n, c, ...] unfolded to [n, c * taps, pixels]; with `rows`, to [n * pixels, c * taps].
+
+    Raises WrongArguments, WrongShape."""
     rank = len(x.shape) - 2
     if rank not in (1, 2, 3):
         raise WrongShape(f"input has shape {x.shape}: expected batch, channels and 1 to 3 spatial axes")
     view = _view(x, channels_last(rank))
-    made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy)
+    made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy, rows)
     return Recipe(made, (view,), _lowered(made))
 
 
@@ -189,11 +192,28 @@ def scatter(
     taps = math.prod(by_axis("kernel_size", kernel_size, rank, 1))
     if len(m.shape) != 3 or m.shape[1] % taps:
         raise WrongShape(f"input has shape {m.shape}: expected (batch, channels * {taps}, pixels)")
-    x = TensorSpec(m.dtype, (m.shape[0], m.shape[1] // taps, *output_size), channels_first(rank))
-    made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy)
-    if m.shape != (expected := _lowered(made).shape):
-        raise WrongShape(f"input has shape {m.shape}, and these parameters want {expected}")
-    return Recipe(made, (View((0, 1, 2), not is_packed(m.shape, m.strides, (0, 1, 2))),), x)
+    shape = (m.shape[0], m.shape[1] // taps, *output_size)
+    return _scatter(m, shape, kernel_size, dilation, padding, stride, strategy, rows=False)
+
+
+@lru_cache(_KEPT)
+def scatter_rows(
+    m: Given, shape: tuple[int, ...], kernel_size: Numbers, dilation: Numbers, padding: Numbers, stride: Numbers
+) -> Recipe:
+    """m[n * pixels, c * taps] folded to an array of the shape.  Raises WrongArguments, WrongShape."""
+    return _scatter(m, shape, kernel_size, dilation, padding, stride, None, rows=True)
+
+
+def _scatter(
+    m: Given, shape: tuple[int, ...], kernel_size: Numbers,
+    dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None, rows: bool,
+) -> Recipe:  # fmt: skip
+    x = TensorSpec(m.dtype, shape, channels_first(len(shape) - 2))
+    made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy, rows)
+    lowered = _lowered(made)
+    if m.shape != lowered.shape:
+        raise WrongShape(f"input has shape {m.shape}, and these parameters want {lowered.shape}")
+    return Recipe(made, (View(lowered.order, not is_packed(m.shape, m.strides, lowered.order)),), x)
 
 
 def _lowering(
@@ -204,6 +224,7 @@ def _lowering(
     padding: Numbers,
     stride: Numbers,
     strategy: str | None,
+    rows: bool,
 ) -> Convolution:
     rank = len(x.shape) - 2
     taps, d = by_axis("kernel_size", kernel_size, rank, 1), by_axis("dilation", dilation, rank, 1)
@@ -212,13 +233,15 @@ def _lowering(
     pixels = output_extents(x.shape[2:], taps, s, pads, d)
     w = TensorSpec(x.dtype, (1, x.shape[1], *taps), channels_first(rank))
     y = TensorSpec(x.dtype, (x.shape[0], 1, *pixels), channels_first(rank))
-    return Convolution(op, x, w, y, s, pads, d, strategy=strategy)
+    return Convolution(op, x, w, y, s, pads, d, strategy=strategy, windows_are_rows=rows)
 
 
 def _lowered(made: Convolution) -> TensorSpec:
-    """[n, c * taps, pixels]."""
-    taps, pixels = math.prod(made.w.shape[2:]), math.prod(made.y.shape[2:])
-    return TensorSpec(made.x.dtype, (made.x.shape[0], made.x.shape[1] * taps, pixels), (0, 1, 2))
+    """[n, c * taps, pixels], or [n * pixels, c * taps]."""
+    n, columns = made.x.shape[0], made.x.shape[1] * math.prod(made.w.shape[2:])
+    pixels = math.prod(made.y.shape[2:])
+    shape = (n * pixels, columns) if made.windows_are_rows else (n, columns, pixels)
+    return TensorSpec(made.x.dtype, shape, tuple(range(len(shape))))
 
 
 # ---- layouts -----------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Convolution:
     operands: tuple[Operand, ...] = ()
     strategy: str | None = None
     options: str = ""  # the strategy's, as a spec writes them
+    windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
     @property
     def rank(self) -> int:
@@ -92,9 +93,10 @@ class Convolution:
         return f"{self.w.dtype}[{', '.join(f'{d}={e}' for d, e in zip(dims, self.w.shape[2:], strict=True))}]"
 
     def _lowered(self) -> str:
-        """[n, c*r*s, p*q], which is the shape of torch's unfold."""
+        """[n, c*r*s, p*q], which is the shape of torch's unfold, or [n*p*q, c*r*s]."""
         sp = SPATIAL[self.rank]
-        return f"{self.x.dtype}[n, {'*'.join(('c', *sp.filter))}, {'*'.join(sp.output)}]"
+        taps, pixels = "*".join(("c", *sp.filter)), "*".join(sp.output)
+        return f"{self.x.dtype}[{f'n*{pixels}, {taps}' if self.windows_are_rows else f'n, {taps}, {pixels}'}]"
 
     def _epilogue(self) -> list[str]:
         if not self.steps:

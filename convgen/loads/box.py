@@ -21,7 +21,7 @@ DEFAULT_PIXELS, DEFAULT_BYTES = 64, 128
 @dataclass(frozen=True)
 class Pixel:
     """A pixel that a load brings: its image, its coordinates in the tensor, and its number from 1; 0 where it lies
-    outside and arrives as zeros."""
+    outside and is filled in."""
 
     n: int
     at: tuple[int, ...]
@@ -115,6 +115,8 @@ def load_of(
     default, where it has one.  Raises UsageError."""
     if problem.op is Op.DGRAD and set(problem.stride) != {1}:
         raise UsageError(f"{problem.name}: a strided dgrad has no single im2col box")
+    if problem.padding.repeats:
+        raise UsageError(f"{problem.name}: padding is {problem.padding}: its pixels are copied before TMA loads them")
     axes = tma_axes(problem)
     maps = [p.map for launch in plan.launches for p in launch.params if p.map] if plan else []
     box = next((m for m in maps if m.mode == "im2col"), None)

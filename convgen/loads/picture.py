@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from convgen.explain import Explanation, Table
+from convgen.ir.problem import Padding
 from convgen.loads.box import Load
 
 #: Of a picture: more columns than this are left out in the middle.
@@ -57,7 +58,8 @@ def _pixels(load: Load) -> Table:
     rows = tuple(
         (str(i), str(p.n), *map(str, p.at), str(p.number)) for i, p in enumerate(load.walk())
     )  # fmt: skip
-    note = "Pixels of the tensor are numbered from 1; 0 lies outside and arrives as zeros."
+    fill = "NaN" if load.problem.padding is Padding.NAN and load.role == "x" else "zeros"
+    note = f"Pixels of the tensor are numbered from 1; 0 lies outside and arrives as {fill}."
     header = ("pixel", "n", *names, "number")
     return Table("Pixels", header, rows, note, header)
 
@@ -100,7 +102,7 @@ def _window(bound: tuple[int, int], extent: int, touched: Sequence[int]) -> Sequ
 
 
 def ascii_picture(plane: Plane) -> str:
-    """[7] is loaded, [0] arrives as zeros, 8 is not loaded, and . is outside the tensor."""
+    """[7] is loaded, [0] is filled in, 8 is not loaded, and . is outside the tensor."""
     head = [f"{plane.column_dim}={column}" for column in plane.columns]
     lines = [["", *head]]
     for row in plane.rows:

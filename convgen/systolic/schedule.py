@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.spec import UsageError
 from convgen.systolic.machine import Machine
 
@@ -33,9 +33,11 @@ class Shape:
 
 
 def shape_of(problem: ConvProblem) -> Shape:
-    """Raises UsageError where it is no fprop."""
+    """Raises UsageError where it is no fprop with zeros around the input."""
     if problem.op is not Op.FPROP:
         raise UsageError(f"{problem.name}: op {problem.op} is not modelled; fprop is")
+    if problem.padding is not Padding.ZERO:
+        raise UsageError(f"{problem.name}: padding of {problem.padding} is not modelled; zeros are")
     return Shape(
         problem.n,
         problem.c_per_group,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convgen import functional as F
+from convgen import netcl
 from convgen.functional import call
 
 RANDOM = np.random.default_rng()
@@ -62,3 +63,12 @@ def test_the_tutorial_s_function(c, stride, padding, monkeypatch):
     padded = np.pad(x.astype(int), ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::stride, ::stride]
     np.testing.assert_array_equal(found, np.einsum("npqcrs,krsc->npqk", windows, w.astype(int)).astype(np.float16))
+
+
+def test_netcl_s_layouts():
+    x = array(2, 3, 5, 4).astype(np.float32)
+    cols = netcl.im2col(x, 3, 3, stride=1, padding=1)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    np.testing.assert_array_equal(cols, windows.transpose(0, 2, 3, 1, 4, 5).reshape(2 * 5 * 4, 27))
+    g = array(*cols.shape).astype(np.float32)
+    assert np.vdot(netcl.col2im(g, x.shape, 3, 3, padding=1), x) == np.vdot(g, cols)

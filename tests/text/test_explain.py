@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,9 @@ class FakeStrategy:
     def obstacles(self, problem, target, options):
         self.asked.append((problem, target, options))
         return list(self.against)
+
+    def plan(self, problem, target, options):
+        return replace(plan(problem), us=12.5)
 
 
 def registry():
@@ -154,9 +157,9 @@ def test_tensor_map_where_there_is_one(problem, over):
 
 def test_every_obstacle_is_named():
     text = str(explain(make(), strategies=registry()))
-    assert "willing   yes     a strategy for tests" in text
-    assert "unable    no      groups 2 are too many (one group)" in text
-    assert "                  the weather" in text
+    assert "willing   yes      12.5 us    1.05 MB  a strategy for tests" in text
+    assert "unable    no                           groups 2 are too many (one group)" in text
+    assert "                                       the weather" in text
 
 
 def test_a_request_brings_its_options_and_target():

@@ -13,7 +13,7 @@ from convgen import driver
 from convgen.cli import main
 from convgen.ir.problem import ConvProblem
 from convgen.loads.box import load_of
-from convgen.loads.picture import ascii_picture, planes
+from convgen.loads.picture import ascii_picture, explain, planes
 from convgen.spec import Spec, UsageError
 
 SPEC = str(Path(__file__).parents[2] / "specs" / "examples" / "tma_im2col_boxes.conv")
@@ -160,3 +160,9 @@ def test_mistakes(options, message, capsys):
 def test_a_strided_dgrad_has_no_box():
     with pytest.raises(UsageError, match="a strided dgrad has no single im2col box"):
         load_of(problem(op="dgrad", more="stride 2"), None, [0], None, 16, 16)
+
+
+def test_padding_that_is_not_of_zeros():
+    assert "arrives as NaN" in str(explain(load_of(problem(more="pad 1 nan"), None, [0], None, 4, 16)))
+    with pytest.raises(UsageError, match="padding is circular: its pixels are copied before TMA loads them"):
+        load_of(problem(more="pad 1 circular"), None, [0], None, 16, 16)

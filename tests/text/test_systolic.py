@@ -224,3 +224,8 @@ def test_only_fprop_is_modelled():
     spec = Spec(f"{problem()}".replace("op fprop", "op wgrad"))
     with pytest.raises(UsageError, match="op wgrad is not modelled; fprop is"):
         shape_of(driver.load(spec)[0].request.problem)
+
+
+def test_only_zeros_are_modelled_around_the_input():
+    with pytest.raises(UsageError, match="padding of reflect is not modelled; zeros are"):
+        shape_of(problem(more="pad 1 reflect"))
