@@ -1,10 +1,12 @@
 """Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin, NAME.ptx and NAME.json
-(the manifest: launch, shared memory, tensor maps, operands, registers, spills, digest).  Needs no GPU.
+(the manifest: launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME_host.cpp (a
+C++ program that runs the kernel by the CUDA driver API).  Needs no GPU.
 
 examples:
   convgen compile layer.conv                            into this folder
   convgen compile layer.conv -o out -D n=64             another batch, into out/
   convgen compile layer.conv --target sm_80 --emit cu   only the source, for another GPU
+  convgen compile layer.conv --emit cubin,host          a cubin and NAME_host.cpp, a C++ program that runs it
   convgen compile layer.conv --dump-after plan          print the result of a pass; write no files
 """
 
@@ -23,12 +25,20 @@ from convgen.cli.files import write_all
 if TYPE_CHECKING:
     from convgen.runtime.kernel import Kernel
 
-#: What a kernel's file of each suffix holds.
-FILES: dict[str, Callable[[Kernel], bytes]] = {
-    "cu": lambda kernel: kernel.source.encode(),
-    "ptx": lambda kernel: kernel.ptx.encode(),
-    "cubin": lambda kernel: kernel.cubin,
-    "json": lambda kernel: kernel.manifest.to_json().encode(),
+
+def _host(kernel: Kernel) -> bytes:
+    from convgen.runtime import host
+
+    return host.program(kernel.manifest).encode()
+
+
+#: What may be written: how the name of a kernel's file ends, and what it holds.
+FILES: dict[str, tuple[str, Callable[[Kernel], bytes]]] = {
+    "cu": (".cu", lambda kernel: kernel.source.encode()),
+    "ptx": (".ptx", lambda kernel: kernel.ptx.encode()),
+    "cubin": (".cubin", lambda kernel: kernel.cubin),
+    "json": (".json", lambda kernel: kernel.manifest.to_json().encode()),
+    "host": ("_host.cpp", _host),
 }
 
 
@@ -57,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     with console.spinner("compiling") as say:
         kernels = _compile(specs, say)
     folder = arguments.folder
-    files = {folder / f"{name}.{kind}": FILES[kind](k) for name, k in kernels.items() for kind in arguments.emit}
+    kinds = [FILES[kind] for kind in arguments.emit]
+    files = {folder / f"{name}{ending}": content(k) for name, k in kernels.items() for ending, content in kinds}
     write_all(files)
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
-    kinds = ", ".join(f".{kind}" for kind in arguments.emit)
+    endings = ", ".join(ending for ending, _ in kinds)
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))
-    console.write(f"\nwrote {console.count(len(files), 'file')} ({kinds}) for {targets} to {folder}")
+    console.write(f"\nwrote {console.count(len(files), 'file')} ({endings}) for {targets} to {folder}")
     return 0
 
 

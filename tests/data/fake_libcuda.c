@@ -44,7 +44,7 @@ char fake_name[64] = "NVIDIA H200";
 enum { KEPT = 4096 };
 Launch fake_launches[KEPT];
 Fill fake_fills[KEPT];
-Map fake_map;
+Map fake_map, fake_maps[KEPT];
 int fake_launch_count, fake_fill_count, fake_map_count, fake_module_count, fake_wait_count, fake_capture_mode;
 int fake_shared_limit, fake_context_depth;
 static int positions;
@@ -117,6 +117,21 @@ int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void* s
   return SUCCESS;
 }
 
+// what programs of their own need (runtime.host): memory, streams, and giving all of it back
+int fake_held;  // allocations, streams and contexts that have not been given back
+int cuDeviceGet(int* device, int number) { return *device = number, fake_held++, SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return fake_held--, SUCCESS; }
+int cuModuleUnload(void* module) { return SUCCESS; }
+int cuStreamCreate(void** stream, unsigned flags) { return *stream = (void*)0x5EED, fake_held++, SUCCESS; }
+int cuStreamDestroy_v2(void* stream) { return fake_held--, SUCCESS; }
+int cuStreamSynchronize(void* stream) { return SUCCESS; }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  return *address = (uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256), fake_held++, SUCCESS;
+}
+int cuMemFree_v2(uint64_t address) { return free((void*)(uintptr_t)address), fake_held--, SUCCESS; }
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) { return memcpy((void*)(uintptr_t)to, from, bytes), SUCCESS; }
+int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) { return memcpy(to, (void*)(uintptr_t)from, bytes), SUCCESS; }
+
 // graphs: a capture's graph has the capture's number; a test destroys it
 int cuStreamIsCapturing(uint64_t stream, int* status) { return *status = stream && stream == (unsigned)fake_capturing, SUCCESS; }
 int cuStreamGetCaptureInfo_v2(uint64_t stream, int* status, uint64_t* number, void** graph, void* nodes, void* count) {
@@ -159,15 +174,15 @@ static int encode(void* map, int im2col, int dtype, int rank, void* address, con
   memcpy(fake_map.element_strides, element_strides, rank * sizeof *element_strides);
   memset(map, im2col, 128);
   memcpy(map, &address, sizeof address);
-  fake_map_count++;
   return SUCCESS;
 }
 int cuTensorMapEncodeTiled(void* map, int dtype, uint32_t rank, void* address, const uint64_t* dims, const uint64_t* strides,
                            const uint32_t* box, const uint32_t* element_strides, int interleave, int swizzle,
                            int l2_promotion, int fill) {
   int status = encode(map, 0, dtype, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, fill);
-  if (!status) memcpy(fake_map.box, box, rank * sizeof *box);
-  return status;
+  if (status) return status;
+  memcpy(fake_map.box, box, rank * sizeof *box);
+  return fake_maps[fake_map_count++ % KEPT] = fake_map, SUCCESS;
 }
 int cuTensorMapEncodeIm2col(void* map, int dtype, uint32_t rank, void* address, const uint64_t* dims, const uint64_t* strides,
                             const int* lower, const int* upper, uint32_t channels, uint32_t pixels,
@@ -177,7 +192,7 @@ int cuTensorMapEncodeIm2col(void* map, int dtype, uint32_t rank, void* address, 
   memcpy(fake_map.lower, lower, (rank - 2) * sizeof *lower);
   memcpy(fake_map.upper, upper, (rank - 2) * sizeof *upper);
   fake_map.channels = channels, fake_map.pixels = pixels;
-  return SUCCESS;
+  return fake_maps[fake_map_count++ % KEPT] = fake_map, SUCCESS;
 }
 
 // NVML: GPU i has the capability fake_major + i * fake_major_step, fake_minor

@@ -85,6 +85,10 @@ class FakeDriver:
         return list((FillRecord * 4096).in_dll(self._library, "fake_fills"))[: self.fill_count]
 
     @property
+    def maps(self) -> list[MapRecord]:
+        return list((MapRecord * 4096).in_dll(self._library, "fake_maps"))[: self.map_count]
+
+    @property
     def last_map(self) -> MapRecord:
         return MapRecord.in_dll(self._library, "fake_map")
 

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields as fields_of
 from importlib import import_module
 from pathlib import Path
 
@@ -21,9 +22,12 @@ from convgen.cli.arguments import Parser
 from convgen.diagnostics import CODES, SpecError
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
+from convgen.ir.plan import Launch, Param, TensorMap, Workspace
+from convgen.ir.tensor import Tensor
 from convgen.kernels import renamed, strategies
 from convgen.kernels.config import Option, option_rows
 from convgen.kernels.registry import kernels_of
+from convgen.runtime.manifest import Manifest
 from convgen.spec import read
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +78,15 @@ def test_names_of_the_python_api_exist():
 
     for name in re.findall(r"kernel\.(\w+)", "".join(blocks(README, "python") + blocks(FROM_PYTHON, "python"))):
         assert hasattr(Kernel, name) or name in Kernel.__init__.__code__.co_names, name
+
+
+def test_the_page_of_manifests_has_every_field():
+    page = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(\w+)`", page))
+    fields = [f.name for record in (Manifest, Tensor, Launch, Param, TensorMap, Workspace) for f in fields_of(record)]
+    assert set(fields) - told <= {"axes"}  # which `shape` says
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) <= set(fields)
 
 
 def commands() -> list[str]:
