@@ -35,6 +35,7 @@ class KernelRow:
 #: In the order in which `auto` prefers them where no cost model tells them apart.
 KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_im2col", "tma_im2col", "TMA im2col loads and wgmma"),
+    KernelRow("tma_wgrad", "tma_im2col", "the gradient of the filter, summed over pixels"),
     KernelRow("tma_halo", "tma_halo", "the input tile with its halo serves every tap"),
     KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
     KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),

@@ -30,6 +30,8 @@ from convgen.kernels.stem_wgmma import config as stem_wgmma
 from convgen.kernels.tma_halo import config as tma_halo
 from convgen.kernels.tma_halo.layout import geometry
 from convgen.kernels.tma_im2col import config as tma_im2col
+from convgen.kernels.tma_wgrad import config as tma_wgrad
+from convgen.kernels.tma_wgrad.gemm import gemm
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -61,6 +63,12 @@ def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
     # with a raster, tiles are taken in another order: by no ping-pong that has a golden
     assert c.raster == 1 or c.schedule != "pingpong"
     return Work(tiles, steps, c.stages, c.consumers if c.schedule == "pingpong" else 1, full)
+
+
+def _tma_wgrad(p: ConvProblem, c: tma_wgrad.Config) -> Work:
+    pixels = gemm(p).pixels(bool(c.row_taps))
+    tiles = {"m": (p.k, c.tile_m), "n": (p.c, c.span), "k": (pixels, c.tile_k)}
+    return Work(tiles, pixels // c.tile_k // (c.slices * c.split_k), c.stages)
 
 
 def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
@@ -122,6 +130,7 @@ def _im2col(p: ConvProblem, c: im2col.Config) -> Work:
 WORK: dict[type, Callable[..., Work]] = {
     tma_im2col.Config: _tma_im2col,
     tma_halo.Config: _tma_halo,
+    tma_wgrad.Config: _tma_wgrad,
     mma_gemm.Config: _mma_gemm,
     stem_mma.Config: _rows,
     stem_wgmma.Config: _rows,

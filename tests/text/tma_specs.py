@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 from problems import make
@@ -18,6 +19,7 @@ from convgen import driver
 from convgen.ir import verify
 from convgen.ir.epilogue import Epilogue
 from convgen.ir.problem import ConvProblem
+from convgen.ir.reference import decode, reference
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
@@ -136,7 +138,7 @@ STREAMS: dict[str, Options] = {
 def spec(problem: ConvProblem, strategy: str, options: Options, epilogue: str = "", target: str = TARGET.name) -> str:
     """A spec of the problem; `epilogue` names a row of EPILOGUES, or is the text of one."""
     text = EPILOGUES.get(epilogue, epilogue).format(pixels=", ".join(problem.spatial.output), y=problem.y.dtype)
-    settings = [f"tile {name[5:]}={v}" if name.startswith("tile.") else f"{name} {v}" for name, v in options.items()]
+    settings = [f"{name.replace('.', ' ')}{'=' if '.' in name else ' '}{v}" for name, v in options.items()]
     lines = [
         str(problem).removesuffix("}"),
         f"  epilogue {{ {text} }}\n" if text else "",
@@ -246,11 +248,36 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     return _with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))
 
 
+@st.composite
+def wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
+    """What tma_wgrad serves: any geometry within TMA's limits, any layouts, channels and groups."""
+    rank = draw(st.sampled_from((1, 2, 2, 3)))
+    axes = []
+    for _ in range(rank):
+        taps, dilation, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2)), draw(st.sampled_from((1, 1, 2, 3)))
+        reach = (taps - 1) * dilation
+        low, high = draw(st.integers(0, reach + 1)), draw(st.integers(0, reach + 1))
+        extent = draw(st.integers(max(1, reach + 1 - low - high), {1: pixels // 2, 2: 16, 3: 7}[rank] + reach))
+        axes.append((extent, taps, stride, dilation, (low, high)))
+    inputs, filters, strides, dilations, pads = zip(*axes, strict=True)
+    groups = draw(GROUPS)
+    c, k = (groups * draw(st.integers(1, 80 // groups)) for _ in range(2))
+    dtype = draw(st.sampled_from(("f16", "bf16")))
+    problem = make(
+        "wgrad", draw(st.integers(1, 6)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
+    )  # fmt: skip
+    assume(problem.output_pixels <= pixels)
+    for role in "xyw":
+        if draw(st.integers(0, 2)) == 0:
+            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
+
+
 def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     """The problem, half of the time with an epilogue, which uses all that it declares, as the language asks."""
     if draw(st.booleans()):
         return problem
-    problem = replace(problem, epilogue=draw(epilogues(problem.y)))
+    problem = replace(problem, epilogue=draw(epilogues(problem.result)))
     return replace(problem, epilogue=Epilogue(used_operands(problem), used_body(problem)))
 
 
@@ -291,6 +318,25 @@ def first_choices(strategy: str, count: int = 25) -> dict[str, tuple[ConvProblem
 
 
 # ---- the emulator ----------------------------------------------------------------------------------
+
+
+def integers(problem: ConvProblem, seed: int) -> dict[str, np.ndarray]:
+    """Integers so small that every sum is exact in the result's type, up to 256 products of them."""
+    largest = 1 if problem.result.dtype == "bf16" else 2
+    random = np.random.default_rng(seed)
+    given = verify.random_inputs(problem, seed)
+    return {name: random.integers(-largest, largest + 1, a.shape).astype(a.dtype) for name, a in given.items()}
+
+
+def check_exact(text: str, seed: int, sms: int = 2) -> driver.Compilation:
+    """Fails unless a spec's kernel, emulated, gives the sums of integers exactly."""
+    made = compilation(text)
+    problem = made.plan.problem
+    arrays = integers(problem, seed)
+    out = emulated_plan(made.plan, made.source, arrays, seed, sms)
+    wrong = decode(out, problem.result.dtype) != reference(problem, arrays)
+    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} are wrong\nseed {seed}\n{text}\n{made.source}"
+    return made
 
 
 def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> driver.Compilation:

@@ -39,7 +39,8 @@ class Copy:
     """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
     but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
     channel; for the dims of `steps`, of which only every so many-th is kept; and for those of `low`, which have so
-    much `padding` before the source's first element.  The target's channels are innermost, a multiple of VECTOR."""
+    much `padding` before the source's first element.  The target's channels are innermost, a multiple of VECTOR.
+    The channel's dim is c, of y's gradient, too."""
 
     source: Tensor
     target: Tensor
@@ -77,8 +78,13 @@ class Copy:
             zeros = f", {self.source.extent('c')} channels of {self.target.extent('c')}, zeros for the other groups'"
         kept = "".join(f", every {step}. {dim}" for dim, step in self.steps)
         padded = f", padded by {self.padding}" if self.low else ""
-        dims = f"{' '.join(self.source.dims)} to {' '.join(self.target.dims)}"
-        return f"{self.source.name} from {dims}{zeros}{kept}{padded}"
+        before, after = (" ".join(t.dims).replace("c", self.called) for t in (self.source, self.target))
+        return f"{self.source.name} from {before} to {after}{zeros}{kept}{padded}"
+
+    @property
+    def called(self) -> str:
+        """The channel's dim in the language."""
+        return "k" if self.source.role == "y" else "c"
 
 
 def _live(tensor: Tensor) -> list[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacles
 from convgen.kernels.parts.assignment import assignment, served
 from convgen.targets import Target
+
+if TYPE_CHECKING:
+    from convgen.ir.index_map import TmaAxis
 
 #: Of a tensor map (CUDA driver API, cuTensorMapEncodeTiled): elements a side of its box, and their stride.
 MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
@@ -23,10 +28,8 @@ def wgmma_obstacles(
 ) -> Obstacles:
     """What keeps wgmma from multiplying a convolution with these types of the result, whatever the tiles.  A kernel
     that goes `backward` serves dgrad as well, where it has the product of a forward convolution."""
-    found = Obstacles()
+    found = target_obstacles(target)
     no = found.no
-    if "wgmma" not in target.features:
-        no(f"target {target} has no wgmma", "target sm_90a has it")
     if not backward and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
@@ -34,13 +37,68 @@ def wgmma_obstacles(
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
         no(f"op {problem.op} with padding by {problem.padding}; the padding is added for fprop alone")
     forward = assignment(problem).problem if served(problem) else problem
-    x, w, y = forward.x, forward.w, forward.y
-    if not (x.dtype == w.dtype and x.dtype in ("f16", "bf16")):
-        no(f"types {x.dtype} x {w.dtype}: {x.name} and {w.name} must both be f16 or bf16")
-    if problem.accumulate != "f32":
-        no(f"accumulate {problem.accumulate}: only f32 is served")
-    if y.dtype not in outputs:
-        no(f"output type {y.dtype}: {', '.join(outputs[:-1])} or {outputs[-1]}")
+    found += type_obstacles(forward.x, forward.w, forward.y, problem.accumulate, outputs)
+    return found
+
+
+def target_obstacles(target: Target) -> Obstacles:
+    """What keeps a target from running wgmma at all."""
+    found = Obstacles()
+    if "wgmma" not in target.features:
+        found.no(f"target {target} has no wgmma", "target sm_90a has it")
+    return found
+
+
+def type_obstacles(a: Tensor, b: Tensor, result: Tensor, accumulate: str, outputs: tuple[str, ...]) -> Obstacles:
+    """What keeps wgmma from multiplying factors of these types into such a result."""
+    found = Obstacles()
+    no = found.no
+    if not (a.dtype == b.dtype and a.dtype in ("f16", "bf16")):
+        no(f"types {a.dtype} x {b.dtype}: {a.name} and {b.name} must both be f16 or bf16")
+    if accumulate != "f32":
+        no(f"accumulate {accumulate}: only f32 is served")
+    if result.dtype not in outputs:
+        no(f"output type {result.dtype}: {', '.join(outputs[:-1])} or {outputs[-1]}")
+    return found
+
+
+@dataclass(frozen=True)
+class Im2colLimits:
+    """Ranges of an im2col tensor map by rank (CUDA driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col offsets)."""
+
+    corner_low: int
+    corner_high: int
+    offset_high: int
+
+
+LIMITS: dict[int, Im2colLimits] = {
+    3: Im2colLimits(-32768, 32767, 65535),
+    4: Im2colLimits(-128, 127, 255),
+    5: Im2colLimits(-16, 15, 31),
+}
+
+
+def im2col_obstacles(axes: Sequence[TmaAxis], taps: Sequence[int]) -> Obstacles:
+    """What an im2col tensor map cannot express of a walk along these axes, under so many taps each."""
+    found = Obstacles()
+    rank = len(axes) + 2
+    limits = LIMITS[rank]
+    for axis, count in zip(axes, taps, strict=True):
+        if axis.element_stride > MAX_ELEMENT_STRIDE:
+            found.no(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
+        for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
+            if not limits.corner_low <= corner <= limits.corner_high:
+                found.no(
+                    f"the im2col box's {name} corner on {axis.dim} is {corner}; "
+                    f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
+                    "less padding or dilation",
+                )
+        furthest = axis.offset(count - 1)
+        if furthest > limits.offset_high:
+            found.no(
+                f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
+                "a smaller dilation",
+            )
     return found
 
 

@@ -182,7 +182,7 @@ class Result:
 
 
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
-    """The epilogue and the store of a run of y that begins where `maps` says.
+    """The epilogue and the store of a run of the result that begins where `maps` says.
 
     `index` is the variable of `maps` that runs along the neighbours.
     """
@@ -198,10 +198,10 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     def each(statement: str) -> list[str]:
         return ["#pragma unroll", f"for (int i = 0; i < {run}; ++i) {statement}"]
 
-    y = f"y + {_bracket(text(maps.offset('y')))}"
+    role, dtype = problem.result.role, problem.result.dtype
+    y = f"{role} + {_bracket(text(maps.offset(role)))}"
     if not lowering.has_epilogue(problem):
-        stored = store_run(problem.y.dtype, y, run, accumulator)
-        words = _words(problem.y.dtype, run, accumulator)
+        stored, words = store_run(dtype, y, run, accumulator), _words(dtype, run, accumulator)
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
     assert problem.epilogue
     loads: list[str] = []
@@ -242,8 +242,8 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             element = f"result_{t.name}[{text(neighbour(t))}]"
             further += each(f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
-    words = _words(problem.y.dtype, run, "f32")
-    return Result("float", tuple(loads), tuple(body), store_run(problem.y.dtype, y, run, "f32"), words, y,
+    words = _words(dtype, run, "f32")
+    return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), words, y,
                   tuple(channels), tuple(further))  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def channels_last(
     x, w, sp = problem.x, problem.w, problem.spatial
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
-    channels = problem.c if problem.groups > 1 else -(-problem.c // VECTOR) * VECTOR
+    channels = problem.c if problem.groups > 1 else _whole(problem.c)
     groups = problem.groups // bundle
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
     stays = taps_outside and w.dims[0] != "k" and _in_memory(w, channels // groups, outside)
@@ -119,8 +119,35 @@ def channels_last(
             prepared, steps = _unstrided(prepared)
         low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
         copies.insert(0, Copy(x, prepared.x, steps=steps, padding=problem.padding, low=low))
-    copies = [c for c in copies if c.low or not _in_memory(c.source, c.target.extent("c"), c.target.dims)]
-    return Prepared(prepared, tuple(copies))
+    return Prepared(prepared, _needed(copies))
+
+
+def _needed(copies: Iterable[Copy]) -> tuple[Copy, ...]:
+    """The copies that change anything."""
+    return tuple(c for c in copies if c.low or not _in_memory(c.source, c.target.extent("c"), c.target.dims))
+
+
+@lru_cache(maxsize=64)
+def gradient_factors(problem: ConvProblem) -> Prepared:
+    """A wgrad with x as n d h w c, with its padding where that is not of zeros, and y as n o p q k; channels a multiple
+    of 16 bytes.  For 2-byte types."""
+    sp = problem.spatial
+    x, y = problem.x, problem.y
+    prepared = replace(problem, x=_target(x, ("n", *sp.input, "c"), _whole(x.extent("c"))))
+    pads = problem.padding is not Padding.ZERO
+    if pads:
+        prepared = _padded(prepared)
+    low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
+    source = replace(y, dims=tuple("c" if d == "k" else d for d in y.dims))
+    target = _target(source, ("n", *sp.output, "c"), _whole(y.extent("k")))
+    copies = (Copy(x, prepared.x, padding=problem.padding, low=low), Copy(source, target))
+    prepared = replace(prepared, y=replace(target, dims=("n", *sp.output, "k")))
+    return Prepared(prepared, _needed(copies))
+
+
+def _whole(channels: int) -> int:
+    """Channels, filled up to whole vectors."""
+    return -(-channels // VECTOR) * VECTOR
 
 
 def _padded(problem: ConvProblem) -> ConvProblem:

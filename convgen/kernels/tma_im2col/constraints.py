@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, SWIZZLE_ALIGNMENT, launch_registers
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import Layout
 
 
-@dataclass(frozen=True)
-class Im2colLimits:
-    """Ranges of an im2col tensor map by rank (CUDA driver API, cuTensorMapEncodeIm2col; PTX ISA, im2col offsets)."""
-
-    corner_low: int
-    corner_high: int
-    offset_high: int
-
-
-LIMITS: dict[int, Im2colLimits] = {
-    3: Im2colLimits(-32768, 32767, 65535),
-    4: Im2colLimits(-128, 127, 255),
-    5: Im2colLimits(-16, 15, 31),
-}
-
-
 def map_obstacles(gemm: Gemm) -> list[Obstacle]:
     """What the im2col tensor map cannot express."""
-    found = Obstacles()
-    if gemm.pointwise:
-        return found
-    rank = gemm.problem.rank + 2
-    limits = LIMITS[rank]
-    for axis, taps in zip(gemm.axes, gemm.problem.filter, strict=True):
-        if axis.element_stride > MAX_ELEMENT_STRIDE:
-            found.no(f"stride {axis.dim}={axis.element_stride} is above a tensor map's {MAX_ELEMENT_STRIDE}")
-        for name, corner in (("lower", axis.lower), ("upper", axis.upper)):
-            if not limits.corner_low <= corner <= limits.corner_high:
-                found.no(
-                    f"the im2col box's {name} corner on {axis.dim} is {corner}; "
-                    f"rank {rank} allows [{limits.corner_low}, {limits.corner_high}]",
-                    "less padding or dilation",
-                )
-        furthest = axis.offset(taps - 1)
-        if furthest > limits.offset_high:
-            found.no(
-                f"the last tap on {axis.dim} is {furthest} pixels away; rank {rank} allows {limits.offset_high}",
-                "a smaller dilation",
-            )
-    return found
+    return [] if gemm.pointwise else im2col_obstacles(gemm.axes, gemm.problem.filter)
 
 
 def illegal(layout: Layout) -> list[Obstacle]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from convgen.ir.plan import Plan
-from convgen.ir.problem import ConvProblem, Padding
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -37,6 +37,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     config = Config
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
+        if problem.op is Op.WGRAD:
+            return [Obstacle("op wgrad: kernel tma_im2col serves fprop and dgrad", "kernel tma_wgrad", "kernel")]
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
         found += prepare.bundle_obstacle(problem, fixed)
         if found:

@@ -1,0 +1,57 @@
+"""The configuration of tma_wgrad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """A tile in GEMM terms (m output channels, n filter elements, k pixels), the pipeline that feeds it, and the
+    warps that share it, four to a warpgroup.
+
+    x comes in boxes of `tile_k` pixels by `span` channels, one for each tap; where `row_taps` is 1, a box has the few
+    pixels more that make it serve all taps of a filter row.  The pixels are shared by `slices` times `split_k` blocks:
+    those of a cluster add their sums through shared memory, a second kernel adds those of the slices, both in a fixed
+    order."""
+
+    tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
+    tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=768)]
+    tile_k: Annotated[int, Field("pixels per k block", (16, 32, 64, 128))]
+    span: Annotated[int, Field("input channels per box of x: the swizzle span", (16, 32, 64))]
+    stages: Annotated[int, Field("stages of the pipeline", low=2, high=32)]
+    warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
+    warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
+    row_taps: Annotated[int, Field("1: a box of x serves all taps of a filter row, which are shifts of it", (0, 1))] = 0
+    split_k: Annotated[
+        int,
+        Field("blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", (1, 2, 4, 8)),
+    ] = 1
+    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
+    group_pack: Annotated[
+        int, Field("neighboring groups multiplied as one; products between groups are dropped", low=1, high=4096)
+    ] = 1
+
+    @property
+    def consumers(self) -> int:
+        """Consumer warpgroups."""
+        return self.warps_m // 4 * self.warps_n
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of a consumer's accumulators."""
+        return self.tile_m // (self.warps_m // 4)
+
+    @property
+    def own_columns(self) -> int:
+        return self.tile_n // self.warps_n
+
+    @property
+    def accumulators(self) -> int:
+        """Of a consumer's thread."""
+        return self.own_rows // 64 * self.own_columns // 2

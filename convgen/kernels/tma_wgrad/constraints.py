@@ -1,0 +1,101 @@
+"""Why the hardware cannot run a configuration of tma_wgrad."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.parts.hopper import im2col_obstacles, launch_registers
+from convgen.kernels.tma_wgrad.layout import Layout
+
+#: Consumer warpgroups of a block, and columns of a product (PTX ISA, "wgmma.mma_async").
+MOST_CONSUMERS, MOST_COLUMNS = 3, 256
+
+
+def illegal(layout: Layout) -> list[Obstacle]:
+    """What a configuration asks for that the hardware does not have."""
+    found = [*_row_taps(layout), *_tile(layout)]
+    return found or [*_registers(layout), *_k_loop(layout), *_shared_memory(layout)]
+
+
+def _row_taps(layout: Layout) -> Obstacles:
+    """Where a box of x serves a filter row, neighbouring pixels of y must be neighbours in x."""
+    problem, found = layout.gemm.problem, Obstacles()
+    if not layout.config.row_taps:
+        return found
+    dim, taps, stride = problem.spatial.input[-1], problem.filter[-1], problem.stride[-1]
+    if taps == 1 or stride > 1:
+        found.no(f"row_taps 1 is for filter rows of several taps and unit stride, not {taps} and stride {dim}={stride}",
+                 "row_taps 0", "row_taps")  # fmt: skip
+    if taps * layout.config.span > MOST_COLUMNS:
+        found.no(f"{taps} taps of {layout.config.span} channels are more than a product's {MOST_COLUMNS} columns",
+                 "a smaller span, or row_taps 0", "span")  # fmt: skip
+    if not found:
+        last = layout.gemm.axes[-1]
+        longer = im2col_obstacles([*layout.gemm.axes[:-1], replace(last, upper=last.upper + layout.reach)],
+                                  problem.filter)  # fmt: skip
+        found += [replace(o, hint="row_taps 0", option="row_taps") for o in longer]
+    return found
+
+
+def _tile(layout: Layout) -> Obstacles:
+    """How a tile splits into boxes, and consumers share it."""
+    config, found = layout.config, Obstacles()
+    if config.consumers > MOST_CONSUMERS:
+        found.no(f"{config.warps_m} by {config.warps_n} warps are {config.consumers} warpgroups",
+                 f"at most {MOST_CONSUMERS}", "warps.n")  # fmt: skip
+    rows = 16 * config.warps_m
+    if config.tile_m % rows:
+        found.no(f"tile m={config.tile_m} does not split into 64 rows for each of {config.warps_m // 4} warpgroups",
+                 f"m={rows} or a multiple", "tile.m")  # fmt: skip
+    columns = layout.box_columns * config.warps_n
+    if config.tile_n % columns:
+        what = f"{layout.box_taps} taps by {config.span}" if layout.box_taps > 1 else f"{config.span}"
+        found.no(f"tile n={config.tile_n} does not split into boxes of {what} channels for {config.warps_n} along n",
+                 f"n={columns} or a multiple", "tile.n")  # fmt: skip
+    elif layout.part_columns > MOST_COLUMNS:
+        found.no(f"tile n={config.tile_n} is {layout.part_columns} columns a product",
+                 f"n={MOST_COLUMNS * config.warps_n} or less", "tile.n")  # fmt: skip
+    elif layout.part_columns % (8 * config.split_k):
+        found.no(f"{layout.part_columns} columns do not split into {config.split_k} times 8", option="split_k")
+    return found
+
+
+def _registers(layout: Layout) -> Obstacles:
+    config, found = layout.config, Obstacles()
+    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
+    at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
+    if layout.part_columns // 2 > at_launch:
+        found.no(f"{layout.part_columns} columns with {config.consumers} consumers: ptxas has {at_launch + 28} "
+                 f"registers for them", "fewer columns", "tile.n")  # fmt: skip
+    budget = layout.registers - 40
+    if config.accumulators > budget:
+        found.no(
+            f"tile {config.tile_m}x{config.tile_n} keeps {config.accumulators} accumulators per thread; "
+            f"{config.consumers} consumers leave {max(budget, 0)} registers for them",
+            "a smaller tile, or more warps",
+            "tile.n",
+        )
+    return found
+
+
+def _k_loop(layout: Layout) -> Obstacles:
+    config, found = layout.config, Obstacles()
+    if layout.shares > layout.steps:
+        found.no(f"{layout.steps} steps of {config.tile_k} pixels are fewer than {layout.shares} shares of them",
+                 "fewer slices", "slices" if config.slices > 1 else "split_k")  # fmt: skip
+    return found
+
+
+def _shared_memory(layout: Layout) -> Obstacles:
+    config, target, found = layout.config, layout.target, Obstacles()
+    limit = target.shared_limit(config.blocks)
+    if layout.shared_bytes > limit:
+        fits = (limit - 1024) // (layout.stage + 16)
+        found.no(
+            f"{config.stages} stages of a {config.tile_m}x{config.tile_n}x{config.tile_k} tile, or a cluster's sums, "
+            f"take {layout.shared_bytes} bytes of shared memory; {target} has {limit}",
+            f"at most {fits} stages fit" if fits >= 2 else "a smaller tile",
+            "stages" if fits >= 2 else "tile.m",
+        )
+    return found

@@ -1,0 +1,73 @@
+"""The cost model of tma_wgrad: microseconds from a configuration, before anything is compiled.
+
+A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at which TMA
+fetches rows, the latency that stages in flight must cover, the waves of blocks, the sums that are left over, device
+memory.  The rates are fitted to 147 timings of a hand-written kernel of this form on an H200, over nine layers at two
+batches: a tenth of error, root mean square.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.tma_wgrad.layout import Layout
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Figures of tma_wgrad on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
+
+    start: float = 3.4  # from launch to the first wgmma, and out again
+    shared_wait: float = 29.0  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    mma: float = 1.15  # of the tensor cores' peak time
+    l2: float = 43.6  # bytes a cycle for a multiprocessor
+    row: float = 2.9  # cycles a row of a box
+    latency: float = 600.0  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.3  # stages that are being read and so not in flight
+    wave: float = 0.45  # between two blocks on a multiprocessor: barriers, the first load, the store
+    store: float = 8.9e-5  # a tile's element
+    join: float = 0.4  # of a cluster
+    joined: float = 1.3e-4  # an element that goes to another block of the cluster
+    sum: float = 1.45  # the second kernel
+    sums: float = 8.0e6  # bytes of sums a microsecond, written and read
+    memory: float = 4.4e6  # bytes a microsecond
+
+
+H200 = Rates()
+
+
+def time(layout: Layout, rates: Rates = H200) -> float:
+    """Microseconds of a layout's launches."""
+    r, c, sms = rates, layout.config, layout.target.sms
+    mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * _product(layout.part_columns, r)
+    rows = layout.y_boxes * c.tile_k + layout.tile_boxes * (c.tile_k + layout.reach)
+    brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.x_box
+    load = max(brought / r.l2, rows * r.row)
+    ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
+    blocks = layout.tiles * layout.shares
+    together = min(c.blocks, -(-blocks // sms))  # blocks that share a multiprocessor
+    step = max(together * max(mma, load), mma, ring) / CYCLES
+    steps = -(-layout.steps // layout.shares)
+    elements = c.tile_m * c.tile_n
+    last = r.store * elements / c.split_k
+    if c.split_k > 1:
+        last += r.join + r.joined * elements * (c.split_k - 1) / c.split_k
+    waves = math.ceil(blocks / layout.slots)
+    work = waves * (steps * step + last + r.wave)
+    us = over(work, bytes_read(layout) / r.memory) + r.start + layout.gemm.prepared.time
+    if not layout.stores_w:
+        us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
+    return us
+
+
+def _product(columns: int, r: Rates) -> float:
+    """Cycles of 64 x columns x 16."""
+    return max(columns / 2, columns / 4 + r.shared_wait) * r.mma
+
+
+def bytes_read(layout: Layout) -> int:
+    """Of device memory: both factors, once."""
+    problem = layout.gemm.problem
+    return problem.x.bytes + problem.y.bytes

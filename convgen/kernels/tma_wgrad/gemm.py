@@ -1,0 +1,85 @@
+"""A problem as tma_wgrad multiplies it: operands A, B and C, and how they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from convgen.ir.index_map import TmaAxis, tma_axes
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import prepare
+from convgen.kernels.parts.copies import VECTOR
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[channels of y, taps x channels of x] = sum over pixels of A[pixels, channels of y] B[pixels, taps x channels
+    of x], of 2-byte factors.
+
+    A is y's gradient, B is x by the windows of y's pixels, C the filter's gradient.  Both factors have their channels
+    innermost, which are wgmma's m and n (MN-major); the sums run over pixels.  `group_pack` neighbouring groups are
+    multiplied as one: of the products, those of channels of one group are kept.
+    """
+
+    prepared: prepare.Prepared
+    group_pack: int
+
+    @cached_property
+    def problem(self) -> ConvProblem:
+        """As the kernel reads it."""
+        return self.prepared.problem
+
+    @property
+    def packs(self) -> int:
+        """Matrices that are multiplied: of one group, or of several."""
+        return self.problem.groups // self.group_pack
+
+    @property
+    def rows(self) -> int:
+        """gemm_m: y's channels, of a pack."""
+        return self.problem.k_per_group * self.group_pack
+
+    @property
+    def channels(self) -> int:
+        """x's channels, of a pack."""
+        return self.problem.c_per_group * self.group_pack
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """1x1, unit stride, no padding: x is the matrix [pixels, channels] already."""
+        p = self.problem
+        return p.taps == 1 and set(p.stride) == {1} and not any((*p.pad_lo, *p.pad_hi))
+
+    @cached_property
+    def axes(self) -> tuple[TmaAxis, ...]:
+        """The windows, as TMA walks them."""
+        return tma_axes(self.problem)
+
+    @property
+    def reach(self) -> int:
+        """Pixels of a filter row, less one."""
+        return self.axes[-1].offset_step * (self.problem.filter[-1] - 1)
+
+    def pixels(self, row_taps: bool) -> int:
+        """gemm_k.  Where a box of x serves a filter row, the pixels are walked over rows that are longer by its reach,
+        and y is zero there."""
+        p = self.problem
+        return p.n * math.prod(p.output[:-1]) * (p.output[-1] + row_taps * self.reach)
+
+
+def pack_fault(problem: ConvProblem, pack: int) -> str:
+    """Why this many neighbouring groups cannot go as one; empty where they can: TMA reads a pack's channels from a
+    multiple of 16 bytes on."""
+    if problem.groups % pack:
+        return f"group_pack {pack} does not divide the {problem.groups} groups"
+    c, k = pack * problem.c_per_group, pack * problem.k_per_group
+    if pack < problem.groups and (c % VECTOR or k % VECTOR):
+        return f"{pack} of {problem.groups} groups have {c} input and {k} output channels, not multiples of {VECTOR}"
+    return ""
+
+
+@lru_cache(maxsize=64)
+def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
+    """The GEMM of a wgrad, neighbouring groups packed."""
+    return Gemm(prepare.gradient_factors(problem), group_pack)

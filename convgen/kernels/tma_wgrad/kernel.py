@@ -1,0 +1,76 @@
+"""tma_wgrad: the gradient of the filter on Hopper, fed by TMA's im2col mode.
+
+gemm_m runs over y's channels, gemm_n over taps and x's channels, gemm_k over y's pixels.  One producer thread asks TMA
+for a step's pixels of y, and for each tap and block of channels for the pixels of x under it; consumer warpgroups
+multiply them with wgmma, whose operands are both contiguous along m and n.  The filter is small and the pixels are
+many: blocks share them, and their sums are added in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem, Op, Padding
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
+from convgen.kernels.tma_wgrad import cost
+from convgen.kernels.tma_wgrad.config import Config
+from convgen.kernels.tma_wgrad.constraints import illegal
+from convgen.kernels.tma_wgrad.gemm import gemm, pack_fault
+from convgen.kernels.tma_wgrad.launches import launches, workspaces
+from convgen.kernels.tma_wgrad.layout import Layout
+from convgen.kernels.tma_wgrad.source import source
+from convgen.kernels.tma_wgrad.space import space
+from convgen.targets import Target
+
+LONGEST_STEP = 256  # pixels
+
+
+class TmaWgrad(base.Kernel[Config, Layout]):
+    name = "tma_wgrad"
+    paddings = frozenset(Padding) - {Padding.NAN}
+    writes = frozenset({"elementwise"})
+    config = Config
+
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
+        if problem.op is not Op.WGRAD:
+            return [Obstacle(f"op {problem.op}: kernel tma_wgrad serves wgrad alone", option="kernel")]
+        found = target_obstacles(target)
+        found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        if found:
+            return found
+        g = gemm(problem)
+        if not g.pointwise:
+            found += im2col_obstacles(g.axes, problem.filter)
+        if not found and g.pixels(row_taps=True) + LONGEST_STEP >= 2**31:
+            found.no("the pixels of y do not fit 32 bits, counted by whole steps")
+        return found + _pack(problem, fixed)
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
+        return space(problem, target, fixed)
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        return illegal(layout)
+
+    def time(self, layout: Layout) -> float:
+        return cost.time(layout)
+
+    def plan(self, layout: Layout) -> Plan:
+        return plan_of(layout, launches(layout), workspaces(layout), notes=layout.gemm.prepared.notes)
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+def _pack(problem: ConvProblem, fixed: Options) -> Obstacles:
+    found = Obstacles()
+    if "group_pack" in fixed and (fault := pack_fault(problem, int(fixed["group_pack"]))):
+        found.no(fault, option="group_pack")
+    return found
+
+
+KERNEL = TmaWgrad()

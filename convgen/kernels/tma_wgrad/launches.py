@@ -1,0 +1,92 @@
+"""The launches of tma_wgrad: what prepares its factors, the product, and where sums are left over, their sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convgen.ir.plan import Launch, Param, TensorMap, Workspace
+from convgen.kernels.tma_wgrad.layout import SUM_BLOCK, Y_SPAN, Layout
+from convgen.kernels.tma_wgrad.source import sum_pointers, sum_run
+
+PARTIALS = Param("partials", "pointer", "workspace.partials")
+
+
+def _strides(dims: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Bytes between neighbours, innermost dim first."""
+    found = []
+    for extent in dims[:-1]:
+        size *= extent
+        found.append(size)
+    return tuple(found)
+
+
+def x_map(layout: Layout) -> TensorMap:
+    """Boxes of a step's pixels by `span` channels: of x in im2col mode, or of the matrix [pixels, channels] that a
+    pointwise convolution has."""
+    g, config = layout.gemm, layout.config
+    problem, x = g.problem, g.problem.x
+    channels, size = x.extent("c"), x.element.bytes
+    if g.pointwise:
+        dims: tuple[int, ...] = (channels, layout.pixels)
+        return TensorMap("x", "tiled", x.dtype, dims, _strides(dims, size), (1, 1), box=(config.span, config.tile_k),
+                         swizzle=layout.span)  # fmt: skip
+    axes, dims = g.axes[::-1], (channels, *problem.input[::-1], problem.n)
+    upper = tuple(a.upper for a in axes)
+    return TensorMap(
+        "x", "im2col", x.dtype, dims, _strides(dims, size), (1, *(a.element_stride for a in axes), 1),
+        lower=tuple(a.lower for a in axes), upper=(upper[0] + layout.reach, *upper[1:]),
+        channels=config.span, pixels=config.tile_k + layout.reach, swizzle=layout.span,
+    )  # fmt: skip
+
+
+def y_map(layout: Layout) -> TensorMap:
+    """Boxes of a step's pixels by 64 channels: of the matrix [pixels, channels]; where rows are walked that are longer
+    than y's, in im2col mode, which brings zeros there."""
+    config, problem = layout.config, layout.gemm.problem
+    y, rank = problem.y, problem.rank
+    channels, size = y.extent("k"), y.element.bytes
+    if not layout.reach:
+        dims: tuple[int, ...] = (channels, layout.pixels)
+        return TensorMap("y", "tiled", y.dtype, dims, _strides(dims, size), (1, 1), box=(Y_SPAN, config.tile_k),
+                         swizzle=Y_SPAN * size)  # fmt: skip
+    dims, zeros = (channels, *problem.output[::-1], problem.n), (0,) * (rank - 1)
+    return TensorMap(
+        "y", "im2col", y.dtype, dims, _strides(dims, size), (1,) * (rank + 2), lower=(0, *zeros),
+        upper=(layout.reach, *zeros), channels=Y_SPAN, pixels=config.tile_k, swizzle=Y_SPAN * size,
+    )  # fmt: skip
+
+
+def launches(layout: Layout) -> tuple[Launch, ...]:
+    g, config, problem = layout.gemm, layout.config, layout.problem
+    entry = f"convgen_{problem.name}"
+    params = (
+        Param("x_map", "tensor_map", "x", x_map(layout)),
+        Param("y_map", "tensor_map", "y", y_map(layout)),
+        Param("w", "pointer", "w") if layout.stores_w else PARTIALS,
+    )
+    main = Launch(
+        entry,
+        (layout.tiles * config.split_k, config.slices, 1),
+        layout.threads,
+        g.prepared.params(params),
+        layout.shared_bytes,
+        cluster=config.split_k,
+        dependent=True,
+        blocks_per_sm=config.blocks,
+    )
+    if layout.stores_w:
+        return (*g.prepared.launches(), main)
+    elements = SUM_BLOCK // layout.lanes * sum_run(problem)
+    reads = tuple(replace(p.vector_param, name=p.name) for p in sum_pointers(problem))
+    shared = 16 * SUM_BLOCK + 16 if layout.lanes > 1 else 0
+    blocks = -(-problem.w.size // elements)
+    last = Launch(f"{entry}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=True)
+    return (*g.prepared.launches(), main, last)
+
+
+def workspaces(layout: Layout) -> tuple[Workspace, ...]:
+    """Prepared factors, and the slices' sums."""
+    found = layout.gemm.prepared.workspaces
+    if layout.stores_w:
+        return found
+    return (*found, Workspace(PARTIALS.buffer, 4 * layout.problem.w.size * layout.config.slices))

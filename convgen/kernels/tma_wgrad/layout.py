@@ -1,0 +1,182 @@
+"""What follows from a problem and a configuration of tma_wgrad: tiles, boxes, the k loop, shared memory, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from convgen.kernels import base
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
+from convgen.kernels.parts.lowering import has_epilogue
+from convgen.kernels.tma_wgrad.config import Config
+from convgen.kernels.tma_wgrad.gemm import Gemm
+
+#: y's channels of a box: wgmma's m, and the widest swizzle's span.
+Y_SPAN = 64
+ELEMENT = 2  # bytes of a factor's
+#: Share of the multiprocessors that clusters of so many blocks find room on (NVIDIA H200, docs/hardware/clusters.md).
+PLACED = {1: 1.0, 2: 1.0, 4: 128 / 132, 8: 120 / 132}
+#: Threads of a block of the kernel that adds the slices' sums, and the most of them that share a filter element.
+SUM_BLOCK, MOST_LANES = 256, 16
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """A configuration of a GEMM."""
+
+    gemm: Gemm
+
+    # ---- tiles
+
+    @property
+    def box_taps(self) -> int:
+        """Taps that a box of x serves."""
+        return self.gemm.problem.filter[-1] if self.config.row_taps else 1
+
+    @cached_property
+    def channel_blocks(self) -> int:
+        """Blocks of `span` channels that a tap is read by."""
+        return -(-self.gemm.channels // self.config.span)
+
+    @property
+    def box_columns(self) -> int:
+        """Columns of C that a box of x makes."""
+        return self.box_taps * self.config.span
+
+    @cached_property
+    def boxes(self) -> int:
+        """Boxes of x for all columns of a pack: by taps (or filter rows), blocks of channels inside."""
+        return self.gemm.problem.taps // self.box_taps * self.channel_blocks
+
+    @property
+    def tile_boxes(self) -> int:
+        return self.config.tile_n // self.box_columns
+
+    @property
+    def m_tiles(self) -> int:
+        return -(-self.gemm.rows // self.config.tile_m)
+
+    @property
+    def n_tiles(self) -> int:
+        return -(-self.boxes // self.tile_boxes)
+
+    @cached_property
+    def tiles(self) -> int:
+        return self.gemm.packs * self.m_tiles * self.n_tiles
+
+    @property
+    def part_columns(self) -> int:
+        """wgmma's n: a consumer's boxes lie apart by as many bytes each, or the taps of a box by as many rows."""
+        return self.box_columns if self.config.row_taps else self.config.own_columns
+
+    @property
+    def parts(self) -> int:
+        """Parts of so many columns that a consumer has."""
+        return self.config.own_columns // self.part_columns
+
+    # ---- the k loop
+
+    @cached_property
+    def pixels(self) -> int:
+        return self.gemm.pixels(bool(self.config.row_taps))
+
+    @cached_property
+    def steps(self) -> int:
+        """k blocks of all pixels."""
+        return -(-self.pixels // self.config.tile_k)
+
+    @property
+    def shares(self) -> int:
+        """Blocks that share them."""
+        return self.config.slices * self.config.split_k
+
+    @property
+    def slots(self) -> int:
+        """Blocks that the GPU runs at once.  A cluster's are placed within a GPC, whose multiprocessors larger clusters
+        do not all fill."""
+        return int(self.target.sms * PLACED[self.config.split_k]) * self.config.blocks
+
+    # ---- shared memory, in bytes
+
+    @property
+    def span(self) -> int:
+        """`span` channels of a pixel of x: the swizzle's span."""
+        return self.config.span * ELEMENT
+
+    @property
+    def reach(self) -> int:
+        """Pixels of a box of x behind those of the step."""
+        return self.gemm.reach if self.config.row_taps else 0
+
+    @property
+    def x_box(self) -> int:
+        """That TMA brings."""
+        return (self.config.tile_k + self.reach) * self.span
+
+    @property
+    def x_room(self) -> int:
+        """Of a box of x: the next begins where a swizzle does."""
+        return -(-self.x_box // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
+
+    @property
+    def y_box(self) -> int:
+        return self.config.tile_k * Y_SPAN * ELEMENT
+
+    @property
+    def y_boxes(self) -> int:
+        return self.config.tile_m // Y_SPAN
+
+    @cached_property
+    def stage(self) -> int:
+        return self.y_boxes * self.y_box + self.tile_boxes * self.x_room
+
+    @property
+    def sums(self) -> int:
+        """Of the other blocks of a cluster, in place of the stages."""
+        c = self.config
+        return c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        stages = self.config.stages
+        return SWIZZLE_ALIGNMENT + max(stages * self.stage, self.sums) + 16 * stages
+
+    @property
+    def shared_table(self) -> tuple[tuple[str, str], ...]:
+        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        c = self.config
+        rows = [
+            ("y", f"{c.stages} stages x {self.y_boxes} boxes of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
+            ("x", f"{c.stages} stages x {self.tile_boxes} boxes of {c.tile_k + self.reach} pixels x {self.span}"),
+            ("barriers", f"{2 * c.stages} x 8"),
+        ]
+        if c.split_k > 1:
+            rows.append(("sums", f"{c.split_k - 1} other blocks x {self.sums // (c.split_k - 1)}, in place of stages"))
+        return tuple(rows)
+
+    # ---- threads and registers
+
+    @property
+    def threads(self) -> int:
+        return block_threads(self.config.consumers, self.config.blocks)
+
+    @property
+    def registers(self) -> int:
+        """That a consumer's thread may use."""
+        split = register_split(self.config.consumers, self.config.blocks)
+        return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
+
+    # ---- the result
+
+    @property
+    def stores_w(self) -> bool:
+        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
+        return self.config.slices == 1 and not has_epilogue(self.problem)
+
+    @property
+    def lanes(self) -> int:
+        """Threads of the second kernel that share an element's slices: as many as keep the GPU busy."""
+        lanes, elements = 1, self.problem.w.size // 4
+        while lanes < MOST_LANES and 4 * lanes <= self.config.slices and elements * lanes < self.target.sms * 1024:
+            lanes *= 2
+        return lanes

@@ -1,0 +1,121 @@
+"""Configurations of tma_wgrad that are worth a thought."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.tma_wgrad.config import Config
+from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
+from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, pack_fault
+from convgen.kernels.tma_wgrad.layout import Layout
+from convgen.targets import Target
+
+#: (tile_m, warps_m, warps_n) that are worth a thought.
+SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12, 1), (256, 8, 1))
+STEP = 64  # pixels, where no option says otherwise
+MOST_STAGES = 8
+#: Sums that slices leave, at most: they are to stay in L2.
+MOST_SUMS = 128 << 20
+#: Waves of blocks that the shares of the pixels may make.
+WAVES = (1, 2, 3)
+#: Channels of a pack of small groups: a box's.
+PACKED = 64
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """Every tile, each with the shares that fill the GPU."""
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
+    for pack in packs:
+        g = gemm(problem, pack)
+        for config in _tiles(g, fixed, pack):
+            layout = Layout(problem, target, config, g)
+            for split_k, slices in _shares(layout, fixed):
+                yield _staged(layout, split_k, slices, fixed)
+
+
+def _packs(problem: ConvProblem) -> list[int]:
+    """Groups to a pack: as they are, where a group fills a tile, else as many as fill a box."""
+    fitting = [p for p in range(1, problem.groups + 1) if not pack_fault(problem, p)]
+    most = max(PACKED // max(problem.c_per_group, problem.k_per_group), fitting[0])
+    return [max(p for p in fitting if p <= most)]
+
+
+def _tiles(g: Gemm, fixed: Options, pack: int) -> Iterator[Config]:
+    """Tiles, with stages and shares to be found."""
+    problem = g.problem
+    rows_option = [int(fixed["row_taps"])] if "row_taps" in fixed else [0, 1]
+    if "row_taps" not in fixed and (problem.filter[-1] == 1 or problem.stride[-1] > 1):
+        rows_option = [0]
+    tile_k = int(fixed.get("tile.k", STEP))
+    spans = [int(fixed["span"])] if "span" in fixed else _spans(g.channels)
+    for row_taps, span, (m, warps_m, warps_n) in itertools.product(rows_option, spans, _shapes(g, fixed)):
+        taps = problem.filter[-1] if row_taps else 1
+        if "span" not in fixed and taps * span > MOST_COLUMNS:
+            continue
+        boxes = problem.taps // taps * -(-g.channels // span)
+        columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(boxes, taps * span, warps_n, row_taps)
+        few = m == 64 and warps_n == 1
+        for n, blocks in itertools.product(columns, [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]):
+            yield Config(m, n, tile_k, span, 2, warps_m, warps_n, row_taps, 1, 1, blocks, pack)
+
+
+def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
+    """Those of SHAPES that go with the options and are not mostly empty; where none does, what they ask for."""
+    named = ("tile.m", "warps.m", "warps.n")
+    found = [s for s in SHAPES if all(fixed.get(name, value) == value for name, value in zip(named, s, strict=True))]
+    fitting = [s for s in found if s[0] < g.rows + 64 or s[0] == 64 or "tile.m" in fixed]
+    warps_m, warps_n = int(fixed.get("warps.m", 4)), int(fixed.get("warps.n", 1))
+    return fitting or found or [(int(fixed.get("tile.m", 16 * warps_m)), warps_m, warps_n)]
+
+
+def _spans(channels: int) -> list[int]:
+    """The widest box that channels fill, and the one that leaves the fewest columns empty."""
+    spans = (64, 32, 16)
+    least = min(-(-channels // s) * s for s in spans)
+    fullest = next(s for s in spans if -(-channels // s) * s == least)
+    roomy = next(s for s in spans if -(-channels // s) * s <= 1.5 * least)
+    return list(dict.fromkeys((roomy, fullest)))
+
+
+def _widths(boxes: int, box: int, warps_n: int, row_taps: int) -> list[int]:
+    """Columns a tile: for each number of tiles the fewest boxes that will do."""
+    most = (2 if row_taps else MOST_COLUMNS // box) * warps_n
+    fewest: dict[int, int] = {}
+    for count in range(warps_n, min(most, boxes + warps_n - 1) + 1, warps_n):
+        fewest.setdefault(-(-boxes // count), count)
+    return sorted(box * count for count in fewest.values())
+
+
+def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
+    """(split_k, slices): a cluster's blocks by slices of the pixels, such that blocks fill the GPU so many times."""
+    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else (1, 2, 4, 8)
+    room = max(MOST_SUMS // (4 * layout.problem.w.size), 1)
+    for split_k in splits:
+        if "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
+            continue
+        if "slices" in fixed:
+            yield split_k, int(fixed["slices"])
+            continue
+        slots = replace(layout, config=replace(layout.config, split_k=split_k)).slots
+        most = max(min(layout.steps // split_k, room, 4096), 1)
+        wanted = {max(min(waves * slots // (layout.tiles * split_k), most), 1) for waves in WAVES}
+        for slices in sorted(wanted | {1}):
+            yield split_k, slices
+
+
+def _staged(layout: Layout, split_k: int, slices: int, fixed: Options) -> Layout:
+    """With as many stages as fit, but no more than a block has use for."""
+    c = layout.config
+    if "stages" in fixed:
+        stages = int(fixed["stages"])
+    else:
+        fitting = (layout.target.shared_limit(c.blocks) - 1024) // (layout.stage + 16)
+        useful = max(math.ceil(layout.steps / (split_k * slices)), 2)
+        stages = max(min(fitting, MOST_STAGES, useful), 2)
+    config = replace(c, stages=stages, split_k=split_k, slices=slices)
+    return Layout(layout.problem, layout.target, config, layout.gemm)

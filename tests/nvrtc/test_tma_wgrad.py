@@ -1,0 +1,37 @@
+"""tma_wgrad compiles for sm_90a: wgmma not serialised, no spills, registers within the launch's.
+
+`compile_source` raises where ptxas says that it makes a kernel slow (C75xx).
+"""
+
+from __future__ import annotations
+
+import pytest
+from problems import make
+from tma_specs import TARGET, compilation, spec, typed
+
+from convgen.kernels.base import Options
+from convgen.runtime.nvrtc import compile_source
+
+LAYER = make("wgrad", 64, 256, 256, (56, 56), (3, 3), pad=1)
+SHAPES: dict[str, Options] = {
+    "one consumer": {"tile.m": 64, "tile.n": 256, "warps.m": 4, "warps.n": 1, "row_taps": 0},
+    "two blocks": {"tile.m": 64, "tile.n": 192, "warps.m": 4, "warps.n": 1, "row_taps": 1, "blocks": 2},
+    "two consumers": {"tile.m": 128, "tile.n": 256, "warps.m": 8, "warps.n": 1, "row_taps": 0, "split_k": 8},
+    "two fragments": {"tile.m": 256, "tile.n": 192, "warps.m": 8, "warps.n": 1, "row_taps": 1, "split_k": 2},
+    "two along n": {"tile.m": 128, "tile.n": 384, "warps.m": 4, "warps.n": 2, "row_taps": 0},
+    "three along n": {"tile.m": 64, "tile.n": 576, "warps.m": 4, "warps.n": 3, "row_taps": 1, "split_k": 4},
+    "three along m": {"tile.m": 192, "tile.n": 192, "warps.m": 12, "warps.n": 1, "row_taps": 0},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape(name: str) -> None:
+    problem = typed(LAYER, w="f32") if SHAPES[name]["row_taps"] else LAYER
+    made = compilation(spec(problem, "tma_im2col", {"kernel": "tma_wgrad", "span": 64, **SHAPES[name]}))
+    resources = compile_source(made.source, TARGET).resources
+    assert set(resources) == {launch.entry for launch in made.plan.launches}
+    for launch in made.plan.launches:
+        found = resources[launch.entry]
+        assert found.spill_stores == found.spill_loads == 0 and found.shared == 0
+        allocated = -(-found.registers // 8) * 8
+        assert allocated * launch.block * launch.blocks_per_sm <= TARGET.registers_per_sm
