@@ -59,18 +59,20 @@ def conv(
     *,
     activation: Activation = None,
     residual: Array | None = None,
+    padding_mode: str = "zeros",
     strategy: str | None = None,
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
-    `input` may lack the batch.  `padding` is a number, one an axis, "same" or "valid"; `activation` a name such as
-    "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.
+    `input` may lack the batch.  `padding` is a number, one an axis, "same" or "valid"; `padding_mode` is "zeros",
+    "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such as "relu", or a name and
+    its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     library = library_of(**arrays, **operands)
     x, w, *others = given(library, **arrays, **operands)
     made = recipe.forward(
-        x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy
+        x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy, padding_mode
     )  # fmt: skip
     return Call(made, library, (*arrays.values(), *operands.values()), unbatched)
 
@@ -113,6 +115,7 @@ def conv_input(
     dilation: Numbers = 1,
     groups: int = 1,
     *,
+    padding_mode: str = "zeros",
     strategy: str | None = None,
 ) -> Call:
     """The gradient of a convolution for its input of `input_size` (n, c, ...), from that of its output."""
@@ -120,7 +123,7 @@ def conv_input(
     w, y = given(library, weight=weight, grad_output=grad_output)
     _check_rank(rank, weight=weight, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.input_gradient(_hashable(input_size), w, y, *numbers, groups, strategy)
+    made = recipe.input_gradient(_hashable(input_size), w, y, *numbers, groups, strategy, padding_mode)
     return Call(made, library, (grad_output, weight))
 
 
@@ -134,6 +137,7 @@ def conv_weight(
     dilation: Numbers = 1,
     groups: int = 1,
     *,
+    padding_mode: str = "zeros",
     strategy: str | None = None,
 ) -> Call:
     """The gradient of a convolution for its filters of `weight_size` (k, c / groups, ...), from that of its output."""
@@ -141,7 +145,7 @@ def conv_weight(
     x, y = given(library, input=input, grad_output=grad_output)
     _check_rank(rank, input=input, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.weight_gradient(x, _hashable(weight_size), y, *numbers, groups, strategy)
+    made = recipe.weight_gradient(x, _hashable(weight_size), y, *numbers, groups, strategy, padding_mode)
     return Call(made, library, (input, grad_output))
 
 

@@ -43,8 +43,9 @@ class Call:
         """The result."""
         result, library = self.recipe.result, self.library
         shape = [result.shape[i] for i in result.order]
-        if 0 in shape:  # an empty batch
+        if any(0 in array.shape for array in self.arrays):  # an empty batch, of which sums are zero
             found = library.empty(shape, result.dtype, self.arrays[0])
+            found[...] = 0
         else:
             views = [viewed(a, v, library) for a, v in zip(self.arrays, self.recipe.views, strict=True)]
             if library.on_gpu:

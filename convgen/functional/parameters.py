@@ -6,9 +6,17 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+from convgen.ir.problem import Padding
 from convgen.runtime.errors import WrongArguments, WrongShape
 
 Numbers = SupportsIndex | Sequence[SupportsIndex]
+#: What padding is made of, by torch's names.
+MODES = {
+    "zeros": Padding.ZERO,
+    "reflect": Padding.REFLECT,
+    "replicate": Padding.REPLICATE,
+    "circular": Padding.CIRCULAR,
+}
 #: (low, high) of each spatial axis.
 Pads = tuple[tuple[int, int], ...]
 
@@ -42,6 +50,19 @@ def paddings(given: Numbers | str, filter: Sequence[int], stride: Sequence[int],
         raise WrongArguments(f'padding "same" needs a stride of 1, but stride is {tuple(stride)}')
     totals = [d * (r - 1) for r, d in zip(filter, dilation, strict=True)]
     return tuple((t // 2, t - t // 2) for t in totals)
+
+
+def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:
+    """What padding is made of, by torch's name.  Raises WrongArguments, and WrongShape where it is too much."""
+    if mode not in MODES:
+        raise WrongArguments(f"padding_mode is {mode!r}: expected {', '.join(map(repr, MODES))}")
+    for i, (extent, amounts) in enumerate(zip(input, pads, strict=True)):
+        most = {"reflect": extent - 1, "circular": extent}.get(mode, max(amounts))
+        if max(amounts) > most:
+            raise WrongShape(
+                f"axis {i}: padding {max(amounts)} by {mode!r} of {extent} pixels: expected at most {most}"
+            )
+    return MODES[mode]
 
 
 def output_extents(

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from convgen.functional.arrays import channels_first, channels_last, is_packed, order_of
-from convgen.functional.parameters import Numbers, Pads, by_axis, output_extents, paddings, transposed
+from convgen.functional.parameters import Numbers, Pads, by_axis, output_extents, padding_of, paddings, transposed
 from convgen.functional.pointwise import Step
 from convgen.functional.spec import Convolution, Operand, TensorSpec
-from convgen.ir.problem import Op
+from convgen.ir.problem import Op, Padding
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 
 _KEPT = 4096
@@ -64,38 +64,39 @@ class Recipe:
 @lru_cache(_KEPT)
 def forward(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """y[n, k, ...] of x[n, c, ...] and w[k, c / groups, ...].  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("input", x, "weight", w)
     steps_by_axis = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
     pads = paddings(padding, w.shape[2:], *steps_by_axis)
     _check_channels(x.shape[1], w.shape, groups)
-    return _forward(x, w, operands, steps, steps_by_axis[0], pads, steps_by_axis[1], groups, strategy)
+    return _forward(x, w, operands, steps, steps_by_axis[0], pads, steps_by_axis[1], groups, strategy, mode)
 
 
 @lru_cache(_KEPT)
 def forward_padded(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
-    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int,
+    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """`forward` with (low, high) padding of each axis.  Raises WrongArguments, WrongShape, WrongType."""
     _rank("input", x, "weight", w)
     _check_channels(x.shape[1], w.shape, groups)
-    return _forward(x, w, operands, steps, stride, pads, dilation, groups, None)
+    return _forward(x, w, operands, steps, stride, pads, dilation, groups, None, mode)
 
 
 def _forward(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
-    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
+    stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None, mode: str,
 ) -> Recipe:  # fmt: skip
     _same_type("input", x, "weight", w)
+    fill = padding_of(mode, x.shape[2:], pads)
     view_x, view_w = _views(x, w)
     output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
     y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
     views, facts = _operands(operands, y.shape)
-    made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy)
+    made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(made, (view_x, view_w, *views), y)
 
 
@@ -121,7 +122,7 @@ def transpose(
 @lru_cache(_KEPT)
 def input_gradient(
     input_size: tuple[int, ...], w: Given, y: Given,
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """The gradient for the input, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("grad_output", y, "weight", w)
@@ -130,26 +131,28 @@ def input_gradient(
     _check_size("input_size", input_size, rank)
     _check_channels(input_size[1], w.shape, groups)
     _check_output(y.shape, (input_size[0], w.shape[0], *output_extents(input_size[2:], w.shape[2:], s, pads, d)))
-    return _input(y, w, input_size[2:], (), (), s, pads, d, groups, strategy)
+    fill = padding_of(mode, input_size[2:], pads)
+    return _input(y, w, input_size[2:], (), (), s, pads, d, groups, strategy, fill)
 
 
 def _input(
     y: Given, w: Given, extents: tuple[int, ...], operands: tuple[Given, ...], steps: tuple[Step, ...],
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
+    fill: Padding = Padding.ZERO,
 ) -> Recipe:  # fmt: skip
     _same_type("grad_output" if not steps else "input", y, "weight", w)
     view_y, view_w = _views(y, w)
     x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), result_order(y, w))
     views, facts = _operands(operands, x.shape)
     specs = x, _spec(w, view_w), _spec(y, view_y)
-    made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy)
+    made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(made, (view_y, view_w, *views), x)
 
 
 @lru_cache(_KEPT)
 def weight_gradient(
     x: Given, weight_size: tuple[int, ...], y: Given,
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None,
+    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """The gradient for the filters, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("input", x, "grad_output", y)
@@ -162,7 +165,8 @@ def weight_gradient(
     view_x, view_y = _views(x, y)
     w = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), weight_size, result_order(x, y))
     specs = _spec(x, view_x), w, _spec(y, view_y)
-    made = Convolution(Op.WGRAD, *specs, s, pads, d, groups, strategy=strategy)
+    fill = padding_of(mode, x.shape[2:], pads)
+    made = Convolution(Op.WGRAD, *specs, s, pads, d, groups, strategy=strategy, fill=fill)
     return Recipe(made, (view_x, view_y), w)
 
 

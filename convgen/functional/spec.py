@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convgen.functional.pointwise import Step
-from convgen.ir.problem import OPS, SPATIAL, Op
+from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
 _LEADING = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}
@@ -53,6 +53,7 @@ class Convolution:
     steps: tuple[Step, ...] = ()
     operands: tuple[Operand, ...] = ()
     strategy: str | None = None
+    fill: Padding = Padding.ZERO
     options: str = ""  # the strategy's, as a spec writes them
     windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
@@ -71,7 +72,7 @@ class Convolution:
             f"  filter w: {self._filter_of_lowering() if lowers else self.w.written(dims_of('w', self.rank))}",
             f"  lowered m: {self._lowered()}" if lowers else f"  output y: {self.y.written(dims_of('y', self.rank))}",
             "  stride " + " ".join(f"{d}={v}" for d, v in zip(axes, self.stride, strict=True)),
-            "  pad " + " ".join(f"{d}=({low}, {high})" for d, (low, high) in zip(axes, self.pad, strict=True)),
+            f"  pad {self._pad()}",
             "  dilation " + " ".join(f"{d}={v}" for d, v in zip(axes, self.dilation, strict=True)),
             f"  groups {self.groups}",
             *self._epilogue(),
@@ -86,6 +87,11 @@ class Convolution:
         """What profilers show, such as conv2d_3x3_c64_k128."""
         k, _, *taps = self.w.shape
         return f"conv{self.rank}d_{'x'.join(map(str, taps))}_c{self.x.shape[1]}_k{k}"
+
+    def _pad(self) -> str:
+        axes = SPATIAL[self.rank].input
+        amounts = " ".join(f"{d}=({low}, {high})" for d, (low, high) in zip(axes, self.pad, strict=True))
+        return amounts if self.fill is Padding.ZERO else f"{amounts} {self.fill}"
 
     def _filter_of_lowering(self) -> str:
         """Its spatial dims alone: im2col and col2im read no filter."""

@@ -36,21 +36,41 @@ _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {"add": torch.add, "sub": 
 
 def convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     """`padding` is a number an axis, or the lows of all axes and then the highs."""
     rank = len(stride)
-    if len(padding) > rank:
-        input, padding = padded(input, padding)
+    input, padding = padded(input, padding, rank, padding_mode)
     return torch.convolution(input, weight, bias, stride, padding, dilation, False, (0,) * rank, groups)
 
 
-def padded(input: Tensor, padding: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """What padding has more on one side of an axis is put into the input; the padding that is left."""
-    rank = len(padding) // 2
-    least = [min(low, high) for low, high in zip(padding[:rank], padding[rank:], strict=True)]
-    more = [side - both for i in reversed(range(rank)) for both in least[i : i + 1] for side in padding[i::rank]]
-    return TF.pad(input, more), least
+def padded(input: Tensor, padding: Sequence[int], rank: int, mode: str) -> tuple[Tensor, Sequence[int]]:
+    """The input with the padding that aten's convolution does not make, and the padding that is left to it: what one
+    side of an axis has more than the other, and all that is not of zeros."""
+    lows, highs = padding[:rank], padding[-rank:]
+    if lows == highs and (mode == "zeros" or not any(lows)):
+        return input, lows
+    least = [min(low, high) if mode == "zeros" else 0 for low, high in zip(lows, highs, strict=True)]
+    more = [side[i] - least[i] for i in reversed(range(rank)) for side in (lows, highs)]
+    return TF.pad(input, more, mode="constant" if mode == "zeros" else mode), least
+
+
+def unpadded(grad: Tensor, input: Tensor, padding: Sequence[int], left: Sequence[int], mode: str) -> Tensor:
+    """The gradient of `padded` for its input: that of a pixel's copies adds up."""
+    rank = len(left)
+    for axis in range(rank):
+        extent = input.shape[axis + 2]
+        low, high = padding[axis] - left[axis], padding[-rank:][axis] - left[axis]
+        if low == high == 0:
+            continue
+        if mode == "zeros":
+            grad = grad.narrow(axis + 2, low, extent)
+            continue
+        pixels = torch.arange(extent, dtype=torch.float32, device=grad.device).view(1, 1, -1)
+        pixels = TF.pad(pixels, (low, high), mode=mode).view(-1).long()
+        shape = (*grad.shape[: axis + 2], extent, *grad.shape[axis + 3 :])
+        grad = grad.new_zeros(shape).index_add(axis + 2, pixels, grad)
+    return grad
 
 
 def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> Tensor:
@@ -66,13 +86,13 @@ def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> T
 
 def fused(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     """A convolution and its epilogue, in the input's type."""
     steps, bias = steps_of(epilogue), None
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, weight):
         steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
-    made = convolution(input, weight, bias, stride, padding, dilation, groups)
+    made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode)
     return apply(steps, made, operands).to(input.dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.parameters import Numbers, by_axis, paddings
+from convgen.functional.parameters import Numbers, by_axis, padding_of, paddings
 from convgen.functional.pointwise import Step, text_of
 from convgen.functional.pointwise import activation as steps_of_activation
 from convgen.torch import aten, ops
@@ -21,35 +21,39 @@ _OPS = (ops.library, torch.ops.convgen)  # the library defines the operators
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+    padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     """activation(conv1d(input, weight, bias) + residual); see `conv2d`."""
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
 
 
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+    padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     """activation(conv2d(input, weight, bias) + residual), with torch's shapes, layouts, types and defaults.
 
     On a GPU by convgen's kernel, where it serves, elsewhere by aten; gradients are aten's.  `activation` is a name such
-    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.  Where
-    gradients are recorded, activation and residual are torch's own.  Raises WrongArguments.
+    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result;
+    `padding_mode` is as of torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.
+    Raises WrongArguments, WrongShape.
     """
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
 
 
 def conv3d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
+    padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     """activation(conv3d(input, weight, bias) + residual); see `conv2d`."""
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, residual)
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
 
 
 def _conv(
     rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Numbers, padding: Numbers | str,
-    dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None,
+    dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None, padding_mode: str,
 ) -> Tensor:  # fmt: skip
     if torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
@@ -58,11 +62,14 @@ def _conv(
         )
     if input.dim() == rank + 1:
         batch = input.unsqueeze(0)
-        return _conv(rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual).squeeze(0)
+        return _conv(
+            rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode
+        ).squeeze(0)
     strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
     pads = paddings(padding, weight.shape[2:], strides, dilations)
     lows, highs = [low for low, _ in pads], [high for _, high in pads]
-    geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), groups
+    geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), groups, padding_mode
+    padding_of(padding_mode, input.shape[2:], pads)  # raises
     steps = steps_of_activation(activation)
     given = [t for t in (input, weight, bias, residual) if t is not None]
     if residual is None and not steps:

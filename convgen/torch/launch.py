@@ -40,14 +40,14 @@ _SERVED: dict[tuple[Any, ...], Served] = {}
 
 def served(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Served:  # fmt: skip
     """How convgen serves a call like this.  The first one of a kind builds the kernel."""
-    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups)
+    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
     found = _SERVED.get(key)
     if found is None:
         try:
-            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups)
+            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
             found = _serve(made, (input, weight, *operands))
         except ConvgenError as error:
             found = Served(None, str(error))
@@ -60,19 +60,19 @@ def served(
 
 def key_of(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> tuple[Any, ...]:  # fmt: skip
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
         *[(o.shape, o.stride(), o.dtype) for o in operands],
-        epilogue, tuple(stride), tuple(padding), tuple(dilation), groups,
+        epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode,
     )  # fmt: skip
 
 
 def recipe(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
     rank = len(stride)
@@ -80,7 +80,7 @@ def recipe(
     x, w, *others = (_given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
     pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
     steps = steps_of(epilogue)
-    return forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups)
+    return forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups, padding_mode)
 
 
 def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:

@@ -35,13 +35,11 @@ class _Convolution(Module):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """What torch's own forward calls."""
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
         convolution = getattr(functions, f"conv{len(self.kernel_size)}d")
-        geometry = self.stride, padding, self.dilation, self.groups
-        return convolution(input, weight, bias, *geometry, activation=self.activation)
+        geometry = self.stride, self.padding, self.dilation, self.groups
+        return convolution(
+            input, weight, bias, *geometry, activation=self.activation, padding_mode=self.padding_mode
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         shown = super().extra_repr()

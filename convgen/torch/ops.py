@@ -1,11 +1,11 @@
 """The operators that torch sees: convgen::conv, which autograd differentiates, and convgen::fused_conv, for inference.
 
-    conv(input, weight, bias, stride, padding, dilation, groups)
-    fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups)
+    conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
+    fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros")
 
-`padding` is a number an axis, or the lows of all axes and then the highs.  `epilogue` is a chain of steps
-(convgen.functional.pointwise), whose operands broadcast to the result.  On a GPU both launch convgen's kernel where it
-serves; elsewhere they are aten's functions.
+`padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.
+`epilogue` is a chain of steps (convgen.functional.pointwise), whose operands broadcast to the result.  On a GPU both
+launch convgen's kernel where it serves; elsewhere they are aten's functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from convgen.torch.launch import served
 
 Tensor = Any
 
-_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
+_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 library = torch.library.Library("convgen", "DEF")
 library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor", tags=_TAGS)
@@ -34,22 +34,22 @@ library.define(
 
 def _fused_on_gpu(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
-    launch = served(input, weight, operands, epilogue, stride, padding, dilation, groups).launch
+    launch = served(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode).launch
     if launch is not None:
         try:
             return launch(input, weight, operands)
         except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
             pass
-    return _fused_by_aten(input, weight, operands, epilogue, stride, padding, dilation, groups)
+    return _fused_by_aten(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
 
 
 def _fused_by_aten(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
-    made = aten.fused(input, weight, operands, epilogue, stride, padding, dilation, groups)
+    made = aten.fused(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
     order = _order(input, weight)
     made = made.permute(order).contiguous().permute(inverse(order))
     return made.clone(memory_format=torch.preserve_format) if made is input else made
@@ -57,7 +57,7 @@ def _fused_by_aten(
 
 def _fused_fake(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     rank = len(stride)
     axes = zip(input.shape[2:], weight.shape[2:], stride, padding[:rank], padding[-rank:], dilation, strict=True)
@@ -111,17 +111,17 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """By aten, which is cuDNN on a GPU."""
     input, weight = ctx.saved_tensors
-    stride, padding, dilation, groups = ctx.geometry
+    stride, padding, dilation, groups, mode = ctx.geometry
     rank = len(stride)
-    source, even = aten.padded(input, padding) if len(padding) > rank else (input, padding)
+    source, left = aten.padded(input, padding, rank, mode)
     wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[2] and ctx.bias_sizes is not None]
     dx, dw, db = torch.ops.aten.convolution_backward(
-        grad, source, weight, ctx.bias_sizes, stride, even, dilation, False, [0] * rank, groups, wanted
+        grad, source, weight, ctx.bias_sizes, stride, left, dilation, False, [0] * rank, groups, wanted
     )
     if wanted[0] and source is not input:
-        for axis in range(rank):
-            dx = dx.narrow(axis + 2, padding[axis] - even[axis], input.shape[axis + 2])
-    return dx if wanted[0] else None, dw if wanted[1] else None, db if wanted[2] else None, None, None, None, None
+        dx = aten.unpadded(dx, input, padding, left, mode)
+    found = (d if w else None for d, w in zip((dx, dw, db), wanted, strict=True))
+    return (*found, *(None,) * len(ctx.geometry))
 
 
 torch.library.register_autograd("convgen::conv", _gradients, setup_context=_keep, lib=library)

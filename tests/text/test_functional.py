@@ -85,6 +85,27 @@ def test_convolutions_and_gradients_are_torchs(drawn, channels_last):
     check(getattr(F, f"conv{rank}d_weight")(x, w_shape, y, *parameters), expected)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@settings(max_examples=20, deadline=None)
+@given(drawn=convolutions())
+def test_padding_modes_are_torchs(mode, drawn):
+    rank, x_shape, w_shape, stride, padding, dilation, groups = drawn
+    padding = 0 if isinstance(padding, str) else padding
+    pads = [padding] * rank if isinstance(padding, int) else padding
+    most = {"reflect": -1, "circular": 0}.get(mode, 2)
+    pads = [min(p, extent + most) for p, extent in zip(pads, x_shape[2:], strict=True)]
+    x, w = array(*x_shape), array(*w_shape)
+    given, filters = exact(x).requires_grad_(), exact(w).requires_grad_()
+    padded = TF.pad(given, [p for p in reversed(pads) for _ in range(2)], mode=mode)
+    expected = getattr(TF, f"conv{rank}d")(padded, filters, None, stride, 0, dilation, groups)
+    parameters = stride, pads, dilation, groups
+    check(getattr(F, f"conv{rank}d")(x, w, None, *parameters, padding_mode=mode), expected.detach())
+    y = array(*expected.shape)
+    dx, dw = torch.autograd.grad(expected, (given, filters), exact(y))
+    check(getattr(F, f"conv{rank}d_input")(x_shape, w, y, *parameters, padding_mode=mode), dx)
+    check(getattr(F, f"conv{rank}d_weight")(x, w_shape, y, *parameters, padding_mode=mode), dw)
+
+
 @settings(max_examples=40, deadline=None)
 @given(convolutions(), st.data())
 def test_transposed_convolutions_are_torchs(drawn, data):
@@ -166,6 +187,10 @@ def test_batches_may_be_absent_or_empty():
     x, w = array(3, 5, 6), array(4, 3, 3, 3)
     check(F.conv2d(x, w), TF.conv2d(exact(x), exact(w)))
     assert F.conv2d(x[None][:0], w, padding=1).shape == (0, 4, 5, 6)
+    assert F.conv_transpose2d(array(0, 4, 5, 6), w).shape == (0, 3, 7, 8)
+    assert F.conv2d_input((0, 3, 5, 6), w, array(0, 4, 3, 4)).shape == (0, 3, 5, 6)
+    check(F.conv2d_weight(array(0, 3, 5, 6), (4, 3, 3, 3), array(0, 4, 3, 4)), torch.zeros(4, 3, 3, 3))
+    assert F.im2col(array(0, 3, 5, 6), 3).shape == (0, 27, 12) and F.col2im(array(0, 27, 12), (5, 6), 3).size == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -247,6 +272,8 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(dilation="two"), "dilation is 'two': expected a whole number"),
         (dict(padding="full"), 'numbers, "same" or "valid"'),
         (dict(padding="same", stride=2), "needs a stride of 1"),
+        (dict(padding_mode="wrap"), "padding_mode is 'wrap': expected 'zeros', 'reflect', 'replicate', 'circular'"),
+        (dict(padding=5, padding_mode="reflect"), "axis 0: padding 5 by 'reflect' of 5 pixels: expected at most 4"),
         (dict(groups=2), "does not divide 3 channels"),
         (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
         (dict(activation="swish"), "did you mean `silu`?"),

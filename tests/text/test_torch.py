@@ -40,23 +40,28 @@ def test_residual_and_activation(record):
     assert found.requires_grad is record
 
 
-@pytest.mark.parametrize("padding", [[1, 1], [0, 1, 1, 1], [2, 0, 0, 1]])
-def test_gradients_of_first_and_second_order(padding):
+MODES = ["zeros", "reflect", "replicate", "circular"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", [[1, 1], [0, 1, 1, 1], [2, 0, 0, 3], [0, 0]])
+def test_gradients_of_first_and_second_order(padding, mode):
     kinds = dict(dtype=torch.float64, requires_grad=True)
     tensors = torch.randn(2, 4, 5, 6, **kinds), torch.randn(6, 2, 3, 3, **kinds), torch.randn(6, **kinds)
 
     def conv(x, w, b):
-        return torch.ops.convgen.conv(x, w, b, [1, 2], padding, [1, 1], 2)
+        return torch.ops.convgen.conv(x, w, b, [1, 2], padding, [1, 1], 2, mode)
 
     assert torch.autograd.gradcheck(conv, tensors) and torch.autograd.gradgradcheck(conv, tensors)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("padding", [[1, 1], [0, 1, 1, 1]])
+@pytest.mark.parametrize("padding", [[1, 1], [0, 1, 1, 1], [2, 0, 0, 1, "reflect"]])
 def test_operators_pass_opcheck(channels_last, padding):
     x, w, b = torch.randn(2, 4, 5, 6), torch.randn(6, 2, 3, 3, requires_grad=True), torch.randn(6, requires_grad=True)
     x = (x.to(**LAST) if channels_last else x).requires_grad_()
-    geometry = [1, 2], padding, [1, 1], 2
+    *padding, mode = padding if "reflect" in padding else [*padding, "zeros"]
+    geometry = [1, 2], padding, [1, 1], 2, mode
     torch.library.opcheck(torch.ops.convgen.conv.default, (x, w, b, *geometry))
     torch.library.opcheck(torch.ops.convgen.conv.default, (x, w, None, *geometry))
     x, w, b = x.detach(), w.detach(), b.detach()
@@ -81,7 +86,12 @@ def test_autocast_casts_as_for_torchs_convolutions():
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize(
-    "options", [dict(), dict(padding="same", dilation=2), dict(padding=1, padding_mode="circular")]
+    "options",
+    [
+        dict(),
+        dict(padding="same", dilation=2),
+        *[dict(padding=p, padding_mode=m) for m in MODES[1:] for p in (1, "same")],
+    ],
 )
 def test_modules_take_torchs_modules_over(rank, options):
     theirs = getattr(torch.nn, f"Conv{rank}d")(4, 6, 3, groups=2, **options)
@@ -93,6 +103,30 @@ def test_modules_take_torchs_modules_over(rank, options):
         near(made(x), theirs(x))
     ours(x).sum().backward()
     assert theirs.weight.grad is not None
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_may_be_absent_or_empty(rank, mode):
+    theirs = getattr(torch.nn, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode=mode)
+    ours = getattr(ct, f"Conv{rank}d").from_module(theirs, activation="relu")
+    for shape in ((4, *[5] * rank), (0, 4, *[5] * rank)):
+        x, given = (torch.randn(shape, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
+        expected, found = torch.relu(theirs(x)), ours(given)
+        near(found, expected)
+        gradients = torch.autograd.grad(expected.sum(), (x, *theirs.parameters()))
+        for mine, other in zip(torch.autograd.grad(found.sum(), (given, *ours.parameters())), gradients, strict=True):
+            near(mine, other)
+        with torch.no_grad():
+            near(ours(x), expected)
+
+
+def test_padding_that_cannot_be_is_refused():
+    x, w = torch.randn(1, 2, 3, 4), torch.randn(2, 2, 3, 3)
+    with pytest.raises(ConvgenError, match="padding_mode is 'mirror': expected 'zeros', 'reflect'"):
+        ct.conv2d(x, w, padding=1, padding_mode="mirror")
+    with pytest.raises(ConvgenError, match="axis 0: padding 3 by 'reflect' of 3 pixels: expected at most 2"):
+        ct.conv2d(x, w, padding=3, padding_mode="reflect")
 
 
 def test_a_module_with_an_activation_shows_it():
