@@ -54,6 +54,7 @@ GEOMETRIES = {
     "tma_im2col_odd_channels": Small({"n": 3, "h": 9, "w": 10, "c": 456, "k": 263}),
     "tma_im2col_pingpong": Small({"n": 3, "h": 7, "w": 7, "c": 72, "k": 264}),
     "tma_im2col_residual": Small({"n": 3, "h": 9, "w": 11, "c": 328, "k": 264}),
+    "tma_im2col_slices": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 168}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
     "tma_im2col_stream_k": Small({"n": 90, "h": 7, "w": 9, "c": 72, "k": 168}),
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
@@ -92,7 +93,7 @@ def shrunk(name: str, options: Options) -> str:
     """The golden's spec with the small extents and every option said."""
     text, small = spec(name).text, GEOMETRIES[name]
     for letter, extent in small.extents.items():
-        text, count = re.subn(rf"\b{letter}=\d+(?=[\],])", f"{letter}={extent}", text)
+        text, count = re.subn(rf"\b{letter}=\d+(?=[\],]| of )", f"{letter}={extent}", text)
         assert count, f"specs/golden/{name}.conv has no extent of {letter}"
     if small.groups > 1:
         # a filter's channels are a group's

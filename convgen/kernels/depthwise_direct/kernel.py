@@ -130,6 +130,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
     name = "depthwise_direct"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return depthwise_obstacles(problem, target)

@@ -40,6 +40,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     name = "depthwise_stream"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
@@ -48,6 +49,10 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         if not {"tma", "dependent_launch"} <= target.features:
             found.no(f"target {target} has no TMA", elsewhere, "kernel")
         x = problem.x
+        for t in (x, problem.y):
+            if (t.pitch or 0) * t.element.bytes % UNIT:
+                pixels = f"pixels of {t.name} begin {t.pitch} channels apart"
+                found.no(f"depthwise_stream needs multiples of 16 bytes: {pixels}", elsewhere, "kernel")
         if x.dims[-1] != "c" or problem.c * x.element.bytes % UNIT:
             found.no("depthwise_stream needs channels innermost in x, in multiples of 16 bytes", elsewhere,
                      "kernel")  # fmt: skip

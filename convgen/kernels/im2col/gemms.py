@@ -46,10 +46,10 @@ def fprop_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: i
     gemm = Gemm(
         lowered, "w", result, m=rows, n=v.k, k=v.columns,
         trans_a=False, trans_b=k_first,
-        lda=v.all_columns, ldb=v.columns if k_first else v.all_k, ldc=v.all_k,
+        lda=v.all_columns, ldb=v.columns if k_first else v.all_k, ldc=v.y_row if result == "y" else v.all_k,
         dtype=p.x.dtype, c_dtype=_result_type(p, result),
         offset_a=first * v.all_columns if lowered == "x" else 0,
-        offset_c=first * v.all_k if result == "y" else 0,
+        offset_c=first * v.y_row if result == "y" else 0,
     )  # fmt: skip
     yield from _batched(gemm, Batch(v.groups, v.columns, v.k * v.columns if k_first else v.k, v.k))
 
@@ -61,9 +61,9 @@ def dgrad_gemms(p: ConvProblem, v: Matrices, first_image: int, images: int) -> I
     gemm = Gemm(
         "y", "w", LOWERED, m=images * v.pixels if by_rows else v.pixels, n=v.columns, k=v.k,
         trans_a=not by_rows, trans_b=not k_first,
-        lda=v.all_k if by_rows else v.pixels, ldb=v.columns if k_first else v.all_k, ldc=v.all_columns,
+        lda=v.y_row if by_rows else v.pixels, ldb=v.columns if k_first else v.all_k, ldc=v.all_columns,
         dtype=p.y.dtype, c_dtype=v.lowered.dtype,
-        offset_a=first_image * v.pixels * v.all_k,
+        offset_a=first_image * v.pixels * (v.y_row if by_rows else v.all_k),
     )  # fmt: skip
     group = Batch(
         v.groups,
@@ -85,8 +85,8 @@ def wgrad_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: i
         image, pixel = divmod(start, v.pixels)
         y = Operand(
             "y",
-            leading=v.all_k if by_rows else v.pixels,
-            offset=start * v.all_k if by_rows else image * v.all_k * v.pixels + pixel,
+            leading=v.y_row if by_rows else v.pixels,
+            offset=start * v.y_row if by_rows else image * v.all_k * v.pixels + pixel,
             group=v.k if by_rows else v.k * v.pixels,
         )
         columns_ = Operand(

@@ -63,6 +63,7 @@ class Matrices:
     columns: int  # filter elements of an output channel
     filter_k: str
     y_form: str
+    y_row: int  # elements from a row of y to the next, where it is [pixels, k]
 
     @property
     def all_k(self) -> int:
@@ -109,6 +110,7 @@ def matrices(problem: ConvProblem) -> Matrices:
         problem.taps * problem.c_per_group,
         filter_k,
         y_form,
+        problem.y.pitch or problem.k,
     )
 
 
@@ -144,4 +146,4 @@ def gemm_writes_w(problem: ConvProblem) -> bool:
 
 
 def scatters_into_x(problem: ConvProblem) -> bool:
-    return not has_epilogue(problem) and problem.x.dtype == "f32"
+    return not has_epilogue(problem) and problem.x.dtype == "f32" and not problem.x.pitch

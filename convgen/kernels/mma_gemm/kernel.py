@@ -58,6 +58,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = mma_obstacles(problem, target)

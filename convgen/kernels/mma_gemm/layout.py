@@ -163,6 +163,10 @@ class Layout(base.Layout[Config]):
     def ragged(self) -> int:
         """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
         can store 16 bytes at once: what narrower stores cost is told by their number."""
-        x_pixel, y_pixel = self.problem.c * self.element_bytes, self.problem.k * self.problem.y.element.bytes
+        x, y = self.problem.x, self.problem.y
+        x_pixel, y_pixel = (
+            (x.pitch or self.problem.c) * self.element_bytes,
+            (y.pitch or self.problem.k) * y.element.bytes,
+        )
         stores = not self.swapped and self.config.split_k == 1
         return (x_pixel % SECTOR != 0) + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)

@@ -54,7 +54,7 @@ def source(plan: Plan, layout: Layout) -> str:
     readers = [layout.reader("x"), layout.reader("w")]
     finishes = config.split_k == 1
     if not finishes:
-        result = output.partial_result(problem, maps, run, accumulator)
+        result = output.partial_result(problem, output.product_map(problem.packed), run, accumulator)
     else:
         result = output.result(problem, maps, along, along.index, run, accumulator)
     return render(

@@ -166,7 +166,7 @@ def transpose(copy: Copy) -> Transpose | None:
     inner = [live[-1]]  # the source's innermost dims that are neighbours in the target too
     order = [d for d in target.dims if source.extent(d) > 1]
     for dim in reversed(live[:-1]):
-        if dim == "c" or order[order.index(inner[0]) - 1 : order.index(inner[0])] != [dim]:
+        if dim == "c" or source.pitch or order[order.index(inner[0]) - 1 : order.index(inner[0])] != [dim]:
             break
         inner.insert(0, dim)
     outer = [d for d in order if d not in inner and d != "c"]
@@ -184,7 +184,7 @@ def transpose(copy: Copy) -> Transpose | None:
         tile_rows = TILE_ROWS
         tile_columns = TILE // min(padded, tile_rows)
         tile_columns = _even(columns, tile_columns)
-    index = "int" if max(source.size, target.size) + TILE < INT_LIMIT else "long long"
+    index = "int" if max(source.span, target.size) + TILE < INT_LIMIT else "long long"
     batches = math.prod(map(target.extent, outer))
     pixel = decompose(symbol("pixel"), inner, lambda d: Integer(source.extent(d)))
     kept = [mod(pixel[d], Integer(copy.step(d))) for d in inner if copy.step(d) > 1]
@@ -259,7 +259,7 @@ class Gather:
 
 def gather(copy: Copy) -> Gather:
     source, target = copy.source, copy.target
-    index = "int" if max(source.size, target.size) + THREADS * VECTOR < INT_LIMIT else "long long"
+    index = "int" if max(source.span, target.size) + THREADS * VECTOR < INT_LIMIT else "long long"
     extents = {d: target.extent(d) for d in target.dims}
     extents["c"] //= VECTOR
     number = symbol("number")

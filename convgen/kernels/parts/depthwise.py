@@ -39,11 +39,11 @@ def channel_run(problem: ConvProblem) -> int:
     multiplier = problem.k_per_group
     if not in_x or output.neighbours(problem.y, along) <= 1:
         return 1
-    run = math.gcd(problem.k, 16)
+    run = math.gcd(output.neighbours(problem.y, along), 16)
     while run > 1 and multiplier % run and run % multiplier:
         run //= 2
     # a run of inputs must be aligned as well
-    while run > multiplier and problem.c % (run // multiplier):
+    while run > multiplier and math.gcd(problem.c, problem.x.pitch or 0) % (run // multiplier):
         run //= 2
     return run
 

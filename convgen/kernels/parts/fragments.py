@@ -132,7 +132,7 @@ def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
 
 def _loads_pairs(t: Tensor) -> bool:
     """Whether two neighbouring channels are one aligned load."""
-    return t.dtype in PAIR_LOADS and t.extent("k") % 2 == 0
+    return t.dtype in PAIR_LOADS and t.extent("k") % 2 == (t.pitch or 0) % 2 == 0
 
 
 def _loaded_at_coordinates(problem: ConvProblem, arriving: Collection[str]) -> tuple[Tensor, ...]:
@@ -170,7 +170,12 @@ def copied(vector: int, offset: str) -> str:
 
 
 def store(problem: ConvProblem) -> Store:
-    return Store(_offset(output_map(problem), "y"), CONVERSIONS[problem.y.dtype].from_float)
+    return Store(offset(problem, problem.y), CONVERSIONS[problem.y.dtype].from_float)
+
+
+def offset(problem: ConvProblem, tensor: Tensor) -> str:
+    """C text of where y, or an operand, has its element at (gemm_m, gemm_n)."""
+    return _offset(output_map(problem), "y" if tensor.role == "y" else tensor.name)
 
 
 def _offset(maps: IndexMap, name: str) -> str:

@@ -41,7 +41,7 @@ def of_images(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands that depend on the image, and on nothing else but the channel."""
     if problem.epilogue is None:
         return ()
-    return tuple(t for t in used_operands(problem) if {"n"} <= {*t.dims} <= {"n", "k"} and t.size < OFFSET_LIMIT)
+    return tuple(t for t in used_operands(problem) if {"n"} <= {*t.dims} <= {"n", "k"} and t.span < OFFSET_LIMIT)
 
 
 def most_images(problem: ConvProblem, pixels: int) -> int:
@@ -67,7 +67,7 @@ def _of_rows(problem: ConvProblem, t: Tensor) -> ImageOperand:
         value = decode(t.dtype, bits, "f32")
         return ImageOperand(name, ACCESS[size], False, _element(t, "0"), (f"{start}{value}, {value}}};",))
     word = ACCESS[2 * size]
-    if t.dims[-1] == "k" and problem.k % 2 == 0:
+    if t.dims[-1] == "k" and problem.k % 2 == (t.pitch or 0) % 2 == 0:
         load = f"*reinterpret_cast<const {word}*>(operand_{name} + {_offset(t, 'k')})"
     else:
         second = "k + 1" if problem.k % 2 == 0 else f"min(k + 1, {problem.k - 1})"

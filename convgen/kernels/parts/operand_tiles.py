@@ -7,7 +7,8 @@ epilogue tile; bytes of fragments that lie across rows by ldmatrix and shuffles;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from convgen.ir.plan import Param, TensorMap
@@ -19,6 +20,7 @@ from convgen.kernels.parts.lowering import ACCESS, decode, used_operands
 #: Bytes of a multiprocessor's operands in flight: memory answers after a microsecond, and these arrive in one.
 IN_FLIGHT = 32 << 10
 MOST_SLOTS = 8
+LEAST_ASYNC_BYTES = 4  # of cp.async
 #: Swizzle spans (PTX ISA, "Swizzling modes"), and what moves a row's 16-byte columns.
 SWIZZLES = {128: " ^ ({row} & 7)", 64: " ^ ({row} >> 1 & 3)", 32: " ^ ({row} >> 2 & 1)", 0: ""}
 #: Functions that load a pair of such elements from shared memory.
@@ -91,7 +93,7 @@ class EpilogueTile:
                 box=(self.box_columns, self.rows, 1), swizzle=self.swizzle,
             )  # fmt: skip
         return TensorMap(
-            buffer, "tiled", t.dtype, (k, problem.output_pixels), (k * size,), (1, 1),
+            buffer, "tiled", t.dtype, (k, problem.output_pixels), ((t.pitch or k) * size,), (1, 1),
             box=(self.box_columns, self.rows), swizzle=self.swizzle,
         )  # fmt: skip
 
@@ -120,13 +122,25 @@ def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[Epilo
     return tuple(found)
 
 
-def boxes(problem: ConvProblem, pitch: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
-    """Epilogue tiles of the operands that TMA can bring, `pitch` elements being a row of them in memory."""
+def boxes(problem: ConvProblem, row: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
+    """Epilogue tiles of the operands that TMA can bring, `row` elements being a row of those that are packed."""
 
     def aligned(t: Tensor) -> bool:
-        return pitch * t.element.bytes % ROW_ALIGNMENT == columns * t.element.bytes % ROW_ALIGNMENT == 0
+        apart = (t.pitch or row) * t.element.bytes
+        return apart % ROW_ALIGNMENT == columns * t.element.bytes % ROW_ALIGNMENT == 0
 
     return epi_tiles(filter(aligned, shaped(problem)), rows, columns)
+
+
+def copied(problem: ConvProblem, vector: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
+    """Epilogue tiles of the operands that threads can copy; rows of y begin at multiples of `vector` elements."""
+    wide = (t for t in shaped(problem) if at_once(t, vector) * t.element.bytes >= LEAST_ASYNC_BYTES)
+    return epi_tiles(wide, rows, columns)
+
+
+def at_once(t: Tensor, vector: int) -> int:
+    """Elements that a thread copies at once."""
+    return math.gcd(min(vector, 16 // t.element.bytes), t.pitch or 0)
 
 
 def slots(epi_tiles: Sequence[EpilogueTile], consumers: int) -> int:
@@ -138,13 +152,14 @@ def slots(epi_tiles: Sequence[EpilogueTile], consumers: int) -> int:
 @dataclass(frozen=True)
 class Arriving:
     """Finished text of an operand that arrives in epilogue tiles: elements of `size` bytes, of which threads copy
-    `vector` at once; the byte of the slot at which its tile starts; boxes (first column, byte of the slot); the byte of
-    its tile at which element (row, column) is; lines that define the epilogue's `value_<name>`; whether bytes come
-    transposed, four accumulators' in a word."""
+    `vector` at once; an element's offset in memory; the byte of the slot at which its tile starts; boxes (first column,
+    byte of the slot); the byte of its tile at which element (row, column) is; lines that define the epilogue's
+    `value_<name>`; whether bytes come transposed, four accumulators' in a word."""
 
     name: str
     size: int
     vector: int
+    offset: str
     start: int
     boxes: tuple[tuple[int, int], ...]
     place: str
@@ -157,14 +172,17 @@ class Arriving:
         return self.size == 2
 
 
-def text(epi_tiles: Sequence[EpilogueTile], vector: int, single: bool, transposed: bool) -> list[Arriving]:
-    """For accumulators one by one (`single`), or by the pair.  `vector`: neighbours that are aligned wherever a row
-    begins; `transposed`: fragments lie across an epilogue tile's rows."""
+def text(
+    epi_tiles: Sequence[EpilogueTile], vector: int, offset: Callable[[Tensor], str], single: bool, transposed: bool
+) -> list[Arriving]:
+    """For accumulators one by one (`single`), or by the pair.  `vector`: neighbours that are aligned wherever a row of
+    y begins; `offset`: C text of where an element is in memory; `transposed`: fragments lie across an epilogue tile's
+    rows."""
     values = _single if single else _pair
     return [
         Arriving(
-            c.name, c.size, min(vector, 16 // c.size), c.start, c.boxes, c.place, values(c, transposed),
-            across=transposed and c.size == 1,
+            c.name, c.size, at_once(c.tensor, vector), offset(c.tensor), c.start, c.boxes, c.place,
+            values(c, transposed), across=transposed and c.size == 1,
         )
         for c in epi_tiles
     ]  # fmt: skip

@@ -103,7 +103,7 @@ class Columns:
 def columns(problem: ConvProblem) -> Columns:
     """Channels where they are innermost in y, else the dims that are."""
     dims = [d for d, e in zip(problem.y.dims, problem.y.extents, strict=True) if e > 1]
-    if not dims or dims[-1] == "k":
+    if not dims or dims[-1] == "k" or problem.y.pitch:
         return Columns("channels", ("k",), problem.k_per_group)
     inner = dims[dims.index("k") + 1 if "k" in dims else 0 :]
     return Columns("pixels", tuple(inner), math.prod(problem.extent(d) for d in inner))
@@ -119,9 +119,9 @@ def neighbours(tensor: Tensor, along: Columns) -> int:
         return 0
     held = [d for d in tensor.dims if tensor.extent(d) > 1]
     inner = list(along.dims)
-    if held[-len(inner) :] != inner:
+    if held[-len(inner) :] != inner or (tensor.pitch and inner != ["k"]):
         return 1
-    return math.gcd(along.extent, 1 << 10)
+    return math.gcd(along.extent, tensor.pitch or 0, 1 << 10)
 
 
 def run_length(problem: ConvProblem, along: Columns, width: int) -> int:

@@ -153,7 +153,7 @@ def _whole(channels: int) -> int:
 def _padded(problem: ConvProblem) -> ConvProblem:
     """The problem of an x that has its padding in memory."""
     x, extents = problem.x, dict(zip(problem.spatial.input, problem.padded, strict=True))
-    x = replace(x, extents=tuple(extents.get(d, e) for d, e in zip(x.dims, x.extents, strict=True)))
+    x = replace(x, extents=tuple(extents.get(d, e) for d, e in zip(x.dims, x.extents, strict=True)), pitch=None)
     none = (0,) * problem.rank
     return replace(problem, x=x, input=problem.padded, pad_lo=none, pad_hi=none, padding=Padding.ZERO)
 
@@ -216,9 +216,11 @@ def group(problem: ConvProblem) -> Group | None:
 
 def _target(tensor: Tensor, order: tuple[str, ...], channels: int) -> Tensor:
     extents = tuple(channels if d == "c" else tensor.extent(d) for d in order)
-    return replace(tensor, dims=order, extents=extents)
+    pitch = tensor.pitch if _in_memory(tensor, channels, order) else None
+    return replace(tensor, dims=order, extents=extents, pitch=pitch)
 
 
 def _in_memory(tensor: Tensor, channels: int, order: tuple[str, ...]) -> bool:
-    """Whether a tensor lies in memory as `order` does, dims of one element aside."""
-    return tensor.extent("c") == channels and lies_as(tensor, order)
+    """Whether a tensor lies in memory as `order` does, dims of one element aside, and its rows are aligned."""
+    aligned = (tensor.pitch or 0) % VECTOR == 0
+    return tensor.extent("c") == channels and aligned and lies_as(tensor, order)

@@ -191,6 +191,8 @@ def _unserved(problem: ConvProblem, target: Target) -> str:
     order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
     if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims) or problem.y.dims[-1] != "k":
         return f"layout of {problem.y.name} is {' '.join(problem.y.dims)}"
+    if x.pitch and x.pitch * x.element.bytes % CHUNK_BYTES:
+        return f"pixels of {x.name} begin {x.pitch * x.element.bytes} bytes apart; {CHUNK_BYTES} must divide that"
     if not joined(problem):
         return f"no number of groups of {problem.c_per_group} and {problem.k_per_group} channels fills an instruction"
     layout = Layout(problem, target, Config(1, 1, 1, 1))
@@ -203,6 +205,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
     name = "small_groups"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := mma_obstacles(problem, target):

@@ -56,6 +56,7 @@ class StemMma(base.Kernel[Config, Layout]):
     name = "stem_mma"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return mma_obstacles(problem, target) or lines.unserved(problem)

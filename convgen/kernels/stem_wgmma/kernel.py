@@ -73,6 +73,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
     writes = frozenset({"elementwise"})
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(mma_obstacles(problem, target))

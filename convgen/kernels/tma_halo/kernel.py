@@ -36,6 +36,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
     paddings = frozenset(Padding)
     config = Config
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"))
@@ -54,7 +55,10 @@ class TmaHalo(base.Kernel[Config, Layout]):
         if problem.k * y.element.bytes % ROW_ALIGNMENT:
             no(f"a pixel of {y.name} is {problem.k * y.element.bytes} bytes (k={problem.k})",
                f"k must be a multiple of {ROW_ALIGNMENT // y.element.bytes}")  # fmt: skip
-        if y.size >= 2**31 or x.size >= 2**31:
+        if (y.pitch or 0) * y.element.bytes % ROW_ALIGNMENT:
+            no(f"pixels of {y.name} begin {y.pitch} channels apart",
+               f"a multiple of {ROW_ALIGNMENT // y.element.bytes}")  # fmt: skip
+        if any(t.span >= 2**31 for t in (x, y, *problem.operands)):
             no("a tensor of 2^31 elements or more")
         return found
 

@@ -31,6 +31,8 @@ def threads(config: Config) -> int:
     return max(block_threads(config.consumers), least)
 
 
+#: Elements of y that a thread stores at once.
+STORE_VECTOR = 8
 #: Epilogue tiles of the operands that a consumer has in flight: halo tiles want the room.
 SLOTS = 2
 
@@ -69,8 +71,8 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     tiles = -(-problem.n // config.images) * strips * line_tiles
     epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
-    operands = operand_tiles.shaped(problem) if problem.operands and pixels_outside(problem) else ()
-    arriving = operand_tiles.epi_tiles(operands, epi_tile_pixels, config.consumer_channels)
+    shape = epi_tile_pixels, config.consumer_channels
+    arriving = operand_tiles.copied(problem, STORE_VECTOR, *shape) if pixels_outside(problem) else ()
     slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(
         span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k),

@@ -16,13 +16,14 @@ def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[
     """A map, and its parameter's name, for each height that a phase may have."""
     h, w = windows(problem, config.fold)
     c, e = problem.c, problem.x.element.bytes
+    pixel = (problem.x.pitch or c) * e
     heights = sorted({phase.height for phase in halo.phases})
     return {
         height: (
             "x_map" if len(heights) == 1 else f"x_map_{height}",
             TensorMap(
                 "x", "tiled", problem.x.dtype, (c, w.extent, h.extent, problem.n),
-                (c * e, w.extent * c * e, h.extent * w.extent * c * e), (1, w.stride, h.stride, 1),
+                (pixel, w.extent * pixel, h.extent * w.extent * pixel), (1, w.stride, h.stride, 1),
                 # counted in pixels of x: TMA brings one in `stride` of them
                 box=(config.tile_k, halo.width * w.stride, height * h.stride, config.images), swizzle=config.tile_k * e,
             ),
@@ -40,12 +41,13 @@ def w_param(problem: ConvProblem, config: Config) -> Param:
 
 def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
     c, e, taps = problem.c_per_group, problem.w.element.bytes, problem.taps
+    tap = (problem.w.pitch or c) * e
     return TensorMap(
-        "w", "tiled", problem.w.dtype, (c, taps, problem.k), (c * e, taps * c * e), (1, 1, 1),
+        "w", "tiled", problem.w.dtype, (c, taps, problem.k), (tap, taps * tap), (1, 1, 1),
         box=(config.tile_k, 1, config.tile_n), swizzle=config.tile_k * e,
     )  # fmt: skip
 
 
 def filter_vector(w: Tensor) -> int:
     """Channels of a filter that are one aligned load."""
-    return math.gcd(prepare.VECTOR, w.extent("c")) if w.dims[-1:] == ("c",) else 1
+    return math.gcd(prepare.VECTOR, w.extent("c"), w.pitch or 0) if w.dims[-1:] == ("c",) else 1

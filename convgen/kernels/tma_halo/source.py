@@ -15,12 +15,13 @@ from convgen.ir.index_map import Access, decompose, derive, variable
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, windows
-from convgen.kernels.tma_halo.layout import Geometry, Layout, pixels_outside
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, pixels_outside
 from convgen.kernels.tma_halo.maps import filter_vector, x_maps
 
 
@@ -51,7 +52,8 @@ def source(plan: Plan, layout: Layout) -> str:
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
-        arriving=operand_tiles.text(size.arriving, 8, single=True, transposed=config.swap_ab > 0),
+        arriving=operand_tiles.text(size.arriving, STORE_VECTOR, _offset, single=True, transposed=config.swap_ab > 0),
+        y_offset=_offset(problem.y),
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
@@ -83,6 +85,11 @@ def _look(layout: Layout) -> str:
         for k0, lane in itertools.product(tiles, range(4))
     ]
     return look(threads, fragment_place(config.tile_n // 4))
+
+
+def _offset(tensor: Tensor) -> str:
+    """C text of where y, or an operand that lies as it does, has its element at (n, p, q, k)."""
+    return f"((n * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
 
 
 def _formula(problem: ConvProblem) -> str:

@@ -80,7 +80,8 @@ class Gemm:
         if self.plane:
             return self.plane % 64 == 0 or self.a_planes
         in_order = tuple(d for d in ("n", *problem.spatial.output, "k") if d in y.dims)
-        return y.dims == in_order and y.element.bytes == 2 and problem.k * 2 % ROW_ALIGNMENT == 0
+        aligned = math.gcd(problem.k, y.pitch or 0) * 2 % ROW_ALIGNMENT == 0
+        return y.dims == in_order and y.element.bytes == 2 and aligned
 
     @cached_property
     def store_vector(self) -> int:
@@ -89,7 +90,7 @@ class Gemm:
         y = self.problem.y
         if self.plane:
             return math.gcd(self.plane, 8)
-        return math.gcd(self.columns, 8) if y.dims[-1] == "k" and y.element.bytes == 2 else 0
+        return math.gcd(self.columns, y.pitch or 0, 8) if y.dims[-1] == "k" and y.element.bytes == 2 else 0
 
     @property
     def taps_outside(self) -> bool:
@@ -131,6 +132,7 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     assigned = assignment(problem)
     forward = assigned.problem
     # dgrad's filter, as it lies, has B's columns innermost and its channels outermost
-    columns = assigned.mirrored and forward.k % 8 == 0 and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
+    aligned = math.gcd(forward.k, forward.w.pitch or 0) % 8 == 0
+    columns = assigned.mirrored and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
     prepared = prepare.channels_last(forward, copy_x=not x_in_planes(forward), copy_w=not columns, bundle=group_pack)
     return Gemm(assigned, prepared, columns)

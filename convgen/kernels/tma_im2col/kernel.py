@@ -35,6 +35,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     paddings = frozenset(Padding)
     config = Config
+    slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

@@ -128,8 +128,7 @@ class Layout(base.Layout[Config]):
         shape = (n, m) if g.plane else (m, n)
         if g.stores_by_tma:
             return operand_tiles.boxes(problem, g.plane or problem.k, *shape)
-        wide = (t for t in operand_tiles.shaped(problem) if vector * t.element.bytes >= 4)
-        return operand_tiles.epi_tiles(wide, *shape)
+        return operand_tiles.copied(problem, vector, *shape)
 
     @cached_property
     def of_images(self) -> tuple[Tensor, ...]:
@@ -226,7 +225,8 @@ class Layout(base.Layout[Config]):
         """Whether threads store C as wgmma's fragments lie, and two float32 channels of a pixel at once: four threads
         fill a sector."""
         y = self.gemm.problem.y
-        return y.dtype == "f32" and y.dims[-1] == "k" and self.gemm.columns % 2 == 0 and not self.config.swap_ab
+        even = self.gemm.columns % 2 == 0 and (y.pitch or 0) % 2 == 0
+        return y.dtype == "f32" and y.dims[-1] == "k" and even and not self.config.swap_ab
 
     @property
     def b_boxes(self) -> int:

@@ -22,13 +22,13 @@ def a_map(layout: Layout) -> TensorMap:
     pixels = config.tile_m // (config.cluster if config.shared == "a" else 1)
     if g.pointwise:
         return TensorMap(
-            "x", "tiled", x.dtype, (problem.c, g.pixels), (problem.c * size,), (1, 1),
+            "x", "tiled", x.dtype, (problem.c, g.pixels), ((x.pitch or problem.c) * size,), (1, 1),
             box=(config.tile_k, pixels), swizzle=layout.span,
         )  # fmt: skip
     axes = g.axes[::-1]
     dims = (problem.c, *problem.input[::-1], problem.n)
     strides, bytes_ = [], size
-    for extent in dims[:-1]:
+    for extent in (x.pitch or problem.c, *dims[1:-1]):
         bytes_ *= extent
         strides.append(bytes_)
     return TensorMap(
@@ -46,10 +46,11 @@ def b_map(layout: Layout) -> TensorMap:
     c, k, taps = problem.c_per_group, problem.k, problem.taps
     if g.b_columns:
         return TensorMap(
-            "w", "tiled", w.dtype, (k, taps, c), (k * size, taps * k * size), (1, 1, 1),
+            "w", "tiled", w.dtype, (k, taps, c), ((w.pitch or k) * size, taps * (w.pitch or k) * size), (1, 1, 1),
             box=(COLUMNS_BOX, 1, config.tile_k), swizzle=COLUMNS_BOX * size,
         )  # fmt: skip
-    outer = ((k, c), (taps, c * k)) if g.taps_outside else ((taps, c), (k, c * taps))
+    row = w.pitch or c
+    outer = ((k, row), (taps, row * k)) if g.taps_outside else ((taps, row), (k, row * taps))
     rows = config.tile_n // (config.cluster if config.shared == "b" else 1)
     box = (config.tile_k, rows, 1) if g.taps_outside else (config.tile_k, 1, rows)
     return TensorMap(

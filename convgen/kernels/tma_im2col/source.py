@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 from sympy import Integer
 
@@ -99,7 +100,11 @@ def source(plan: Plan, layout: Layout) -> str:
         epilogue=epilogue_of(problem, by_value),
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
-            layout.arriving, vector, single=config.swap_ab > 0, transposed=config.swap_ab > 0 or g.plane > 0
+            layout.arriving,
+            vector,
+            partial(fragments.offset, problem),
+            single=config.swap_ab > 0,
+            transposed=config.swap_ab > 0 or g.plane > 0,
         ),
         load_early=_loads_early(layout),
         **_images(layout),
