@@ -208,8 +208,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     channels: list[tuple[str, tuple[str, ...]]] = []
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
-        name = f"value_{t.name}"
-        at = maps.offset(t.name)
+        name, at = f"value_{t.name}", maps.offset(t.name)
         common = neighbours(t, along)
         if common == 0:
             loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
@@ -242,8 +241,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             element = f"result_{t.name}[{text(neighbour(t))}]"
             further += each(f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
-    words = _words(dtype, run, "f32")
-    return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), words, y,
+    return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), _words(dtype, run, "f32"), y,
                   tuple(channels), tuple(further))  # fmt: skip
 
 
