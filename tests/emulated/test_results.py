@@ -41,6 +41,11 @@ STEM = "input x: f16[n=2, h=11, w=20, c=3] filter w: f16[k=32, r=3, s=3, c] outp
 GROUPS = "input x: f16[n=1, h=6, w=10, c=32] filter w: f16[k=32, r=3, s=3, c=4] output y: f16[n, p, q, k]"
 DEPTHWISE = "input x: f16[n=1, h=10, w=18, c=16] filter w: f16[k=16, r=3, s=3] output y: f16[n, p, q, k]"
 STREAM = "kernel depthwise_stream slice 16 strip 18 band 4 stages 3 threads 128"
+HOPPER = "input x: f16[n=3, h=9, w=7, c=24] filter w: f16[k=40, r=3, s=3, c] output y: f16[n, p, q, k]"
+HOPPER_ODD = "input x: f16[n=3, h=9, w=7, c=24] filter w: f16[k=37, r=3, s=3, c] output y: f16[n, p, q, k]"
+HOPPER_PLANES = "input x: f16[n=5, c=24, h=8, w=8] filter w: f16[k=40, c, r=3, s=3] output y: f16[n, k, p, q]"
+TMA = "tma_im2col { tile m=64 n=16 k=16  stages 2  consumers 1  schedule cooperative  %s }"
+HALO = "tma_halo { tile m=64 k=16 n=64  stages 2  consumers 1  weight_stages 0  swap_ab %d }"
 CASES = {
     "direct": spec("fprop", SMALL, "direct { tile 2 }"),
     "direct_dgrad": spec("dgrad", SMALL, "direct", "stride 2"),
@@ -62,6 +67,15 @@ CASES = {
     "depthwise_mma": spec(
         "fprop", DEPTHWISE, f"depthwise {{ {STREAM} math mma tile p=4 q=16 vector 8 }}", "groups 16 pad 1"
     ),
+    "tma_im2col": spec("fprop", HOPPER, TMA % ""),
+    "tma_im2col_dgrad": spec("dgrad", HOPPER, (TMA % "").replace("n=16", "n=64")),
+    "tma_im2col_odd": spec("fprop", HOPPER_ODD, TMA % ""),
+    "tma_im2col_planes": spec("fprop", HOPPER_PLANES, TMA % "", "pad 1", layout="n, k, p, q"),
+    "tma_im2col_split_k": spec("fprop", HOPPER, TMA % "split_k 2"),
+    "tma_im2col_stream_k": spec("fprop", HOPPER, TMA % "stream_k 1"),
+    "tma_im2col_swap_ab": spec("fprop", HOPPER, (TMA % "swap_ab 1").replace("n=16", "n=64")),
+    "tma_halo": spec("fprop", HOPPER, HALO % 0, "pad 1"),
+    "tma_halo_swap_ab": spec("fprop", HOPPER, HALO % 1, "pad 1"),
 }
 
 

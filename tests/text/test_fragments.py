@@ -154,6 +154,8 @@ def test_what_the_result_does_not_use_is_neither_loaded_nor_computed(problem: Co
         used |= {e.name for e in problem.epilogue.body[0].value.walk() if isinstance(e, ep.OperandRef)}
     for found in (fragments.of_pairs(problem), fragments.of_elements(problem)):
         assert found
-        read = {c.name for c in found.channels} | {name.removeprefix("operand_") for _, name in found.pointers}
+        pointers = {name for _, name in found.pointers}
+        read = {c.name for c in found.channels} | {n.removeprefix("operand_") for n in pointers if "operand_" in n}
         assert read == used & {t.name for t in problem.operands}
+        assert {n for n in pointers if "result_" in n} == {f"result_{t.name}" for t in problem.elementwise}
         assert bool(found.body) == ("t" in used)

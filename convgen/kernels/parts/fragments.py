@@ -10,7 +10,7 @@ coordinates.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Integer
 
@@ -20,7 +20,15 @@ from convgen.ir import integer
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.lowering import ACCESS, CONVERSIONS, SHARED_LOADS, has_epilogue, used_body, used_operands
+from convgen.kernels.parts.lowering import (
+    ACCESS,
+    CONVERSIONS,
+    PACK,
+    SHARED_LOADS,
+    has_epilogue,
+    used_body,
+    used_operands,
+)
 
 #: Functions that load two neighbours at once.
 PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
@@ -41,8 +49,8 @@ class ChannelOperand:
 @dataclass(frozen=True)
 class Epilogue:
     """Finished text of an `epilogue` function: the channels' values that it takes, the names of values of
-    operands that arrive as tiles, the pointers (C type, name) of what it loads itself, its statements, the
-    formulas.  `value` is what a function of one element returns."""
+    operands that arrive as tiles, the pointers (C type, name) of what it loads and stores itself, its statements, the
+    formulas.  `value` is what a function of one element returns; `stores` are its stores of further results."""
 
     channels: tuple[ChannelOperand, ...]
     tiles: tuple[str, ...]
@@ -51,6 +59,7 @@ class Epilogue:
     body: tuple[str, ...]
     value: str
     formula: tuple[str, ...]
+    stores: tuple[str, ...] = ()
 
 
 def of_pairs(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
@@ -77,7 +86,11 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue |
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
         loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
-    return _epilogue(problem, "v[i]", values, loads, "[i]", arriving)
+    loads += [f"float further_{t.name}[2];" for t in problem.elementwise]
+    made = _epilogue(problem, "v[i]", values, loads, "[i]", arriving)
+    stores = tuple(line for t in problem.elementwise for line in _store_pair(t, problem, maps))
+    held = (f"further_{t.name}[i] = local_{t.name};" for t in problem.elementwise)
+    return replace(made, body=(*made.body, *held), stores=stores)
 
 
 def of_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
@@ -99,7 +112,28 @@ def _of_elements(problem: ConvProblem, maps: IndexMap, arriving: Collection[str]
         element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
         loads.append(f"const float value_{t.name} = {element};")
         values[t.name] = f"value_{t.name}"
-    return _epilogue(problem, "v", values, loads, "", arriving)
+    made = _epilogue(problem, "v", values, loads, "", arriving)
+    stores = tuple(
+        f"result_{t.name}[{_offset(maps, t.name)}] = {CONVERSIONS[t.dtype].from_float.format(f'local_{t.name}')};"
+        for t in problem.elementwise
+    )
+    return replace(made, stores=stores)
+
+
+def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
+    """Lines that store a further result of two neighbouring channels: at once, where they are aligned neighbours."""
+    offset, pair = _offset(maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
+    if t.dims[-1:] == ("k",) and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
+        made = f"Vec2{{{', '.join(pair)}}}" if t.dtype == "f32" else f"{PACK[t.dtype]}({', '.join(pair)})"
+        word = "Vec2" if t.dtype == "f32" else "u32"
+        return [f"*reinterpret_cast<{word}*>(result_{t.name} + ({offset})) = {made};"]
+    second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
+    has_second = f"if (gemm_n + 1 < {problem.k}) " if problem.k % 2 else ""  # the last channel has no neighbour
+    convert = CONVERSIONS[t.dtype].from_float
+    return [
+        f"result_{t.name}[{offset}] = {convert.format(pair[0])};",
+        f"{has_second}result_{t.name}[{c_expr(second, maps.ranges)}] = {convert.format(pair[1])};",
+    ]
 
 
 def _epilogue(
@@ -113,10 +147,11 @@ def _epilogue(
         body.append(f"const float local_{a.name} = {c_epilogue(a.value, acc, known)};")
         known[a.name] = f"local_{a.name}"
     loaded = _loaded_at_coordinates(problem, arriving)
-    pointers = tuple((f"const {t.element.c_type}*", f"operand_{t.name}") for t in loaded)
+    pointers = [(f"const {t.element.c_type}*", f"operand_{t.name}") for t in loaded]
+    pointers += [(f"{t.element.c_type}*", f"result_{t.name}") for t in problem.elementwise]
     formula = tuple(str(a) for a in used_body(problem))
     value = c_epilogue(last.value, acc, known)
-    return Epilogue(channels, tuple(arriving), pointers, tuple(loads), tuple(body), value, formula)
+    return Epilogue(channels, tuple(arriving), tuple(pointers), tuple(loads), tuple(body), value, formula)
 
 
 def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:

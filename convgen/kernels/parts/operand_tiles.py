@@ -7,9 +7,14 @@ epilogue tile; bytes of fragments that lie across rows by ldmatrix and shuffles;
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+=======
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+>>>>>>> b214b35 (tma_im2col and tma_halo write further results, by the pair or one by one)
 
 from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem
@@ -224,11 +229,15 @@ def _element(epi_tile: EpilogueTile, row: str, column: str) -> str:
 
 
 def params(problem: ConvProblem, epi_tiles: Sequence[EpilogueTile], plane: int) -> list[Param]:
-    """Kernel parameters of all operands: tensor maps of those that arrive as tiles, pointers of the others."""
+    """Kernel parameters of operands and further results: tensor maps of those that pass as tiles, pointers of the
+    others."""
     maps = {c.name: c.map(problem, plane) for c in epi_tiles}
     return [
-        Param(f"operand_{t.name}_map", "tensor_map", t.name, maps[t.name])
-        if t.name in maps
-        else Param(f"operand_{t.name}", "pointer", t.name)
-        for t in problem.operands
+        replace(p, name=f"{p.name}_map", kind="tensor_map", map=maps[p.buffer]) if p.buffer in maps else p
+        for p in pointers(problem)
     ]
+
+
+def pointers(problem: ConvProblem) -> list[Param]:
+    """Pointers to operands and further results."""
+    return [Param(f"{t.role}_{t.name}", "pointer", t.name) for t in (*problem.operands, *problem.elementwise)]

@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
 from convgen.kernels.tma_halo import cost
@@ -36,7 +36,11 @@ class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
     paddings = frozenset(Padding)
     config = Config
+<<<<<<< HEAD
     slices = base.ANY_SLICES
+=======
+    writes = frozenset({"elementwise"})
+>>>>>>> b214b35 (tma_im2col and tma_halo write further results, by the pair or one by one)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"))
@@ -82,7 +86,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
             *(Param(name, "tensor_map", "x", map) for name, map in x_maps(problem, config, size.halo).values()),
             w_param(problem, config),
             Param("y", "pointer", "y"),
-            *(Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands),
+            *operand_tiles.pointers(problem),
         ]
         # of sums that have to be made once more: x as it was given
         given = (factor_pointers(problem)[0].param,) if config.fills else ()

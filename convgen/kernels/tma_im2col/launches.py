@@ -52,12 +52,12 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     prepares = tuple(_from_given(layout, launch) for launch in g.prepared.launches())
     if not config.stream_k:
         return (*prepares, main)
-    operands = [Param(f"operand_{t.name}", "pointer", t.name) for t in problem.operands]
+    others = operand_tiles.pointers(problem)
     finish = Launch(
         entry=f"{prefix}_finish",
         grid=(max(blocks - 1, 1), config.tile_m * config.tile_n // (64 * config.columns), 1),
         block=128,
-        params=(*_assigned(layout, [PARTIALS, Param("y", "pointer", "y"), *operands]), *given),
+        params=(*_assigned(layout, [PARTIALS, Param("y", "pointer", "y"), *others]), *given),
         dependent=True,
     )
     return (*prepares, main, finish)

@@ -97,6 +97,7 @@ def source(plan: Plan, layout: Layout) -> str:
         store_vector=vector,
         store_pairs=layout.stores_pairs,
         y=problem.y,
+        written=("y", *(t.name for t in problem.further)),
         epilogue=epilogue_of(problem, by_value),
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
