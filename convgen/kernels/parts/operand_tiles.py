@@ -7,14 +7,9 @@ epilogue tile; bytes of fragments that lie across rows by ldmatrix and shuffles;
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-=======
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
->>>>>>> b214b35 (tma_im2col and tma_halo write further results, by the pair or one by one)
 
 from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem

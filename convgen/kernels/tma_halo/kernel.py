@@ -36,11 +36,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
     name = "tma_halo"
     paddings = frozenset(Padding)
     config = Config
-<<<<<<< HEAD
     slices = base.ANY_SLICES
-=======
     writes = frozenset({"elementwise"})
->>>>>>> b214b35 (tma_im2col and tma_halo write further results, by the pair or one by one)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"))

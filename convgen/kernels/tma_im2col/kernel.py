@@ -35,11 +35,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     name = "tma_im2col"
     paddings = frozenset(Padding)
     config = Config
-<<<<<<< HEAD
     slices = base.ANY_SLICES
-=======
     writes = frozenset({"elementwise"})
->>>>>>> b214b35 (tma_im2col and tma_halo write further results, by the pair or one by one)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:
