@@ -9,6 +9,7 @@ examples:
   convgen explain layer.conv
   convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
   convgen explain layer.conv --strategy im2col   the plan of another strategy
+  convgen explain layer.conv --html layer.html   a page with pictures, the timeline and the source
   convgen explain specs/resnet50.conv --only res4_3x3 --load 0,-1,-1,0 --offsets 0,1 --pixels 32
   convgen explain specs/resnet50.conv --only res4_3x3 --load 3 --svg tile3.svg
 """
@@ -33,19 +34,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offsets", type=_numbers, metavar="R,S", help="what it adds to coordinates (default: 0)")
     parser.add_argument("--pixels", type=_size, metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
     parser.add_argument("--channels", type=_size, metavar="C", help="of the box, 1 to 256 (default: the plan's)")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE",
+        help="write all of it, with pictures, an emulated timeline and the source, as one page that needs no network",
+    )  # fmt: skip
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the load")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.html:
+        return _write_page(arguments)
     if arguments.load:
         return _show_load(arguments)
     for name in ("offsets", "pixels", "channels", "svg"):
         if getattr(arguments, name):
             raise UsageError(f"--{name} goes with --load")
     for spec in read_specs(arguments):
-        for compilation in driver.load(spec):
-            console.show(compilation.explain())
+        with console.spinner(f"reading {spec.path}"):
+            found = driver.load(spec)
+        for compilation in found:
+            with console.spinner(f"explaining {compilation.name}"):
+                explanation = compilation.explain()
+            console.show(explanation)
         driver.choose_all(spec)  # raises where there was no plan to show
+    return 0
+
+
+def _write_page(arguments: argparse.Namespace) -> int:
+    from convgen.report.page import page
+
+    check_place(arguments.html)
+    with console.spinner("explaining") as say:
+        found = [c for spec in read_specs(arguments) for c in driver.choose_all(spec)]
+        text = page(found, say)
+    write_all({arguments.html: text.encode()})
+    console.write(f"wrote {arguments.html}: {console.count(len(found), 'convolution')}")
     return 0
 
 

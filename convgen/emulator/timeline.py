@@ -119,10 +119,11 @@ class _Replay:
         self._last: dict[tuple[int, str], _Event] = {}  # lanes that do the same take no more time
         self._free: dict[tuple[int, str], float] = {}  # when a block's unit has done what it was given
         self._loads: dict[int, Moment] = {}
-        #: What an mbarrier's phase has had so far, completed phases, and groups of asynchronous work: the last moment.
+        #: The last moment of what an mbarrier's phase has had so far, and of completed phases.
         self._arriving: dict[Key, Moment] = {}
         self._phases: dict[Key, Moment] = {}
-        self._groups: dict[tuple[str, int, int, int], Moment] = {}
+        #: Of groups by number, the last moment of each and all before it.
+        self._groups: dict[tuple[str, int, int], list[Moment | None]] = {}
         self._meetings: dict[int, list[_Event]] = {}
         self._met = 0
         self._do: dict[int, Callable[[_Event], object]] = {
@@ -174,7 +175,7 @@ class _Replay:
         self.slices.append(Slice(e.block, track, kind, e.line, begin, begin + busy + latency, self._now(e)))
         done = Moment(e.block, track, begin + busy + latency)
         if track in (STORES, COPIES):
-            self._later(self._groups, (track, e.block, e.warp, e.value), done)
+            self._grouped((track, e.block, e.warp), e.value, done)
         return done
 
     def _load(self, e: _Event) -> None:
@@ -191,11 +192,18 @@ class _Replay:
         if moment := self._arriving.pop((e.on_block, e.on), None):
             self._phases[e.on_block, e.on, e.value] = moment
 
+    def _grouped(self, key: tuple[str, int, int], group: int, moment: Moment) -> None:
+        """Work of a group, of which there is none later."""
+        own = self._groups.setdefault(key, [])
+        own += [own[-1] if own else None] * (group + 1 - len(own))
+        if (last := own[group]) is None or last.cycle < moment.cycle:
+            own[group] = moment
+
     def _group(self, e: _Event, track: str) -> Moment | None:
         """The last moment of a warp's groups below a number."""
         warp = e.warp // 4 if track.startswith(PRODUCTS) else e.warp
-        own = [m for (*of, g), m in self._groups.items() if of == [track, e.block, warp] and g < e.value]
-        return max(own, key=lambda m: m.cycle, default=None)
+        own = self._groups.get((track, e.block, warp), [])
+        return own[min(e.value, len(own)) - 1] if own and e.value else None
 
     def _wait(self, e: _Event, kind: str, until: Moment | None, early: float = 0) -> None:
         begin = self.time[e.who]
@@ -229,7 +237,7 @@ class _Replay:
         begin = max(issued, self._free.get((e.block, "products"), 0.0))
         self._free[e.block, "products"] = begin + busy
         self.slices.append(Slice(e.block, track, "multiply", e.line, begin, begin + busy, self._now(e)))
-        self._later(self._groups, (track, e.block, group, e.value), Moment(e.block, track, begin + busy))
+        self._grouped((track, e.block, group), e.value, Moment(e.block, track, begin + busy))
 
     def _mma(self, e: _Event) -> None:
         begin = self.time[e.who]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -103,32 +104,36 @@ def _label(line: Timeline, block: int, track: str) -> str:
 # ---- a picture -----------------------------------------------------------------------------------------
 
 _WIDTH, _LEFT, _ROW, _BAR = 1000, 170, 20, 14
-#: Blocks of a picture.
-_BLOCKS = 2
+#: Of a picture: blocks, and cycles.
+_BLOCKS, _CYCLES = 2, 20_000.0
 
 
-def picture(line: Timeline, alone: bool = True) -> str:
-    """A launch's first blocks as SVG: rows are warps and units, time runs to the right."""
-    blocks = sorted({block for block, _ in line.warps})[:_BLOCKS]
-    rows = [(block, track) for block in blocks for track in tracks(line, block)]
-    end = max([s.end for s in line.slices if s.block in blocks] + [line.cycles, 1])
-    scale = (_WIDTH - _LEFT - 10) / end
-    top = 56
-    drawn = Picture(_WIDTH, top + _ROW * len(rows) + 24 * len(blocks) + 10, f"Timeline of {line.entry}", alone)
-    drawn.text(10, 20, f"{line.entry}: {end:.0f} nominal cycles, {len({b for b, _ in line.warps})} blocks", "ink bold")
+def picture(line: Timeline, alone: bool = True, blocks: int = _BLOCKS) -> str:
+    """The beginning of a launch's first blocks as SVG: rows are warps and units, time runs to the right."""
+    every = sorted({block for block, _ in line.warps})
+    shown = every[:blocks]
+    end = max([s.end for s in line.slices if s.block in shown] + [line.cycles, 1])
+    until = min(end, _CYCLES)
+    scale = (_WIDTH - _LEFT - 10) / until
+    heights = [24 + _ROW * len(tracks(line, block)) for block in shown]
+    drawn = Picture(_WIDTH, 66 + sum(heights), f"Timeline of {line.entry}", alone)
+    first = f"the first {until:.0f} of " if until < end else ""
+    drawn.text(
+        10, 20, f"{line.entry}: {first}{end:.0f} nominal cycles; {len(shown)} of {len(every)} blocks", "ink bold"
+    )
     _legend(drawn, line)
-    y = float(top)
-    for block in blocks:
+    y = 56.0
+    for block in shown:
         drawn.text(10, y + 12, f"block {block}", "quiet small")
         y += 20
         for track in tracks(line, block):
             drawn.text(_LEFT - 8, y + 11, _label(line, block, track), "ink small", "end")
             if life := line.warps.get((block, track)):
-                drawn.rectangle(_LEFT + life[0] * scale, y + 5, (life[1] - life[0]) * scale, 4, "grid")
-            own = merged([s for s in line.slices if (s.block, s.track) == (block, track)])
+                drawn.rectangle(_LEFT + life[0] * scale, y + 5, (min(life[1], until) - life[0]) * scale, 4, "grid")
+            own = merged([s for s in line.slices if (s.block, s.track) == (block, track) and s.begin < until])
             lanes = _lanes(own)
             for s, lane in zip(own, lanes, strict=True):
-                _bar(drawn, line, s, (lane, max(lanes) + 1), y, scale)
+                _bar(drawn, line, replace(s, end=min(s.end, until)), (lane, max(lanes) + 1), y, scale)
             y += _ROW
         y += 4
     return str(drawn)

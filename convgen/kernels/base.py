@@ -53,6 +53,12 @@ class Layout(Generic[C]):
     target: Target
     config: C
 
+    @property
+    def shared_table(self) -> tuple[tuple[str, str], ...]:
+        """What shared memory holds, in order: what for, and how many times how many bytes.  Empty where it is one thing
+        or none."""
+        return ()
+
 
 L = TypeVar("L", bound=Layout)
 #: Of a kernel that takes slices of any tensor.
