@@ -103,6 +103,19 @@ KERNELS = {
       output y: f16[n, p, q, k of 128]
       op dgrad
       strategy tma_im2col""",
+    "tma_wgrad": """
+      input x: f16[n=2, h=9, w=8, c=40 of 64]
+      filter w: f32[k=24, r=3, s=3, c=40]
+      output y: f16[n, p, q, k of 40]
+      pad 1
+      op wgrad
+      strategy tma_im2col { kernel tma_wgrad  row_taps 1 }""",
+    "tma_wgrad, a copy of y": """
+      input x: f16[n=2, h=9, w=8, c=40 of 64]
+      filter w: f16[k=24, r=1, s=1, c=40]
+      output y: f16[n, p, q, k of 27]
+      op wgrad
+      strategy tma_im2col { kernel tma_wgrad }""",
     "tma_halo": """
       input x: f16[n=1, h=9, w=8, c=16 of 24]
       filter w: f16[k=16, r=3, s=3, c=16 of 24]

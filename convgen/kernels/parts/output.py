@@ -195,9 +195,6 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         offset = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
         return integer.simplify(offset, {**maps.ranges, symbol("i"): (0, run - 1)})
 
-    def each(statement: str) -> list[str]:
-        return ["#pragma unroll", f"for (int i = 0; i < {run}; ++i) {statement}"]
-
     role, dtype = problem.result.role, problem.result.dtype
     y = f"{role} + {_bracket(text(maps.offset(role)))}"
     if not lowering.has_epilogue(problem):
@@ -223,7 +220,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
                 loads += lines
             continue
         element = f"operand_{t.name}[{text(neighbour(t))}]"
-        loads += [f"float {name}[{run}];", *each(f"{name}[i] = {lowering.load(t.dtype, element, 'f32')};")]
+        loads += [f"float {name}[{run}];", *_each(run, f"{name}[i] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
     for assignment in named:
@@ -239,10 +236,15 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
             element = f"result_{t.name}[{text(neighbour(t))}]"
-            further += each(f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
+            further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
     return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), _words(dtype, run, "f32"), y,
                   tuple(channels), tuple(further))  # fmt: skip
+
+
+def _each(run: int, statement: str) -> list[str]:
+    """Lines that do something with each element i of a run."""
+    return ["#pragma unroll", f"for (int i = 0; i < {run}; ++i) {statement}"]
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:

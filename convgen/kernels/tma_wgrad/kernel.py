@@ -34,6 +34,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding) - {Padding.NAN}
     writes = frozenset({"elementwise"})
     config = Config
+    slices = frozenset("xy")
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:

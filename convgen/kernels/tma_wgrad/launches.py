@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
+from convgen.ir.tensor import Tensor
 from convgen.kernels.tma_wgrad.layout import SUM_BLOCK, Y_SPAN, Layout
 from convgen.kernels.tma_wgrad.source import sum_pointers, sum_run
 
 PARTIALS = Param("partials", "pointer", "workspace.partials")
 
 
-def _strides(dims: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Bytes between neighbours, innermost dim first."""
-    found = []
-    for extent in dims[:-1]:
-        size *= extent
-        found.append(size)
+def _strides(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes between neighbours along all dims but the innermost, which comes first."""
+    found = [(tensor.pitch or dims[0]) * tensor.element.bytes]
+    for extent in dims[1:-1]:
+        found.append(found[-1] * extent)
     return tuple(found)
 
 
@@ -25,15 +25,15 @@ def x_map(layout: Layout) -> TensorMap:
     pointwise convolution has."""
     g, config = layout.gemm, layout.config
     problem, x = g.problem, g.problem.x
-    channels, size = x.extent("c"), x.element.bytes
+    channels = x.extent("c")
     if g.pointwise:
         dims: tuple[int, ...] = (channels, layout.pixels)
-        return TensorMap("x", "tiled", x.dtype, dims, _strides(dims, size), (1, 1), box=(config.span, config.tile_k),
+        return TensorMap("x", "tiled", x.dtype, dims, _strides(x, dims), (1, 1), box=(config.span, config.tile_k),
                          swizzle=layout.span)  # fmt: skip
     axes, dims = g.axes[::-1], (channels, *problem.input[::-1], problem.n)
     upper = tuple(a.upper for a in axes)
     return TensorMap(
-        "x", "im2col", x.dtype, dims, _strides(dims, size), (1, *(a.element_stride for a in axes), 1),
+        "x", "im2col", x.dtype, dims, _strides(x, dims), (1, *(a.element_stride for a in axes), 1),
         lower=tuple(a.lower for a in axes), upper=(upper[0] + layout.reach, *upper[1:]),
         channels=config.span, pixels=config.tile_k + layout.reach, swizzle=layout.span,
     )  # fmt: skip
@@ -44,15 +44,15 @@ def y_map(layout: Layout) -> TensorMap:
     than y's, in im2col mode, which brings zeros there."""
     config, problem = layout.config, layout.gemm.problem
     y, rank = problem.y, problem.rank
-    channels, size = y.extent("k"), y.element.bytes
+    channels, span = y.extent("k"), Y_SPAN * y.element.bytes
     if not layout.reach:
         dims: tuple[int, ...] = (channels, layout.pixels)
-        return TensorMap("y", "tiled", y.dtype, dims, _strides(dims, size), (1, 1), box=(Y_SPAN, config.tile_k),
-                         swizzle=Y_SPAN * size)  # fmt: skip
+        return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(Y_SPAN, config.tile_k),
+                         swizzle=span)  # fmt: skip
     dims, zeros = (channels, *problem.output[::-1], problem.n), (0,) * (rank - 1)
     return TensorMap(
-        "y", "im2col", y.dtype, dims, _strides(dims, size), (1,) * (rank + 2), lower=(0, *zeros),
-        upper=(layout.reach, *zeros), channels=Y_SPAN, pixels=config.tile_k, swizzle=Y_SPAN * size,
+        "y", "im2col", y.dtype, dims, _strides(y, dims), (1,) * (rank + 2), lower=(0, *zeros),
+        upper=(layout.reach, *zeros), channels=Y_SPAN, pixels=config.tile_k, swizzle=span,
     )  # fmt: skip
 
 
