@@ -33,6 +33,8 @@ GEOMETRIES = {
     "direct_wgrad": Small({"n": 2, "h": 7, "w": 6, "c": 5, "k": 7}),
     "im2col_gemm": Small({"n": 3, "h": 7, "w": 6, "c": 5, "k": 9}),
     "im2col_lowered": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
+    "im2col_pixel": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
+    "im2col_taps": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
     "implicit_gemm_cardinality": Small({"n": 3, "h": 13, "w": 11, "c": 64, "k": 64}, groups=8),
     "implicit_gemm_f32": Small({"n": 2, "h": 7, "w": 9, "c": 26, "k": 72}),
     "implicit_gemm_first_layer": Small({"n": 3, "h": 61, "w": 57, "c": 3, "k": 72}),

@@ -15,7 +15,7 @@ from strategy_problems import PRODUCTS, matrix_problems, with_types
 
 from convgen.ir import verify
 from convgen.ir.plan import Gemm, Launch
-from convgen.ir.problem import Op
+from convgen.ir.problem import Op, Padding
 from convgen.kernels import strategies
 from convgen.kernels.im2col.layout import MEBIBYTE
 from convgen.kernels.im2col.matrices import LOWERED
@@ -120,6 +120,21 @@ def test_slices_with_groups_and_an_odd_rest() -> None:
     check_plan(STRATEGY, problem, options, 12)
 
 
+# ---- threads with loops ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["taps", "pixel"])
+def test_threads_that_copy_windows(form: str) -> None:
+    """Matrices of planes and of pixels; in slices, in groups, and with padding that is no zeros."""
+    planes = make("im2col", 2, 3, 1, (6, 5), (3, 2), (2, 1), ((1, 0), (0, 1)), (1, 2), lowered="n*c*r*s,p*q")
+    check_plan(STRATEGY, planes, {"form": form}, 1)
+    grouped = make("fprop", 1, 26, 6, (47, 43), (3, 3), pad=1, groups=2, dtype="f32")
+    options = {"form": form, "workspace_mb": 1}
+    assert slices_of(STRATEGY.plan(grouped, TARGET, options)) > 1
+    source = check_plan(STRATEGY, replace(grouped, padding=Padding.REFLECT), options, 12)
+    assert source.count("for (") == {"taps": 2, "pixel": 4}[form]
+
+
 # ---- what needs no lowering, what cannot be served ------------------------------------------------
 
 
@@ -165,6 +180,8 @@ def test_obstacles_say_why() -> None:
         (replace(many, op=Op.DGRAD), {"workspace_mb": 256}, "more than 10000 launches and GEMMs"),
         (with_types(replace(plain, op=Op.DGRAD), y="s8", w="s8"), {"method": "scatter"}, "scatter adds floats"),
         (plain, {"method": "scatter"}, "nothing to scatter"),
+        (replace(plain, op=Op.DGRAD), {"form": "taps"}, "copies no windows of x"),
+        (make("fprop", 2, 8, 12, (5, 6), (1, 1)), {"form": "pixel"}, "copies no windows of x"),
     ]
     for problem, options, words in cases:
         found = STRATEGY.obstacles(problem, TARGET, options)

@@ -13,7 +13,7 @@ DEFAULT_WORKSPACE_MB = 256
 
 @dataclass(frozen=True)
 class Config(config.Config):
-    """How col2im sums, and how large the workspace may be."""
+    """How im2col copies and col2im sums, and how large the workspace may be."""
 
     method: Annotated[
         str, Field("how col2im adds up: gather is deterministic, scatter uses atomics", ("gather", "scatter"))
@@ -25,3 +25,11 @@ class Config(config.Config):
             low=1, high=1 << 17,
         ),
     ]  # fmt: skip
+    form: Annotated[
+        str,
+        Field(
+            "what a thread of im2col copies: loop_free one element (Zhang, 2017), taps a window of a channel (Caffe), "
+            "pixel one of all channels (netcl)",
+            ("loop_free", "taps", "pixel"),
+        ),
+    ] = "loop_free"

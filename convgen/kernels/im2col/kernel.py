@@ -46,10 +46,12 @@ class Im2col(base.Kernel[Config, Layout]):
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Layout]:
         method, cap = str(fixed.get("method", "gather")), int(fixed.get("workspace_mb", DEFAULT_WORKSPACE_MB))
-        return [Layout(problem, target, Config(method, cap))]
+        return [Layout(problem, target, Config(method, cap, str(fixed.get("form", "loop_free"))))]
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         found = _scatter_obstacles(layout.problem) if layout.config.method == "scatter" else []
+        if layout.config.form != "loop_free" and not layout.lowers:
+            found.append(Obstacle(f"{layout.problem.name} copies no windows of x", "leave form out", "form"))
         return found or (_slice_obstacles(layout) if layout.is_product else [])
 
     def time(self, layout: Layout) -> float:

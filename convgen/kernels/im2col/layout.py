@@ -30,6 +30,13 @@ class Layout(base.Layout[Config]):
         """Whether there is a GEMM; the operators im2col and col2im are one kernel."""
         return self.problem.op not in (Op.IM2COL, Op.COL2IM)
 
+    @property
+    def lowers(self) -> bool:
+        """Whether windows of x are copied to a lowered matrix."""
+        if self.problem.op in (Op.DGRAD, Op.COL2IM):
+            return False
+        return not self.is_product or self.lowered > 0
+
     @cached_property
     def matrices(self) -> Matrices:
         return matrices(self.problem)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from convgen.ir.plan import Fill, Step, Workspace
-from convgen.ir.problem import OPS, Op
+from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.im2col.gemms import dgrad_gemms, fprop_gemms, wgrad_gemms
 from convgen.kernels.im2col.layout import Layout
@@ -20,7 +20,7 @@ from convgen.kernels.im2col.matrices import (
     im2col_problem,
     scatters_into_x,
 )
-from convgen.kernels.parts import columns
+from convgen.kernels.parts import columns, windows
 from convgen.kernels.parts.elementwise import Kernel
 
 
@@ -30,7 +30,7 @@ def kernels_of(layout: Layout) -> dict[str, Kernel]:
     entry = f"convgen_{problem.name}"
     scatter = config.method == "scatter"
     if problem.op is Op.IM2COL:
-        return {"im2col": columns.im2col(problem, entry)}
+        return {"im2col": _im2col(layout, problem, entry, "lowered")}
     if problem.op is Op.COL2IM and not scatter:
         return {"col2im": columns.col2im_gather(problem, entry)}
     if problem.op in (Op.COL2IM, Op.DGRAD):
@@ -38,9 +38,7 @@ def kernels_of(layout: Layout) -> dict[str, Kernel]:
     v = layout.matrices
     kernels = {}
     if layout.lowered:
-        kernels["im2col"] = columns.im2col(
-            im2col_problem(problem, v.lowered), f"{entry}_im2col", LOWERED, layout.sliced
-        )
+        kernels["im2col"] = _im2col(layout, im2col_problem(problem, v.lowered), f"{entry}_im2col", LOWERED)
     accumulate = GEMM_TYPES[problem.x.dtype].accumulate
     if problem.op is Op.FPROP and not gemm_writes_y(problem, v):
         dims = ("n", *problem.spatial.output, "k")
@@ -51,6 +49,13 @@ def kernels_of(layout: Layout) -> dict[str, Kernel]:
         sums = replace(problem.w, name="sums", role="workspace", dtype=accumulate)
         kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS)
     return kernels
+
+
+def _im2col(layout: Layout, problem: ConvProblem, entry: str, buffer: str) -> Kernel:
+    sliced = layout.is_product and layout.sliced
+    if layout.config.form == "loop_free":
+        return columns.im2col(problem, entry, buffer, sliced)
+    return windows.im2col(problem, entry, buffer, sliced, layout.config.form)
 
 
 def _backward_kernels(layout: Layout, entry: str) -> dict[str, Kernel]:

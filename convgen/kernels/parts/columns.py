@@ -51,8 +51,8 @@ from convgen.kernels.parts.lowering import (
 
 
 def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
-    """Fill problem.lowered from x.  A sliced kernel fills a run of rows."""
-    x, lowered = problem.x, _lowered(problem)
+    """Fill problem.lowered from x, a thread an element.  A sliced kernel fills a run of rows."""
+    x, lowered = problem.x, lowered_of(problem)
     scope = Scope(index_type(problem, (lowered.size,)))
     at = _matrix_coordinates(scope, problem, lowered, sliced)
     where, tests = _forward_window(scope, problem, at)
@@ -64,13 +64,13 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
         nan = problem.padding is Padding.NAN
         value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if nan else f'{lowered.element.c_type}(0)'}"
     pointers = (Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True))
-    units, per_unit = _units(lowered, _head(lowered) if sliced else 0)
+    units, per_unit = units_of(lowered, head_of(lowered) if sliced else 0)
     return Kernel(
         "im2col.cu.j2",
         entry,
         (
-            f"im2col: {_lowered_element(lowered)} = {element('x', x.dims)}, where",
-            *_matrix_formulas(lowered),
+            f"im2col: {lowered_element(lowered)} = {element('x', x.dims)}, where",
+            *matrix_formulas(lowered),
             *window_formulas(problem),
             "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
         ),
@@ -89,10 +89,10 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
     Sums in a fixed order, so it is deterministic.  A sliced kernel makes a run of images, and finds their
     part of the lowered tensor at its start.
     """
-    x, lowered = problem.x, _lowered(problem)
+    x, lowered = problem.x, lowered_of(problem)
     scope = Scope(index_type(problem, (lowered.size,)))
     dims, extents = _image_order(x) if sliced else (x.dims, x.extents)
-    at = all_zero(problem) | _thread_coordinates(scope, dims, extents, 1, "image" if sliced else "", sliced)
+    at = all_zero(problem) | thread_coordinates(scope, dims, extents, 1, "image" if sliced else "", sliced)
     if "g" in lowered.dims:
         at["g"] = scope.let("g", floordiv(at["c"], Integer(problem.c_per_group)))
         at["c_in_group"] = scope.let("c_in_group", mod(at["c"], Integer(problem.c_per_group)))
@@ -114,14 +114,14 @@ def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sli
         *epilogue_pointers(problem),
         Pointer("x", x.dtype, "x", written=True),
     )
-    units, per_unit = _units(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
+    units, per_unit = units_of(Tensor(x.name, x.role, x.dtype, dims, extents), 1 if sliced else 0)
     return Kernel(
         "col2im_gather.cu.j2",
         entry,
         (
             f"col2im: {element('x', x.dims)} = sum over {', '.join(problem.spatial.filter)} "
-            f"of {_lowered_element(lowered)}, where",
-            *_matrix_formulas(lowered),
+            f"of {lowered_element(lowered)}, where",
+            *matrix_formulas(lowered),
             *window_formulas(problem),
             "as far as the division leaves no rest and the window lies within the output.",
             *epilogue_formulas(problem),
@@ -156,13 +156,13 @@ def col2im_scatter(
     Adds into buffer `sums`: x itself, or floats over `scatter_sums`, zero beforehand.  A sliced kernel
     takes a run of images, whose part of the lowered tensor, and of sums that are not x, is at the start.
     """
-    x, lowered = problem.x, _lowered(problem)
+    x, lowered = problem.x, lowered_of(problem)
     into_x = sums == "x"
     scope = Scope(index_type(problem, (lowered.size,)))
     if sliced:
         dims, head, unit = lowered.dims, 1, "image"
-        at = all_zero(problem) | _thread_coordinates(scope, dims, lowered.extents, head, unit, sliced)
-        at |= _channel(scope, problem, at)
+        at = all_zero(problem) | thread_coordinates(scope, dims, lowered.extents, head, unit, sliced)
+        at |= group_channel(scope, problem, at)
     else:
         at = _matrix_coordinates(scope, problem, lowered, sliced)
     where, tests = _forward_window(scope, problem, at)
@@ -180,13 +180,13 @@ def col2im_scatter(
         Pointer("lowered", lowered.dtype, buffer),
         Pointer("x" if into_x else "sums", "f32", sums, written=True),
     )
-    units, per_unit = _units(lowered, 1 if sliced else 0)
+    units, per_unit = units_of(lowered, 1 if sliced else 0)
     return Kernel(
         "col2im_scatter.cu.j2",
         entry,
         (
-            f"col2im: adds {_lowered_element(lowered)} to {element('x' if into_x else 'sums', x.dims)}, where",
-            *_matrix_formulas(lowered),
+            f"col2im: adds {lowered_element(lowered)} to {element('x' if into_x else 'sums', x.dims)}, where",
+            *matrix_formulas(lowered),
             *window_formulas(replace(problem, op=Op.IM2COL)),
             "One thread an element of the lowered matrix.  Additions come in any order: the last bits may vary.",
         ),
@@ -214,7 +214,7 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
     result = problem.result
     accumulate = "s32" if sums.dtype == "s32" else "f32"
     scope = Scope(index_type(problem, (sums.size,)))
-    at = all_zero(problem) | _thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
+    at = all_zero(problem) | thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
     in_order = not unit and live_dims(sums) == live_dims(result) and not result.pitch
     target = "index" if in_order else offset(scope, result, at)
     lines, value = epilogue(problem, "acc", epilogue_offsets(scope, problem, at), accumulate)
@@ -223,7 +223,7 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
         *epilogue_pointers(problem),
         Pointer(result.role, result.dtype, result.role, written=True),
     )
-    units, per_unit = _units(sums, head)
+    units, per_unit = units_of(sums, head)
     return Kernel(
         "finish.cu.j2",
         entry,
@@ -249,7 +249,7 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
 # ---- coordinates -------------------------------------------------------------------------------
 
 
-def _lowered(problem: ConvProblem) -> Tensor:
+def lowered_of(problem: ConvProblem) -> Tensor:
     assert problem.lowered is not None, "im2col and col2im have a lowered tensor"
     return problem.lowered
 
@@ -260,18 +260,18 @@ def _image_order(x: Tensor) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return dims, tuple(x.extent(d) for d in dims)
 
 
-def _head(lowered: Tensor) -> int:
+def head_of(lowered: Tensor) -> int:
     """Number of dims that make the rows of a lowered matrix; 0 where it has not both rows and columns."""
     rows = lowered.axes[0] if lowered.axes and len(lowered.axes) == 2 else 0
     return rows if rows < len(lowered.dims) else 0
 
 
-def _units(tensor: Tensor, head: int) -> tuple[int, int]:
+def units_of(tensor: Tensor, head: int) -> tuple[int, int]:
     """Number of units, and elements in each, where the first `head` dims count units."""
     return math.prod(tensor.extents[:head]), math.prod(tensor.extents[head:])
 
 
-def _thread_coordinates(
+def thread_coordinates(
     scope: Scope, dims: Sequence[str], extents: Sequence[int], head: int, unit: str, sliced: bool
 ) -> dict[str, Expr]:
     """Name the coordinates of a thread's element.
@@ -298,13 +298,13 @@ def _thread_coordinates(
 
 def _matrix_coordinates(scope: Scope, problem: ConvProblem, lowered: Tensor, sliced: bool) -> dict[str, Expr]:
     """Coordinates of an element of the lowered tensor, by row and column where it is a matrix."""
-    head = _head(lowered)
+    head = head_of(lowered)
     at = all_zero(problem)
-    at |= _thread_coordinates(scope, lowered.dims, lowered.extents, head, "row" if head else "", sliced)
-    return at | _channel(scope, problem, at)
+    at |= thread_coordinates(scope, lowered.dims, lowered.extents, head, "row" if head else "", sliced)
+    return at | group_channel(scope, problem, at)
 
 
-def _channel(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> dict[str, Expr]:
+def group_channel(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> dict[str, Expr]:
     """The channel of a group and a channel within it, where the lowered tensor has those."""
     if "g" not in at:
         return {}
@@ -323,12 +323,12 @@ def _forward_window(scope: Scope, problem: ConvProblem, at: dict[str, Expr]) -> 
 # ---- comments ----------------------------------------------------------------------------------
 
 
-def _lowered_element(lowered: Tensor) -> str:
-    return "lowered[row, column]" if _head(lowered) else element("lowered", lowered.dims)
+def lowered_element(lowered: Tensor) -> str:
+    return "lowered[row, column]" if head_of(lowered) else element("lowered", lowered.dims)
 
 
-def _matrix_formulas(lowered: Tensor) -> list[str]:
-    head = _head(lowered)
+def matrix_formulas(lowered: Tensor) -> list[str]:
+    head = head_of(lowered)
     if not head:
         return []
     return [f"  row = {flat_formula(lowered.dims[:head])}", f"  column = {flat_formula(lowered.dims[head:])}"]
