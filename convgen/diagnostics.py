@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from convgen.hypertext import preformatted
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -107,6 +109,10 @@ class ConvgenError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message, for what is to do is in there, and not in the code that found it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class SpecError(ConvgenError):
     """A spec with errors: all of them, in the order of the text that they point into."""
@@ -117,6 +123,12 @@ class SpecError(ConvgenError):
 
     def __str__(self) -> str:
         return format_text(self.diagnostics, self.text, self.path)
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
 
 #: Fields of a span, as in JSON.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from convgen import hypertext
 from convgen.gpus import reference
 from convgen.ir import integer
 from convgen.ir.index_map import (
@@ -71,6 +72,9 @@ class Table:
             lines.append(self.note)
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return hypertext.table(self.header, self.rows, self.right, self.title, self.note)
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -80,6 +84,9 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables)) + "\n"
+
+    def _repr_html_(self) -> str:
+        return "\n".join(t._repr_html_() for t in self.tables)
 
     def __rich__(self) -> Group:
         from rich.console import Group
@@ -338,12 +345,7 @@ def _strategies(
 
 
 def _plan(plan: Plan) -> list[Table]:
-    rows = [("strategy", plan.strategy), ("configuration", plan.configuration)]
-    if plan.reason:
-        rows.append(("reason", plan.reason))
-    rows += [("note", n) for n in plan.notes]
-    rows += [(f"step {i}", str(s)) for i, s in enumerate(plan.steps, 1)]
-    rows += [("workspace", f"{w.name}, {_si(w.bytes, 'B')}") for w in plan.workspaces]
+    rows = [*plan.rows, *(("workspace", f"{w.name}, {_si(w.bytes, 'B')}") for w in plan.workspaces)]
     tables = [Table(f"Plan for {plan.target}", ("", ""), tuple(rows))]
     maps = [(p.name, p.map) for launch in plan.launches for p in launch.params if p.map]
     if maps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import lcm, prod
 
+from convgen.hypertext import table
 from convgen.ir.problem import ConvProblem
 from convgen.targets import Target
 
@@ -184,6 +185,18 @@ class Plan:
         """The options of a strategy block that asks for exactly this plan."""
         said = dict(getattr(self.config, "options", {}))
         return {"kernel": self.kernel, **said} if self.kernel not in ("", self.strategy) else said
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """The plan as a table, without its workspaces."""
+        found = [("strategy", self.strategy), ("configuration", self.configuration)]
+        found += [("reason", self.reason)] if self.reason else []
+        found += [("note", n) for n in self.notes]
+        return *found, *((f"step {i}", str(s)) for i, s in enumerate(self.steps, 1))
+
+    def _repr_html_(self) -> str:
+        rows = [*self.rows, *(("workspace", f"{w.name}, {w.bytes:,} bytes") for w in self.workspaces)]
+        return table(("", ""), rows, caption=f"Plan of {self.problem.name} for {self.target}")
 
     @property
     def configuration(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy
 
+from convgen.hypertext import preformatted
 from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
 from convgen.ir.problem import ConvProblem, Op
@@ -228,6 +229,9 @@ class Report:
 
     def __str__(self) -> str:
         return self.message
+
+    def _repr_html_(self) -> str:
+        return preformatted(f"{'right' if self.ok else 'WRONG'}: {self.message}")
 
 
 def check(

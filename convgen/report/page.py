@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
 
-from convgen import __version__
+from convgen import __version__, hypertext
 from convgen.diagnostics import SpecError
 from convgen.driver import Compilation
 from convgen.emulator import EmulationError, NoHostCompiler, views
@@ -95,15 +95,8 @@ def _wide(picture: str) -> str:
 
 def _table(table: Table) -> str:
     """A table of `convgen explain`."""
-    right = [' class="right"' if name in table.right else "" for name in table.header]
-    head = "".join(f"<th{r}>{escape(name)}</th>" for name, r in zip(table.header, right, strict=True))
-    head = f"<thead><tr>{head}</tr></thead>" if any(table.header) else ""
-    rows = "".join(
-        "<tr>" + "".join(f"<td{r}>{escape(cell)}</td>" for cell, r in zip(row, right, strict=True)) + "</tr>"
-        for row in table.rows
-    )
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
-    return f'<div class="wide" tabindex="0"><table>{head}<tbody>{rows}</tbody></table></div>{note}'
+    return f'<div class="wide" tabindex="0">{hypertext.table(table.header, table.rows, table.right)}</div>{note}'
 
 
 def _formulas(problem: ConvProblem) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
+from convgen.hypertext import table
+
 
 @dataclass(frozen=True)
 class Row:
@@ -37,10 +39,14 @@ class Report:
         return len(self.rows)
 
     def __str__(self) -> str:
-        table = [_HEADS, *(tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(_HEADS))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        cells = [_HEADS, *(tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(_HEADS))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
         return "\n".join([*lines, *self.notes])
+
+    def _repr_html_(self) -> str:
+        rows = (tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)
+        return table(_HEADS, rows, note="; ".join(self.notes))
 
 
 def _shown(value: object) -> str:
