@@ -59,6 +59,7 @@ GEOMETRIES = {
     "tma_im2col_slices": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 168}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
     "tma_im2col_stream_k": Small({"n": 90, "h": 7, "w": 9, "c": 72, "k": 168}),
+    "tma_im2col_strided_dgrad": Small({"n": 3, "h": 15, "w": 13, "c": 264, "k": 72}),
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_accumulated": Small({"n": 20, "h": 15, "w": 11, "c": 40, "k": 72}),

@@ -24,6 +24,7 @@ from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
 from convgen.kernels.im2col import config as im2col
 from convgen.kernels.mma_gemm import config as mma_gemm
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.small_groups import config as small_groups
 from convgen.kernels.stem_mma import config as stem_mma
 from convgen.kernels.stem_wgmma import config as stem_wgmma
@@ -50,15 +51,18 @@ class Work:
 
 
 def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
-    steps = p.taps * -(-p.c_per_group * c.group_pack // c.tile_k) // (c.k_blocks * c.split_k)
-    tiles = {"m": (p.output_pixels, c.tile_m)}
+    assigned = assignment(p)
+    p, phases = assigned.problem, assigned.phases
+    pixels, taps = (p.n * phases.pixels, max(phases.taps)) if phases else (p.output_pixels, p.taps)
+    steps = taps * -(-p.c_per_group * c.group_pack // c.tile_k) // (c.k_blocks * c.split_k)
+    tiles = {"m": (pixels, c.tile_m)}
     if p.groups == 1:  # tiles divide the channels of a group
         tiles |= {"n": (p.k, c.tile_n), "k": (p.c, c.tile_k)}
     n_tiles = -(-p.k // c.tile_n)
 
     def full(tile: int) -> bool:
-        m, n = divmod(tile, n_tiles)
-        return (m + 1) * c.tile_m <= p.output_pixels and (n + 1) * c.tile_n <= p.k
+        m, n = divmod(tile % (-(-pixels // c.tile_m) * n_tiles), n_tiles)
+        return (m + 1) * c.tile_m <= pixels and (n + 1) * c.tile_n <= p.k
 
     # with a raster, tiles are taken in another order: by no ping-pong that has a golden
     assert c.raster == 1 or c.schedule != "pingpong"

@@ -69,6 +69,8 @@ CASES = {
     ),
     "tma_im2col": spec("fprop", HOPPER, TMA % ""),
     "tma_im2col_dgrad": spec("dgrad", HOPPER, (TMA % "").replace("n=16", "n=64")),
+    "tma_im2col_strided_dgrad": spec("dgrad", HOPPER, (TMA % "").replace("n=16", "n=64"), "stride 2"),
+    "tma_im2col_odd_dgrad": spec("dgrad", HOPPER.replace("c=24", "c=23"), TMA % ""),
     "tma_im2col_odd": spec("fprop", HOPPER_ODD, TMA % ""),
     "tma_im2col_planes": spec("fprop", HOPPER_PLANES, TMA % "", "pad 1", layout="n, k, p, q"),
     "tma_im2col_split_k": spec("fprop", HOPPER, TMA % "split_k 2"),

@@ -103,6 +103,14 @@ KERNELS = {
       output y: f16[n, p, q, k of 128]
       op dgrad
       strategy tma_im2col""",
+    "tma_im2col, strided dgrad": """
+      input x: f16[n=1, h=9, w=8, c=64 of 80]
+      filter w: f16[k=64, r=3, s=3, c=64 of 72]
+      output y: f16[n, p, q, k of 128]
+      stride 2
+      op dgrad
+      epilogue { operand z: f16[n, h, w, c of 72]  x = acc + z }
+      strategy tma_im2col""",
     "tma_wgrad": """
       input x: f16[n=2, h=9, w=8, c=40 of 64]
       filter w: f32[k=24, r=3, s=3, c=40]

@@ -25,6 +25,7 @@ from tma_specs import (
     serves,
     some_options,
     spec,
+    strided_dgrad_problems,
     typed,
 )
 
@@ -50,7 +51,7 @@ def check(text: str, seed: int) -> Kernel:
     made = kernel(text)
     problem = made.plan.problem  # type: ignore[union-attr]
     arrays = gpu_runs.inputs(problem, seed)
-    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.y))
+    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.result))
     report = verify.check(problem, arrays, out, xp=cupy)
     assert report, f"{report}\nseed {seed}, {made}\n{text}"
     return made
@@ -107,6 +108,40 @@ def test_slices_behind_the_last_pixel(cluster: int, seed: int) -> None:
     problem = make("fprop", 1, 24, 80, (9, 10), (3, 3), pad=1)
     options = {**PLAIN, "tile.m": 64, "tile.n": 16, "cluster": cluster, "multicast": "a"}
     check(spec(problem, "tma_im2col", options), seed)
+
+
+#: Thousands of tiles of phases of several lengths, and of none; x by vectors of channels, by elements, as float32.
+STRIDED_DGRADS: dict[str, ConvProblem] = {
+    "3x3": make("dgrad", 33, 136, 200, (29, 27), (3, 3), stride=2, pad=1),
+    "1x1": make("dgrad", 33, 136, 200, (29, 28), (1, 1), stride=2),
+    "4x4": make("dgrad", 17, 72, 264, (32, 30), (4, 4), stride=2, pad=1),
+    "stride above the filter": make("dgrad", 33, 72, 72, (41, 40), (2, 3), stride=(3, 4), pad=((1, 0), 1)),
+    "dilated": make("dgrad", 33, 72, 72, (31, 30), (3, 3), stride=(2, 3), dilation=(3, 2), pad=2),
+    "one axis": make("dgrad", 16, 256, 512, (1000,), (20,), stride=10, pad=5),
+    "three axes": make("dgrad", 5, 40, 72, (9, 14, 13), (3, 3, 3), stride=2, pad=1),
+    "odd channels": make("dgrad", 33, 3, 64, (57, 56), (7, 7), stride=2, pad=3),
+    "float32": typed(make("dgrad", 33, 72, 72, (29, 27), (3, 3), stride=2, pad=1), x="f32"),
+}
+_BRANCH = "operand g: f16[n, {dims}, c]  operand b: f32[c]  operand m: s8[n, {dims}, c]  x = select(m > 0, acc + g, b)"
+
+
+@pytest.mark.parametrize("epilogue", ["", _BRANCH], ids=["", "branch and mask"])
+@pytest.mark.parametrize("name", STRIDED_DGRADS)
+def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
+    """The first candidates, and one of each schedule."""
+    problem = STRIDED_DGRADS[name]
+    text = epilogue.format(dims=", ".join(problem.spatial.input))
+    candidates = strategies.load("tma_im2col").candidates(problem, TARGET)
+    kinds = {(c["schedule"], c["swap_ab"], c["cluster"]): c for c in reversed(candidates)}
+    for options in kinds.values():
+        # fewer stages may fit beside an operand's tiles
+        check(spec(problem, "tma_im2col", {k: v for k, v in options.items() if k != "stages"}, text), seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=strided_dgrad_problems(pixels=3000), seed=SEEDS)
+def test_any_strided_dgrad(problem: ConvProblem, seed: int) -> None:
+    check(spec(problem, "tma_im2col", {}), seed)
 
 
 @st.composite

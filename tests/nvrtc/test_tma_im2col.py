@@ -122,6 +122,30 @@ def test_geometry(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
+RESIDUAL = "operand g: f16[n, h, w, c]  operand m: f16[n, h, w, c]  x = select(m > 0, acc + g, 0)"
+STRIDED_DGRADS: dict[str, tuple[ConvProblem, Options, str]] = {
+    "3x3": (make("dgrad", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1), {}, RESIDUAL),
+    "1x1": (make("dgrad", 64, 256, 512, (56, 56), (1, 1), stride=2), {"schedule": "pingpong"}, RESIDUAL),
+    "wide": (
+        make("dgrad", 64, 512, 512, (14, 14), (3, 3), stride=2, pad=1),
+        {"tile.m": 128, "tile.n": 256, "consumers": 2, "schedule": "cooperative"}, RESIDUAL,
+    ),
+    "channels as rows": (
+        make("dgrad", 64, 256, 256, (28, 28), (3, 3), stride=2, pad=1),
+        {"tile.m": 256, "tile.n": 128, "consumers": 2, "swap_ab": 1}, "operand b: f32[c]  x = relu(acc + b)",
+    ),
+    "one axis": (make("dgrad", 16, 256, 512, (1000,), (20,), stride=10, pad=5), {}, ""),
+    "three axes, float32": (typed(make("dgrad", 2, 64, 64, (9, 16, 16), (3, 3, 3), stride=2, pad=1), x="f32"), {}, ""),
+    "c off 8": (make("dgrad", 8, 3, 64, (224, 224), (7, 7), stride=2, pad=3), {}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRIDED_DGRADS)
+def test_strided_dgrad(name: str) -> None:
+    found = compiled(*STRIDED_DGRADS[name])
+    assert not found.spill_stores and not found.stack
+
+
 @pytest.mark.parametrize("layout", ["nkpq", "kpqn"])
 @pytest.mark.parametrize("filter", [1, 3])
 @pytest.mark.parametrize("c", [8, 64, 128, 256])

@@ -225,6 +225,28 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
 
 
 @st.composite
+def strided_dgrad_problems(draw, pixels: int = 300) -> ConvProblem:
+    """A dgrad with a stride above 1, of any geometry within TMA's limits."""
+    rank = draw(st.sampled_from((1, 2, 2, 3)))
+    strides = tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    assume(max(strides) > 1)
+    axes = []
+    for _ in strides:
+        taps, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+        reach = (taps - 1) * dilation
+        low, high = draw(st.integers(0, reach + 1)), draw(st.integers(0, reach + 1))
+        extent = draw(st.integers(max(1, reach + 1 - low - high), {1: 60, 2: 12, 3: 5}[rank] + reach))
+        axes.append((extent, taps, dilation, (low, high)))
+    inputs, filters, dilations, pads = zip(*axes, strict=True)
+    dtype = draw(st.sampled_from(("f16", "bf16")))
+    c, k = draw(st.integers(1, 80)), 8 * draw(st.integers(1, 12))
+    problem = make("dgrad", draw(st.integers(1, 3)), c, k, inputs, filters, strides, pads, dilations, dtype=dtype)
+    assume(problem.x.size // c <= pixels)
+    problem = typed(problem, x=draw(st.sampled_from(("f16", "bf16", "f32"))))
+    return _with_epilogue(draw, problem)
+
+
+@st.composite
 def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     """What tma_halo serves: one or two axes, strides by phase."""
     taps = draw(st.sampled_from(((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7), (3,), (5,))))

@@ -2,53 +2,70 @@
 
     fprop                 A = x,   walked by the filter's window     B = w                     C = y
     dgrad, unit stride    A = dy,  walked by the mirrored window     B = w, taps mirrored      C = dx
+    dgrad, strided        A = dy,  walked phase by phase             B = w, each phase's taps  C = dx, a phase's pixels
 
 dgrad of unit stride is a convolution of y's gradient: tap r of the filter reads the pixel that tap R - 1 - r of the
 forward window would, so the padding before is dilation * (R - 1) less the forward one, and w is used from its last
 tap to its first.  No flipped or transposed copy of w is made: as it lies, [k, taps, c], its c is the GEMM's n.
+With a stride it is several such convolutions, the phases of `convgen.ir.phases`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from convgen.ir.phases import Phases, phases
 from convgen.ir.problem import ConvProblem, Op, exchanged_dims
 from convgen.ir.tensor import Tensor
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """`problem` is the forward convolution, of operands A = x, B = w, C = y; `buffers` says which tensor of the given
-    problem each of these is.  Where the taps are `mirrored`, tap t of A's walk goes with the filter's tap
-    taps - 1 - t."""
-
-    problem: ConvProblem
-    buffers: Mapping[str, str]
-    mirrored: bool
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the generated source has to say about the names of its tensors."""
-        if not self.mirrored:
-            return ()
-        return ("dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c; taps are mirrored",)
-
 
 FORWARD = {"x": "x", "w": "w", "y": "y"}
 BACKWARD = {"x": "y", "w": "w", "y": "x"}
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """`problem` is the forward convolution, of operands A = x, B = w, C = y; `buffers` says which tensor of the given
+    problem each of these is.  Of a strided dgrad it has the tensors, and `phases` the windows; else dgrad's taps are
+    mirrored: tap t of A's walk goes with the filter's tap taps - 1 - t."""
+
+    problem: ConvProblem
+    buffers: Mapping[str, str]
+    phases: Phases | None = None
+
+    @property
+    def backward(self) -> bool:
+        return self.buffers is BACKWARD
+
+    @property
+    def mirrored(self) -> bool:
+        return self.backward and self.phases is None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the generated source has to say about the names of its tensors."""
+        if not self.backward:
+            return ()
+        names = "dgrad as a convolution: x stands for y's gradient, y for x's, c for k and k for c"
+        if self.phases is None:
+            return (f"{names}; taps are mirrored",)
+        strides = " x ".join(str(axis.stride) for axis in self.phases.axes)
+        counts = Counter(self.phases.taps)
+        phases = ", ".join(f"{n} of {taps} tap{'s' * (taps != 1)}" for taps, n in counts.items())
+        return (names, f"pixels of y that are {strides} apart are a phase, with taps of its own: {phases}")
+
+
 def served(problem: ConvProblem) -> bool:
-    """Whether the operator is a forward convolution, or has the product of one."""
-    return problem.op is Op.FPROP or (problem.op is Op.DGRAD and set(problem.stride) == {1} and problem.groups == 1)
+    """Whether the operator is a forward convolution, or has the product of one, or of several."""
+    return problem.op is Op.FPROP or (problem.op is Op.DGRAD and problem.groups == 1)
 
 
 @lru_cache(maxsize=64)
 def assignment(problem: ConvProblem) -> Assignment:
     """The assignment of a problem that is `served`."""
-    return _backward(problem) if problem.op is Op.DGRAD else Assignment(problem, FORWARD, False)
+    return _backward(problem) if problem.op is Op.DGRAD else Assignment(problem, FORWARD)
 
 
 def _backward(problem: ConvProblem) -> Assignment:
@@ -69,7 +86,8 @@ def _backward(problem: ConvProblem) -> Assignment:
         )
         epilogue = replace(epilogue, operands=operands, results=results)
     forward = replace(
-        problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input, pad_lo=pad_lo,
-        pad_hi=pad_hi, x=turned(problem.y, "x"), w=turned(problem.w, "w"), y=turned(problem.x, "y"), epilogue=epilogue,
+        problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input,
+        stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=turned(problem.w, "w"),
+        y=turned(problem.x, "y"), epilogue=epilogue,
     )  # fmt: skip
-    return Assignment(forward, BACKWARD, True)
+    return Assignment(forward, BACKWARD, phases(problem) if set(problem.stride) != {1} else None)

@@ -33,7 +33,7 @@ def wgmma_obstacles(
     if not backward and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
-        no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride without groups")
+        no(f"op {problem.op} is not served; fprop is, and dgrad without groups")
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
         no(f"op {problem.op} with padding by {problem.padding}; the padding is added for fprop alone")
     forward = assignment(problem).problem if served(problem) else problem

@@ -7,15 +7,21 @@ from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, la
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import Layout
 
+#: Of a strided dgrad: rows of a table in constant memory.
+MOST_PHASES = 256
+
 
 def map_obstacles(gemm: Gemm) -> list[Obstacle]:
     """What the im2col tensor map cannot express."""
+    if len(gemm.taps) > MOST_PHASES:
+        return [Obstacle(f"the stride makes {len(gemm.taps)} phases of dgrad; at most {MOST_PHASES} are served")]
     return [] if gemm.pointwise else im2col_obstacles(gemm.axes, gemm.problem.filter)
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_consumers(layout), *_groups(layout), *_k_loop(layout), *_cluster(layout), *_columns_of_b(layout)]
+    found = [*_consumers(layout), *_groups(layout), *_phases(layout), *_k_loop(layout), *_cluster(layout),
+             *_columns_of_b(layout)]  # fmt: skip
     return found or _shared_memory(layout)
 
 
@@ -74,8 +80,6 @@ def _k_loop(layout: Layout) -> Obstacles:
     config, found = layout.config, Obstacles()
     no = found.no
     stages = layout.k_stages
-    if layout.k_blocks % config.k_blocks:
-        no(f"k_blocks {config.k_blocks} does not divide the {layout.k_blocks} of a tile", option="k_blocks")
     if config.split_k > 1:
         if config.schedule == "pingpong":
             no("split_k needs schedule cooperative", option="split_k")
@@ -98,6 +102,19 @@ def _k_loop(layout: Layout) -> Obstacles:
             no("stream_k counts the k blocks of all tiles in 32 bits, which is too few here", "stream_k 0", "stream_k")
         if layout.gemm.a_planes:
             no("stream_k is not served if x is multiplied in planes", "stream_k 0", "stream_k")
+    return found
+
+
+def _phases(layout: Layout) -> Obstacles:
+    """The k loops of a strided dgrad's phases differ in length."""
+    config, found = layout.config, Obstacles()
+    uneven = next((blocks for blocks in layout.phase_k_blocks if blocks % config.k_blocks), 0)
+    if uneven:
+        found.no(f"k_blocks {config.k_blocks} does not divide the {uneven} of a tile", option="k_blocks")
+    if layout.gemm.phases and config.split_k > 1:
+        found.no("split_k is not served for a strided dgrad, whose k loops differ in length", "split_k 1", "split_k")
+    if layout.gemm.phases and config.stream_k:
+        found.no("stream_k is not served for a strided dgrad, whose k loops differ in length", "stream_k 0", "stream_k")
     return found
 
 

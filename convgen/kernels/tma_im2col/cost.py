@@ -45,7 +45,7 @@ H200 = Rates()
 
 def time(
     *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
-    k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: int, products: float,
+    k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float, products: float,
     reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import TmaAxis, tma_axes
+from convgen.ir.phases import Phases
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
@@ -21,7 +22,8 @@ class Gemm:
     """C[pixels, columns] = A[pixels, taps x channels] B[columns, taps x channels], of 2-byte factors.
 
     A is x (dgrad: y's gradient) by the windows of its pixels, B the filter, C y (dgrad: x's gradient), in the names of
-    the forward convolution that has the same product.  `prepared` has the tensors as the kernel reads them.
+    the forward convolution that has the same product.  `prepared` has the tensors as the kernel reads them.  A strided
+    dgrad is such a product for each of its `phases`.
     """
 
     assigned: Assignment
@@ -32,10 +34,20 @@ class Gemm:
     def problem(self) -> ConvProblem:
         return self.prepared.problem
 
+    @property
+    def phases(self) -> Phases | None:
+        """Where there are several, of as many pixels each."""
+        return self.assigned.phases
+
+    @cached_property
+    def taps(self) -> tuple[int, ...]:
+        """Of each phase."""
+        return self.phases.taps if self.phases else (self.problem.taps,)
+
     @cached_property
     def pixels(self) -> int:
-        """gemm_m."""
-        return self.problem.output_pixels
+        """gemm_m of a phase, counted by the positions of its walk."""
+        return self.problem.n * self.phases.pixels if self.phases else self.problem.output_pixels
 
     @cached_property
     def columns(self) -> int:
@@ -55,28 +67,32 @@ class Gemm:
     @cached_property
     def pointwise(self) -> bool:
         """1x1, unit stride, no padding: A is a matrix already, and a plain tiled map serves."""
-        return is_pointwise(self.problem)
+        return self.phases is None and is_pointwise(self.problem)
 
     @cached_property
     def axes(self) -> tuple[TmaAxis, ...]:
         """The windows, as TMA walks them."""
+        if self.phases:
+            return tuple(axis.walk for axis in self.phases.axes)
         return () if self.pointwise else tma_axes(self.problem)
 
     @cached_property
     def plane(self) -> int:
         """The pixels of an image where they are neighbours in C, channels outside of them; else 0."""
-        return plane(self.problem)
+        return 0 if self.phases else plane(self.problem)
 
     @cached_property
     def a_planes(self) -> bool:
         """Whether A is multiplied as it lies, in planes: an image is the matrix [channels, pixels] already."""
-        return x_in_planes(self.problem)
+        return self.phases is None and x_in_planes(self.problem)
 
     @cached_property
     def stores_by_tma(self) -> bool:
         """Whether a tile of C can leave by TMA stores: channels innermost, pixels in order, rows aligned; or planes,
         where 64 pixels are never of two images."""
         problem, y = self.problem, self.problem.y
+        if self.phases:
+            return False  # a phase's pixels are no neighbors
         if self.plane:
             return self.plane % 64 == 0 or self.a_planes
         in_order = tuple(d for d in ("n", *problem.spatial.output, "k") if d in y.dims)
@@ -133,6 +149,7 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     forward = assigned.problem
     # dgrad's filter, as it lies, has B's columns innermost and its channels outermost
     aligned = math.gcd(forward.k, forward.w.pitch or 0) % 8 == 0
-    columns = assigned.mirrored and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
-    prepared = prepare.channels_last(forward, copy_x=not x_in_planes(forward), copy_w=not columns, bundle=group_pack)
+    columns = assigned.backward and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
+    in_planes = assigned.phases is None and x_in_planes(forward)
+    prepared = prepare.channels_last(forward, copy_x=not in_planes, copy_w=not columns, bundle=group_pack)
     return Gemm(assigned, prepared, columns)

@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import assignment, prepare
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
@@ -45,8 +45,9 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         found += prepare.bundle_obstacle(problem, fixed)
         if found:
             return found
-        found += map_obstacles(gemm(problem))
-        if assignment.assignment(problem).problem.output_pixels + LARGEST_TILE >= 2**31:
+        forward = gemm(problem)
+        found += map_obstacles(forward)
+        if max(forward.pixels, forward.problem.output_pixels) + LARGEST_TILE >= 2**31:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found
 
@@ -79,7 +80,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, k=config.tile_k, stages=config.stages,
         consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
-        stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.k_blocks,
+        stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=layout.target.sms, **layout.gemm.prepared.traffic,
     )  # fmt: skip

@@ -49,7 +49,8 @@ class Layout(base.Layout[Config]):
     @property
     def tile_count(self) -> int:
         """Tiles, counted by whole clusters."""
-        return self.gemm.m_tiles(self.cluster_m) * -(-self.gemm.columns // self.cluster_n) * self.config.cluster
+        tiles = self.gemm.m_tiles(self.cluster_m) * -(-self.gemm.columns // self.cluster_n)
+        return len(self.gemm.taps) * tiles * self.config.cluster
 
     @property
     def launched(self) -> int:
@@ -65,13 +66,22 @@ class Layout(base.Layout[Config]):
         return -(-self.gemm.channels // self.config.tile_k)
 
     @property
+    def phase_k_blocks(self) -> tuple[int, ...]:
+        """k blocks of a tile of each phase: one tap's block of channels each."""
+        return tuple(taps * self.channel_blocks for taps in self.gemm.taps)
+
+    @property
+    def mean_k_blocks(self) -> float:
+        return sum(self.phase_k_blocks) / len(self.phase_k_blocks)
+
+    @property
     def k_blocks(self) -> int:
-        """k blocks of a tile: one tap's block of channels each."""
-        return self.gemm.problem.taps * self.channel_blocks
+        """k blocks of a tile, of the longest phase."""
+        return max(self.phase_k_blocks)
 
     @property
     def k_stages(self) -> int:
-        """Stages that a tile's k blocks fill, several to a stage."""
+        """Stages that these fill, several to a stage."""
         return self.k_blocks // self.config.k_blocks
 
     @property
@@ -135,6 +145,8 @@ class Layout(base.Layout[Config]):
         """The operands of images that threads hold for many pixels: where C leaves by epilogue tiles, of few images
         each.  Of images of one pixel they arrive as tiles."""
         problem = self.gemm.problem
+        if self.gemm.phases:
+            return ()
         many = image_operands.most_images(problem, self.epi_tile_m) > image_operands.MOST_IMAGES
         if not self.epi_tile_bytes or (self.config.swap_ab and many):
             return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import partial
 
 from sympy import Integer
@@ -11,6 +12,7 @@ from sympy import Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, variable
+from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
@@ -18,6 +20,7 @@ from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.phases import phase_text, walk
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -25,29 +28,14 @@ def source(plan: Plan, layout: Layout) -> str:
     # long: a line for each value of the template
     config, g = layout.config, layout.gemm
     problem, sp = g.problem, g.problem.spatial
-    load_from = _loads_from(layout)
-    m0 = variable("first_m" if load_from else "m0", problem.output_pixels)
-    start = derive(
-        problem,
-        (m0,),
-        decompose(m0.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d)))
-        | {f: Integer(0) for f in sp.filter}
-        | {"c": Integer(0), "k": Integer(0)},
-    ).simplified()
-    first = [(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)]
-    finds_pixels = g.pointwise or any(m0.name in text for _, text in first)
-    axes = g.axes
+    load_from, phases = _loads_from(layout), phase_text(layout)
+    m0 = "first_m" if load_from else "m0"
+    first = _start(layout, m0)
+    finds_pixels = g.pointwise or any(m0 in text for _, text in first)
     vector, store = g.store_vector, fragments.store(problem)
     epilogue_of = fragments.of_gemm_elements if config.swap_ab else fragments.of_pairs
     by_value = [*(c.name for c in layout.arriving), *(t.name for t in layout.of_images)]
-    taps = [
-        {
-            "dim": f,
-            "extent": problem.extent(f),
-            "offset": _affine(a.offset_base, a.offset_step, f),
-        }
-        for f, a in zip(sp.filter, axes, strict=bool(axes))
-    ]
+    taps = _taps(layout)
     return render(
         "tma_im2col/kernel.cu.j2",
         plan,
@@ -63,20 +51,24 @@ def source(plan: Plan, layout: Layout) -> str:
         rank=problem.rank + 2,
         pointwise=g.pointwise,
         taps=taps,
-        advance=_advance([str(t["dim"]) for t in taps], config),
-        tap_index=_tap_index([str(t["dim"]) for t in taps], problem.taps if g.assigned.mirrored else 0),
+        advance=_advance(taps, config),
+        tap_index=_tap_index(layout, taps),
         start=first,
         b_taps_outside=g.taps_outside,
         b_columns=g.b_columns,
         b_boxes=layout.b_boxes,
         columns_box=COLUMNS_BOX,
         gemm_m=problem.output_pixels,
+        phase_m=g.pixels,
+        phases=phases,
+        # of a tile's pixel in y: its number in the phase, or in y
+        pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
         group=prepare.group(problem),
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
         last_products=layout.last_products,
-        m_tail=g.pixels_together % layout.cluster_m != 0,
+        m_tail=bool(phases.inside) if phases else g.pixels_together % layout.cluster_m != 0,
         a_planes=g.a_planes,
         n_tail=problem.k % layout.cluster_n != 0,
         registers=register_split(config.consumers, config.blocks),
@@ -97,7 +89,7 @@ def source(plan: Plan, layout: Layout) -> str:
         store_vector=vector,
         store_pairs=layout.stores_pairs,
         y=problem.y,
-        written=("y", *(t.name for t in problem.further)),
+        written=(g.assigned.buffers["y"], *(t.name for t in problem.further)),
         epilogue=epilogue_of(problem, by_value),
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
@@ -115,6 +107,48 @@ def source(plan: Plan, layout: Layout) -> str:
         swizzle=operand_tiles.swizzle(layout.epi_tile_n),
         copy=fragments.copied(vector, store.offset) if vector else "",
     )
+
+
+@dataclass(frozen=True)
+class Tap:
+    """An axis of the filter: its counter, its extent, C text of where the counter ends, of the tap's pixels in the
+    box."""
+
+    dim: str
+    extent: str
+    end: str
+    offset: str
+
+
+def _taps(layout: Layout) -> list[Tap]:
+    g = layout.gemm
+    dims = g.problem.spatial.filter
+    if g.phases:
+        return [
+            Tap(d, str(g.problem.extent(d)), f"phase.{d}_taps", _affine(f"phase.{d}_offset", -a.offset_step, d))
+            for d, a in zip(dims, g.phases.axes, strict=True)
+        ]
+    walks = zip(dims, g.axes, strict=bool(g.axes))
+    return [Tap(d, f"{d}_extent", f"{d}_extent", _affine(a.offset_base, a.offset_step, d)) for d, a in walks]
+
+
+def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
+    """The coordinates of x at which the windows of a tile begin, and C text of them, from its first pixel `m0`."""
+    g, problem, sp = layout.gemm, layout.gemm.problem, layout.gemm.problem.spatial
+    if g.phases:
+        at, ranges = walk(layout, symbol(m0))
+        corners = zip(sp.input, sp.output, g.axes, strict=True)
+        found = {"n": at["n"]} | {i: at[o] + axis.lower for i, o, axis in corners}
+        return [(d, c_expr(e, ranges)) for d, e in found.items()]
+    m = variable(m0, problem.output_pixels)
+    start = derive(
+        problem,
+        (m,),
+        decompose(m.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d)))
+        | {f: Integer(0) for f in sp.filter}
+        | {"c": Integer(0), "k": Integer(0)},
+    ).simplified()
+    return [(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)]
 
 
 def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = True, ends: bool = True) -> list[str]:
@@ -162,7 +196,7 @@ def _loads_from(layout: Layout) -> str:
     if layout.gemm.pointwise:
         return first if slices else ""
     behind = slices or (config.shared == "b" and layout.gemm.m_tiles(config.tile_m) % config.cluster > 0)
-    return f"min({first}, gemm_m - 1)" if behind else ""
+    return f"min({first}, {'phase_m' if layout.gemm.phases else 'gemm_m'} - 1)" if behind else ""
 
 
 def _images_held(layout: Layout) -> str:
@@ -215,25 +249,28 @@ def _look(layout: Layout) -> str:
     return look(threads, fragment_place(columns // 4))
 
 
-def _affine(base: int, step: int, name: str) -> str:
-    text = name if step == 1 else f"{step} * {name}"
-    if step == -1:
-        return f"{base} - {name}"
+def _affine(base: int | str, step: int, name: str) -> str:
+    text = name if abs(step) == 1 else f"{abs(step)} * {name}"
+    if step < 0:
+        return f"{base} - {text}"
     return f"{base} + {text}" if base else text
 
 
-def _tap_index(taps: list[str], mirrored: int) -> str:
-    """C text of a tap's number among all: (t * r_extent + r) * s_extent + s; counted from the last of so many where
-    they are `mirrored`."""
-    text = taps[0] if taps else "0"
-    for i, tap in enumerate(taps[1:]):
-        text = f"{f'({text})' if i else text} * {tap}_extent + {tap}"
-    return f"{mirrored - 1} - ({text})" if mirrored > 1 else text
+def _tap_index(layout: Layout, taps: list[Tap]) -> str:
+    """C text of a tap's number among all: (t * r_extent + r) * s_extent + s; counted from the last where they are
+    mirrored.  Those of a phase are some of all, by equal steps."""
+    g = layout.gemm
+    axes = g.phases.axes if g.phases else (None,) * len(taps)
+    counters = [_affine(f"phase.{t.dim}", a.tap_step, t.dim) if a else t.dim for t, a in zip(taps, axes, strict=True)]
+    text = counters[0] if taps else "0"
+    for i, (tap, counter) in enumerate(zip(taps[1:], counters[1:], strict=True)):
+        text = f"{f'({text})' if i or ' ' in text else text} * {tap.extent} + {counter}"
+    return f"{g.problem.taps - 1} - ({text})" if g.assigned.mirrored and g.problem.taps > 1 else text
 
 
-def _advance(taps: list[str], config: Config) -> list[str]:
+def _advance(taps: list[Tap], config: Config) -> list[str]:
     """Lines that move (taps..., c) one k step on: like an odometer, its fastest wheel first."""
-    wheels = [(d, f"++{d}", f"{d}_extent") for d in reversed(taps)]
+    wheels = [(t.dim, f"++{t.dim}", t.end) for t in reversed(taps)]
     channel = ("c", "c += tile_k", "channel_blocks * tile_k")
     wheels = [*wheels, channel] if config.order == "taps_inner" else [channel, *wheels]
     lines, indent = [], ""

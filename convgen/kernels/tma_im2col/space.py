@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 
 from convgen.ir.problem import ConvProblem
@@ -55,7 +56,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
         for blocks, operand in CLUSTERS:
             if fixed.get("multicast", operand) == operand and _neighbours(layout, operand) >= blocks:
                 yield _staged(layout, fixed, blocks, operand, layout.config.stream_k)
-    if "stream_k" not in fixed:
+    if "stream_k" not in fixed and not any(x.gemm.phases for x in alone):
         whole = [x for x in alone if x.config.schedule == "cooperative" and x.config.blocks == 1]
         for layout in whole[:STREAMED]:
             yield _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
@@ -108,11 +109,11 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
     raster, stream_k = int(fixed.get("raster", 1)), int(fixed.get("stream_k", 0))
     shapes = list(_tile_shapes(g, fixed))
     for k in values("tile.k", spans or (16,)):
-        k_blocks = g.problem.taps * -(-c // k)
+        k_blocks = math.gcd(*g.taps) * -(-c // k)
         shared = values("k_blocks", [d for d in K_BLOCKS if k_blocks % d == 0 and k * d <= WIDEST_STAGE])
         for m, n, consumers, schedule, swap_ab in shapes:
-            tiles = g.m_tiles(m) * -(-g.columns // n)
-            splits = (1, 2, 4, 8) if schedule == "cooperative" and tiles < target.sms else (1,)
+            tiles = len(g.taps) * g.m_tiles(m) * -(-g.columns // n)
+            splits = (1, 2, 4, 8) if schedule == "cooperative" and tiles < target.sms and not g.phases else (1,)
             many = (n if swap_ab else m) == 64 and consumers == 1 and tiles > target.sms
             for together, split_k, blocks in itertools.product(
                 shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,))
