@@ -187,7 +187,8 @@ def test_the_page_of_strategies(golden):
         "`auto` takes the fastest measured configuration (`convgen tune`), or else the first of these strategies\n"
         "that can serve the convolution; `convgen explain` says which can, and why the others cannot.",
         "No option is required: those that you leave out are chosen by the tuning database or cost models.\n"
-        "`tile.m` is written `tile m=128`. Terms are in [the glossary](glossary.md).",
+        "`tile.m` is written `tile m=128`. Each kernel has [a page with a picture](kernels/README.md); terms are in\n"
+        "[the glossary](glossary.md).",
     ]
     for name, strategy in strategies.load_all().items():
         parts += [f"## {name}", f"{_sentence(strategy.summary)}"]
@@ -196,9 +197,9 @@ def test_the_page_of_strategies(golden):
             names = ", ".join(f"`{row.name}`" for row in kernels)
             parts.append(f"`kernel` names one of its kernels: {names}.")
             for row in kernels:
-                parts += [f"### {row.name}", _sentence(row.summary), _options(option_rows(row.config))]
+                parts += [f"### {row.name}", _sentence(row.summary), options_table(option_rows(row.config))]
         else:
-            parts.append(_options(strategy.options))
+            parts.append(options_table(strategy.options))
     former = [f"| {row.strategy} | {_former(row)} | {_present(row)} |" for row in renamed.OPTIONS]
     former += [f"| | `{old}` | `{new}` |" for old, new in renamed.STRATEGIES.items()]
     parts += [
@@ -213,7 +214,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _options(options: Sequence[Option]) -> str:
+def options_table(options: Sequence[Option]) -> str:
     rows = [f"| `{o.name}` | {o.doc} | {_values(o)} |" for o in options]
     return "\n".join(["| option | meaning | values |", "|---|---|---|", *rows])
 
