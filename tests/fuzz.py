@@ -1,8 +1,9 @@
-"""Random kernels of tma_im2col and tma_halo, for as long as you like: on the GPU at hand, or in the emulator.
+"""Random kernels of tma_im2col, tma_halo and tma_wgrad, for as long as you like: on a GPU, or in the emulator.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
 
-Each process draws problems, options and epilogues as the tests do, and holds each kernel against the float64 reference.
+Each process draws problems, options and epilogues as the tests do, and holds each kernel against the float64 reference;
+gradients without an epilogue are held against exact sums of integers.
 A kernel that faults takes its process with it, since a CUDA context does not survive: what was drawn is on file by
 then, and another process takes over.  The exit code is 1 where a kernel was wrong.
 """
@@ -22,41 +23,57 @@ from typing import Any
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated", "gpu")]
 
-STRATEGIES = ("tma_im2col", "tma_halo")
+#: Kinds of problems, by the name that the tests have for them, and the options that go with each.
+KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "tma_im2col": ("tma_im2col", {}),
+    "tma_halo": ("tma_halo", {}),
+    "tma_wgrad": ("tma_im2col", {"kernel": "tma_wgrad"}),
+}
 #: A process that has seen a fault ends with this.
 FAULT = 3
 
 
-def tools() -> tuple[Callable[[str, int], object], Mapping[str, Any]]:
-    """What fails on a spec whose kernel is wrong, and each strategy's problems: a few images for the emulator."""
+Check = Callable[[str, int], object]
+
+
+def tools() -> tuple[Check, Check, Mapping[str, Any]]:
+    """What fails on a spec whose kernel is beyond rounding, and on one whose sums of integers are not exact; and each
+    kind's problems: a few images for the emulator."""
     from convgen.runtime import cuda
     from convgen.runtime.errors import NoGpu
 
     try:
         cuda.driver()
     except NoGpu:
-        from tma_specs import PROBLEMS, check_emulated
+        from tma_specs import PROBLEMS, check_emulated, check_exact
 
-        return check_emulated, PROBLEMS
+        return check_emulated, check_exact, PROBLEMS
     import cupy
     from test_tma import check, many_images
+    from test_tma_wgrad import exact
 
-    def on_gpu(text: str, seed: int) -> None:
-        check(text, seed)
-        cupy.cuda.runtime.deviceSynchronize()
-        cupy.get_default_memory_pool().free_all_blocks()
+    def then_free(check: Check) -> Check:
+        def on_gpu(text: str, seed: int) -> None:
+            check(text, seed)
+            cupy.cuda.runtime.deviceSynchronize()
+            cupy.get_default_memory_pool().free_all_blocks()
 
-    return on_gpu, {name: many_images(name) for name in STRATEGIES}
+        return on_gpu
+
+    return then_free(check), then_free(exact), {name: many_images(name) for name in KINDS}
 
 
-def work(strategy: str, folder: Path, until: float) -> None:
+def work(kind: str, folder: Path, until: float) -> None:
     """Draws and checks until then.  Leaves NAME.drawn, how many, and NAME.failures."""
     from hypothesis import HealthCheck, Phase, assume, given, settings
     from hypothesis import strategies as st
     from tma_specs import EPILOGUES, SEEDS, serves, some_options, spec
 
-    check, problems = tools()
-    name, drawn = folder / f"{strategy}-{os.getpid()}", 0
+    from convgen.ir.problem import Op
+
+    close, exact, problems = tools()
+    strategy, given_options = KINDS[kind]
+    name, drawn = folder / f"{kind}-{os.getpid()}", 0
 
     @settings(
         max_examples=10**6, deadline=None, database=None, phases=[Phase.generate],
@@ -67,9 +84,11 @@ def work(strategy: str, folder: Path, until: float) -> None:
         nonlocal drawn
         if time.time() > until:
             os._exit(0)
-        problem, options = data.draw(problems[strategy]), data.draw(some_options(strategy))
+        problem, options = data.draw(problems[kind]), {**data.draw(some_options(strategy)), **given_options}
         assume(serves(problem, strategy, options))
-        text = spec(problem, strategy, options, "" if problem.epilogue else epilogue)
+        gradient = problem.op is Op.WGRAD
+        text = spec(problem, strategy, options, "" if problem.epilogue or gradient else epilogue)
+        check = exact if gradient and not problem.epilogue else close
         drawn += 1
         name.with_suffix(".drawn").write_text(str(drawn))
         try:
@@ -97,7 +116,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
 
         def start(i: int) -> subprocess.Popen[bytes]:
-            words = [STRATEGIES[i % len(STRATEGIES)], folder, str(until)]
+            words = [list(KINDS)[i % len(KINDS)], folder, str(until)]
             return subprocess.Popen([sys.executable, __file__, "--work", *words])
 
         processes = [start(i) for i in range(args.processes)]

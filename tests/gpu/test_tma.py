@@ -148,7 +148,11 @@ def test_any_strided_dgrad(problem: ConvProblem, seed: int) -> None:
 def many_images(draw, strategy: str) -> ConvProblem:
     """A random problem over so many images that each multiprocessor has several tiles."""
     problem = draw(PROBLEMS[strategy])
-    n = problem.n * draw(st.sampled_from((1, 40, 90)))
+    return of_images(problem, problem.n * draw(st.sampled_from((1, 40, 90))))
+
+
+def of_images(problem: ConvProblem, n: int) -> ConvProblem:
+    """The problem over so many images, without an epilogue."""
     tensors = {
         t.role: replace(t, extents=tuple(n if d == "n" else e for d, e in zip(t.dims, t.extents, strict=True)))
         for t in (problem.x, problem.y)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from convgen.bench.results import Result, Row
 from convgen.driver import Spec, load
+from convgen.kernels import strategies
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import backward
 import epilogues
 import implicit_gemm
 import strides
@@ -48,3 +51,26 @@ def test_layers_count_as_often_as_the_network_has_them():
     ]
     found = epilogues.summarise(rows)["n=8 plain alone"]
     assert found == {"mean": round(0.5**0.25, 4), "least": 0.5, "layers": 4}
+
+
+def test_gradients_of_layers_are_served_by_kernels_on_tensor_cores():
+    named = list(backward.layers(["resnet50", "grouped", "mobilenet_v2"], [8], ["wgrad"]))
+    assert {backward.kind(p) for _, p in named} == {"first layers", "unit stride", "strided", "grouped", "depthwise"}
+    assert len({p.digest for _, p in named}) == len(named)
+    for name, problem in named:
+        entry = backward.entry(name, problem, 2, "")
+        kernels = [column.job.options.get("kernel") for c, column in entry.columns.items() if c.startswith("candidate")]
+        assert kernels == ["tma_wgrad"] * 2, name
+        assert not strategies.load("tma_im2col").obstacles(problem, backward.TARGET, {}), name
+
+
+def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
+    def row(us: float, best: float, cudnn: float) -> Row:
+        times = {"auto": us, "chain": us - 1, "candidate 1": best}
+        return Row("layer", "wgrad", 8, "", 1, 1, {c: Result("", us=t, cudnn_us=cudnn) for c, t in times.items()})
+
+    (_, problem), *_ = backward.layers(["resnet50"], [8], ["wgrad"])
+    summary = backward.summarise([(problem, row(10, 5, 20)), (problem, row(5, 8, 40))])
+    (columns,) = summary.values()
+    assert columns["auto"]["mean"] == pytest.approx(4) and columns["auto"]["least"] == 2
+    assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)

@@ -1,0 +1,151 @@
+"""Gradients of the input and of the filter beside cuDNN's, over the layers of the suites.
+
+    python benchmarks/backward.py --batch 8 64 --out benchmarks/results/backward_h200.json
+    python benchmarks/backward.py --suites resnet50 --ops wgrad --candidates 12
+
+All columns of a layer and cuDNN are timed in turn, as `convgen bench` times them: `auto` is launched alone, `chain`
+behind the launch before it, as in a network; with `--candidates`, so many configurations that the cost model thinks
+best are timed, too, and `best` is the fastest column: what `convgen tune` would find.  Every kernel is checked against
+the float64 reference.  `speedup` is cuDNN's time over ours; means are geometric, by kind of layer.  First layers get
+no gradient of their input.  The exit code is 1 where a kernel is missing or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import records
+from at_hand import need_gpu
+from geometries import NETWORKS, of_suite
+
+from convgen.bench.backend import TorchBackend
+from convgen.bench.build import Builder, Job
+from convgen.bench.results import Row, geomean
+from convgen.bench.runner import Bench, Column, Entry
+from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+SUITES = (*NETWORKS, "strided", "grouped", "mobilenet_v2", "convnext")
+OPS = (Op.DGRAD, Op.WGRAD)
+TARGET = TARGETS["sm_90a"]
+#: Input channels of a first layer, at most.
+FEW_CHANNELS = 4
+
+
+def kind(problem: ConvProblem) -> str:
+    """What means are taken over: cuDNN treats these alike, and so do we."""
+    if problem.groups > 1:
+        return "depthwise" if problem.groups == problem.c else "grouped"
+    if problem.c <= FEW_CHANNELS:
+        return "first layers"
+    return "strided" if set(problem.stride) != {1} else "unit stride"
+
+
+def layers(suites: Sequence[str], batches: Sequence[int], ops: Sequence[str]) -> Iterator[tuple[str, ConvProblem]]:
+    """The distinct layers' gradients, by name."""
+    known: set[str] = set()
+    for suite in suites:
+        for n in batches:
+            for forward in of_suite(suite, n):
+                for op in map(Op, ops):
+                    problem = replace(forward, name="layer", op=op, epilogue=None)
+                    first = op is Op.DGRAD and kind(problem) == "first layers"
+                    if not first and problem.digest not in known:
+                        known.add(problem.digest)
+                        yield f"{suite}/{forward.name}", replace(problem, name=forward.name)
+
+
+def entry(name: str, problem: ConvProblem, candidates: int, gpu: str) -> Entry:
+    """`auto` alone and in a chain, and the candidates in a chain."""
+    job = Job(problem, TARGET, "auto", {}, planned=True, gpu=gpu)
+    columns = {"auto": Column(job), "chain": Column(job, chained=True)}
+    offered = [
+        (us, strategy.name, options)
+        for strategy in strategies.load_all().values()
+        if not strategy.obstacles(problem, TARGET, {})
+        for options in strategy.candidates(problem, TARGET)[:candidates]
+        if (us := strategy.estimate(problem, TARGET, options)) < float("inf")
+    ]
+    for i, (_, strategy, options) in enumerate(sorted(offered, key=lambda row: row[0])[:candidates]):
+        columns[f"candidate {i + 1}"] = Column(Job(problem, TARGET, strategy, options, planned=True), chained=True)
+    return Entry(name, columns)
+
+
+def best(row: Row) -> str:
+    """The column of the fastest kernel, those launched alone aside."""
+    timed = {name: result.us for name, result in row.results.items() if result.us and name != "auto"}
+    return min(timed, key=lambda name: timed[name], default="chain")
+
+
+def line(row: Row) -> str:
+    chain, fastest = row.results["chain"], row.results[best(row)]
+    if row.us is None or chain.us is None:
+        return f"{row.name:24} {row.op:5} n={row.n:<3} {row.own.note}"
+    return (
+        f"{row.name:24} {row.op:5} n={row.n:<3} auto {row.us:8.2f} us  chain {chain.us:8.2f}"
+        f"  cuDNN {row.cudnn_us or 0:8.2f}  {row.speedup or 0:5.2f}x  chain {chain.speedup or 0:5.2f}x"
+        f"  best {fastest.speedup or 0:5.2f}x  {chain.strategy}: {chain.config}"
+        + (f"  (best: {fastest.strategy}: {fastest.config})" if fastest is not chain else "")
+    )
+
+
+def summarise(rows: Sequence[tuple[ConvProblem, Row]]) -> dict[str, Any]:
+    """Of each operator, batch and kind: how many layers, mean and least speedup, alone, in a chain, and of the best."""
+    found: dict[str, Any] = {}
+    for key in sorted({(row.op, row.n, kind(problem)) for problem, row in rows}):
+        own = [row for problem, row in rows if (row.op, row.n, kind(problem)) == key]
+        columns: dict[str, Any] = {}
+        for name in ("auto", "chain", "best"):
+            speedups = [s for row in own if (s := row.results[best(row) if name == "best" else name].speedup)]
+            if speedups:
+                columns[name] = {"mean": geomean(speedups), "least": min(speedups), "layers": len(speedups)}
+        found[f"{key[0]} n={key[1]} {key[2]}"] = columns
+    return found
+
+
+def show(summary: Mapping[str, Any]) -> None:
+    for what, columns in summary.items():
+        text = "  ".join(f"{name} {c['mean']:5.2f}x (least {c['least']:4.2f}x)" for name, c in columns.items())
+        print(f"{what:32} {max((c['layers'] for c in columns.values()), default=0):3d} layers  {text}")
+
+
+def wrong(row: Row) -> bool:
+    """Whether a kernel is missing or wrong; a candidate may be too large for the GPU at hand."""
+    return any(r.verified is False for r in row.results.values()) or row.us is None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", nargs="+", default=list(SUITES))
+    parser.add_argument("--batch", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--ops", nargs="+", default=[str(op) for op in OPS], choices=[str(op) for op in OPS])
+    parser.add_argument("--candidates", type=int, default=0, help="how many the cost model thinks best are timed, too")
+    parser.add_argument("--out", type=Path, help="write every figure as JSON")
+    args = parser.parse_args()
+    need_gpu("torch")
+    backend = TorchBackend()
+    gpu = backend.environment()["gpu"]
+    named = list(layers(args.suites, args.batch, args.ops))
+    rows: list[tuple[ConvProblem, Row]] = []
+    with Builder() as builder:
+        bench = Bench(backend, builder.build_all)
+        entries = [entry(name, problem, args.candidates, gpu) for name, problem in named]
+        for (_, problem), row in zip(named, bench.rows(entries), strict=True):
+            rows.append((problem, row))
+            print(line(row), flush=True)
+    summary = summarise(rows)
+    show(summary)
+    if args.out:
+        figures = [row.as_dict() | {"kind": kind(problem), "best": best(row)} for problem, row in rows]
+        records.write(args.out, summary=summary, rows=figures)
+    return int(any(wrong(row) for _, row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

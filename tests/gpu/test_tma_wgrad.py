@@ -1,0 +1,109 @@
+"""tma_wgrad on a GPU: exact on integers over many images, at layers' sizes, and the same to the bit in every run."""
+
+from __future__ import annotations
+
+import gpu_runs
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+from tma_specs import SEEDS, TARGET, integers, kernel, laid_out, rounded, serves, some_options, spec, typed
+from wgrad_specs import GEOMETRIES, PLAIN, ROWS
+
+from convgen.ir.problem import ConvProblem
+from convgen.ir.reference import decode, reference
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.runtime.kernel import Kernel
+from convgen.targets import Target
+
+cupy = pytest.importorskip("cupy")
+from test_tma import check, many_images, of_images  # noqa: E402  (which needs cupy)
+
+RUNS = 1000  # of one kernel, all to the bit
+
+
+@pytest.fixture(autouse=True)
+def _needs_wgmma(target: Target) -> None:
+    if target != TARGET:
+        pytest.skip(f"these kernels are for {TARGET}, this GPU is for {target}")
+
+
+def exact(text: str, seed: int) -> Kernel:
+    """Fails unless a spec's kernel gives the sums of integers exactly."""
+    made = kernel(text)
+    problem = made.plan.problem  # type: ignore[union-attr]
+    arrays = {name: gpu_runs.on_device(a) for name, a in integers(problem, seed).items()}
+    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.result))
+    dtype = problem.result.dtype
+    expected = rounded(cupy.asnumpy(reference(problem, arrays, cupy)), dtype)
+    wrong = cupy.asnumpy(decode(out, dtype, cupy)) != expected
+    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} are wrong\nseed {seed}, {made}\n{text}"
+    return made
+
+
+@pytest.mark.parametrize("images", [1, 37])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name: str, images: int, seed: int) -> None:
+    problem, options = GEOMETRIES[name]
+    exact(spec(of_images(problem, images * problem.n), "tma_im2col", {**PLAIN, **options}), seed)
+
+
+#: Layers at their sizes, of which the first candidates are tried.
+LAYERS: dict[str, ConvProblem] = {
+    "resnet50/res2_3x3": make("wgrad", 64, 64, 64, (56, 56), (3, 3), pad=1),
+    "resnet50/res3_3x3_s2": make("wgrad", 64, 128, 128, (56, 56), (3, 3), stride=2, pad=1),
+    "resnet50/res5_3x3": typed(make("wgrad", 8, 512, 512, (7, 7), (3, 3), pad=1, dtype="bf16"), w="f32"),
+    "resnet50/res4_1x1_b": make("wgrad", 64, 1024, 256, (14, 14), (1, 1)),
+    "resnet50/conv1": typed(make("wgrad", 8, 3, 64, (224, 224), (7, 7), stride=2, pad=3), w="f32"),
+    "resnet50/res3_3x3 in planes": laid_out(
+        make("wgrad", 8, 128, 128, (28, 28), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"
+    ),
+    "yolov2/conv23": make("wgrad", 8, 1024, 425, (13, 13), (1, 1)),
+    "resnext50/res2_3x3": make("wgrad", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32),
+    "convnext/stage2": typed(make("wgrad", 8, 192, 192, (28, 28), (7, 7), pad=3, groups=192), w="f32"),
+    "three axes": make("wgrad", 2, 64, 64, (16, 28, 28), (3, 3, 3), pad=1),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_candidates(layer: str, seed: int) -> None:
+    problem = LAYERS[layer]
+    for options in strategies.load("tma_im2col").candidates(problem, TARGET)[:12]:
+        exact(spec(problem, "tma_im2col", options), seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), seed=SEEDS)
+def test_any_problem(data: st.DataObject, seed: int) -> None:
+    problem = data.draw(many_images("tma_wgrad"))
+    options = {**data.draw(some_options("tma_im2col")), "kernel": "tma_wgrad"}
+    assume(serves(problem, "tma_im2col", options))
+    exact(spec(problem, "tma_im2col", options), seed)
+
+
+def test_epilogue(seed: int) -> None:
+    problem = typed(make("wgrad", 8, 128, 128, (28, 28), (3, 3), pad=1, dtype="bf16"), w="f32")
+    check(spec(problem, "tma_im2col", {}, "operand g: f32[k, r, s, c]  w = acc + 0.9 * g"), seed)
+
+
+#: Ways in which blocks share the pixels.
+SHARED: dict[str, Options] = {
+    "clusters": {"tile.n": 192, "split_k": 8},
+    "slices": {**ROWS, "tile.n": 192, "slices": 16},
+    "slices of clusters, three consumers": {**ROWS, "tile.n": 576, "warps.n": 3, "split_k": 2, "slices": 12},
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_every_run_is_the_same_to_the_bit(name: str, seed: int) -> None:
+    problem = typed(make("wgrad", 16, 64, 256, (28, 28), (3, 3), pad=1), w="f32")
+    made = kernel(spec(problem, "tma_im2col", {**PLAIN, **SHARED[name]}))
+    arrays = gpu_runs.inputs(problem, seed)
+    first = made(*arrays.values(), out=gpu_runs.poisoned(problem.w))
+    out, different = gpu_runs.poisoned(problem.w), cupy.zeros((), cupy.int64)
+    for _ in range(RUNS):
+        out.fill(cupy.nan)
+        made(*arrays.values(), out=out)
+        different += (out.view(cupy.uint32) != first.view(cupy.uint32)).any()
+    assert int(different) == 0, f"{int(different)} of {RUNS} runs differ"

@@ -1,0 +1,64 @@
+"""Ways in which tma_wgrad computes a gradient, with problems that have tails in every direction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from problems import make
+from tma_specs import laid_out, typed
+
+from convgen.ir.problem import ConvProblem, Padding
+from convgen.kernels.base import Options
+
+#: What a row does not say, so that no cost model does.
+PLAIN: Options = {
+    "kernel": "tma_wgrad", "tile.m": 64, "tile.k": 64, "span": 64, "stages": 2, "warps.m": 4, "warps.n": 1,
+    "row_taps": 0, "split_k": 1, "slices": 1, "blocks": 1, "group_pack": 1,
+}  # fmt: skip
+ROWS: Options = {"row_taps": 1}
+
+GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "boxes of a tap": (make("wgrad", 2, 72, 88, (9, 8), (3, 3), pad=1), {"tile.n": 256}),
+    "boxes of a row": (make("wgrad", 3, 72, 88, (9, 8), (3, 3), pad=1), {**ROWS, "tile.n": 192, "stages": 3}),
+    "two consumers along m, two fragments": (
+        make("wgrad", 2, 72, 200, (9, 8), (3, 3), pad=1), {"tile.m": 256, "warps.m": 8, "tile.n": 192},
+    ),
+    "three consumers along n, a filter row each": (
+        make("wgrad", 3, 40, 88, (9, 8), (3, 3), pad=1), {**ROWS, "tile.n": 576, "warps.n": 3, "split_k": 2},
+    ),
+    "two parts of a consumer": (
+        make("wgrad", 3, 40, 64, (9, 8), (3, 3), pad=1), {**ROWS, "span": 32, "tile.n": 192, "split_k": 4},
+    ),
+    "stride and dilation": (
+        make("wgrad", 3, 24, 40, (17, 14), (3, 2), stride=(2, 3), dilation=(2, 3), pad=(2, (1, 0))),
+        {"span": 32, "tile.n": 96, "slices": 2, "tile.k": 16},
+    ),
+    "dilated rows of one axis": (
+        make("wgrad", 3, 24, 40, (50,), (3,), dilation=3, pad=((4, 1),)), {**ROWS, "span": 16, "tile.n": 48},
+    ),
+    "three axes": (
+        make("wgrad", 2, 24, 24, (4, 6, 5), (2, 3, 3), (1, 2, 1), ((1, 0), 1, (0, 2)), (2, 1, 1), dtype="bf16"),
+        {**ROWS, "span": 16, "tile.n": 48, "tile.k": 32},
+    ),
+    "1x1": (make("wgrad", 4, 72, 136, (7, 7), (1, 1)), {"tile.n": 128, "split_k": 2}),
+    "1x1, stride 2": (make("wgrad", 4, 72, 136, (13, 14), (1, 1), stride=2), {"tile.n": 64, "slices": 3}),
+    "stride above the filter": (make("wgrad", 4, 40, 40, (20, 17), (2, 2), stride=(4, 3)), {"span": 32, "tile.n": 64}),
+    "channels before pixels, odd": (
+        laid_out(make("wgrad", 2, 19, 37, (9, 7), (3, 3), pad=1), x="nchw", y="nkpq", w="kcrs"),
+        {**ROWS, "span": 32, "tile.n": 96, "slices": 2},
+    ),
+    "padding by reflection": (
+        replace(make("wgrad", 2, 24, 40, (9, 7), (3, 3), pad=(1, 2)), padding=Padding.REFLECT),
+        {**ROWS, "span": 32, "tile.n": 96},
+    ),
+    "three channels": (typed(make("wgrad", 2, 3, 40, (15, 13), (5, 5), 2, 2), w="f32"), {"span": 16, "tile.n": 256}),
+    "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"tile.n": 192}),
+    "small groups as one": (
+        make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16),
+        {**ROWS, "tile.n": 192, "group_pack": 8, "slices": 2},
+    ),
+    "one channel a group": (
+        make("wgrad", 3, 40, 40, (9, 7), (3, 3), pad=1, groups=40),
+        {**ROWS, "span": 32, "tile.n": 96, "group_pack": 8},
+    ),
+}  # fmt: skip
