@@ -5,9 +5,9 @@
 
 Arrays of NumPy are computed on the CPU, those of CuPy and torch where they are: on a GPU by a launch on the current
 stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s); the layout in memory is what the strides say: a channels_last
-tensor is NHWC, a contiguous one NCHW, and the result is NHWC where the input or the filter is.  Kernels are built on
-first use, once a set of shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call
-would use.
+tensor is NHWC, a contiguous one NCHW, and the result is NHWC where the input or the filter is.  Slices of the channels
+of a channels_last tensor are read, and written with `out=`, as they lie.  Kernels are built on first use, once a set of
+shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
 
 Element types are float16, bfloat16, float32, and those 8-bit types whose results are wider: int8 (int32), float8_e4m3fn
 and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has what
@@ -24,7 +24,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from convgen.functional import recipe
-from convgen.functional.arrays import Array, library_of
+from convgen.functional.arrays import NUMPY, Array, library_of
 from convgen.functional.call import Call, given
 from convgen.functional.parameters import Numbers
 from convgen.functional.pointwise import Step, activation
@@ -60,13 +60,15 @@ def conv(
     activation: Activation = None,
     residual: Array | None = None,
     padding_mode: str = "zeros",
+    out: Array | None = None,
     strategy: str | None = None,
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
     `input` may lack the batch.  `padding` is a number, one an axis, "same" or "valid"; `padding_mode` is "zeros",
     "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such as "relu", or a name and
-    its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result.
+    its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which is written to `out` if that is
+    given: an array of its shape, packed, or a slice of the channels of a channels_last one.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     library = library_of(**arrays, **operands)
@@ -74,7 +76,7 @@ def conv(
     made = recipe.forward(
         x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy, padding_mode
     )  # fmt: skip
-    return Call(made, library, (*arrays.values(), *operands.values()), unbatched)
+    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched), out)
 
 
 def conv_transpose(
@@ -90,19 +92,20 @@ def conv_transpose(
     *,
     activation: Activation = None,
     residual: Array | None = None,
+    out: Array | None = None,
     strategy: str | None = None,
 ) -> Call:
     """activation(transposed convolution of input (n, k, ...) by weight (k, c / groups, ...) + bias (c) + residual).
 
     It is the gradient of a convolution by the same filters, and computed as such.  An `output_padding` of the stride
-    or more (torch allows as much below the dilation) is possible up to the padding.
+    or more (torch allows as much below the dilation) is possible up to the padding.  `out` is as of a convolution.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     library = library_of(**arrays, **operands)
     y, w, *others = given(library, **arrays, **operands)
     numbers = map(_hashable, (stride, padding, output_padding))
     made = recipe.transpose(y, w, tuple(others), steps, *numbers, groups, _hashable(dilation), strategy)
-    return Call(made, library, (*arrays.values(), *operands.values()), unbatched)
+    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched), out)
 
 
 def conv_input(
@@ -283,6 +286,17 @@ def _arguments(
     library_of(**arrays)
     _check_rank(rank, **arrays)
     return arrays, operands, (*steps, *activation(given_activation)), unbatched
+
+
+def _into(call: Call, out: Array | None) -> Call:
+    """The call with its result in an array of the caller's, if that is given.  Raises a LaunchError's subclass."""
+    if out is None:
+        return call
+    if library_of(input=call.arrays[0], out=out) is NUMPY and not out.flags.writeable:
+        raise WrongArguments("out is read-only")
+    whole = out[None] if call.unbatched else out
+    (known,) = given(call.library, out=whole)
+    return replace(call, recipe=recipe.into(call.recipe, known), out=whole)
 
 
 def _check_rank(rank: int, **arrays: Array) -> None:

@@ -12,6 +12,7 @@ from convgen.runtime.errors import WrongDevice, WrongType
 
 Array = Any
 #: Element types by the names that NumPy, ml_dtypes, CuPy and torch have for them.
+WIDEST = 16  # bytes of a load, and what strides of tensor maps are multiples of
 _NAMES = {row.numpy: row.name for row in DTYPES.values()}
 
 
@@ -27,6 +28,10 @@ class NumpyLibrary:
     def strides(self, array: Array) -> tuple[int, ...]:
         """In elements."""
         return tuple(s // array.dtype.itemsize for s in array.strides)
+
+    def aligned(self, array: Array) -> bool:
+        """Whether it begins where a kernel's widest loads may; on the host, kernels get copies."""
+        return True
 
     def permuted(self, array: Array, order: Sequence[int]) -> Array:
         """A view with the axes in another order."""
@@ -48,15 +53,14 @@ class NumpyLibrary:
         """As NumPy's array over the same memory."""
         return array
 
-    def from_host(self, array: Array) -> Array:
-        """From NumPy's array."""
-        return array
-
 
 class CupyLibrary(NumpyLibrary):
     """CuPy's arrays, in a GPU's memory."""
 
     on_gpu = True
+
+    def aligned(self, array: Array) -> bool:
+        return array.data.ptr % WIDEST == 0
 
     def empty(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         import cupy
@@ -78,6 +82,9 @@ class TorchLibrary(NumpyLibrary):
     def strides(self, array: Array) -> tuple[int, ...]:
         return array.stride()
 
+    def aligned(self, array: Array) -> bool:
+        return array.data_ptr() % WIDEST == 0
+
     def permuted(self, array: Array, order: Sequence[int]) -> Array:
         return array.permute(order)
 
@@ -95,6 +102,9 @@ class TorchOnHost(TorchLibrary):
 
     on_gpu = False
 
+    def aligned(self, array: Array) -> bool:
+        return True
+
     def host(self, array: Array) -> Array:
         from convgen.ir.dtypes import numpy_dtype
 
@@ -103,12 +113,6 @@ class TorchOnHost(TorchLibrary):
         import torch
 
         return array.view(getattr(torch, bits)).numpy().view(dtype)
-
-    def from_host(self, array: Array) -> Array:
-        import torch
-
-        bits = {1: "u1", 2: "i2", 4: "i4"}[array.dtype.itemsize]
-        return torch.from_numpy(array.view(bits)).view(getattr(torch, array.dtype.name))
 
 
 NUMPY, CUPY, TORCH, TORCH_ON_HOST = NumpyLibrary(), CupyLibrary(), TorchLibrary(), TorchOnHost()
@@ -192,6 +196,22 @@ def is_packed(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]
             return False
         expected *= shape[i]
     return True
+
+
+def pitch_of(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> int | None:
+    """Elements from one run of the innermost axis to the next, where these are slices of longer ones and follow one
+    another with the axes in this order; None where that is not so."""
+    *outer, inner = order
+    if shape[inner] != 1 and strides[inner] != 1:
+        return None
+    kept = [i for i in outer if shape[i] != 1]
+    pitch = strides[kept[-1]] if kept else 0
+    expected = pitch
+    for i in reversed(kept):
+        if strides[i] != expected:
+            return None
+        expected *= shape[i]
+    return pitch if pitch > shape[inner] else None
 
 
 def channels_last(rank: int) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ class Call:
     arrays: tuple[Array, ...]
     unbatched: bool = False
     axes: tuple[int, ...] | None = None  # of the result, where they are not in torch's order
+    out: Array | None = None  # the caller's, with a batch
 
     def kernel(self) -> Kernel:
         """The kernel that serves the call.  Raises SpecError, UsageError, CompileError."""
@@ -42,33 +43,37 @@ class Call:
     def run(self) -> Array:
         """The result."""
         result, library = self.recipe.result, self.library
-        shape = [result.shape[i] for i in result.order]
+        if self.out is None:
+            found = library.empty([result.shape[i] for i in result.order], result.dtype, self.arrays[0])
+        else:
+            found = library.permuted(self.out, result.order)
         if any(0 in array.shape for array in self.arrays):  # an empty batch, of which sums are zero
-            found = library.empty(shape, result.dtype, self.arrays[0])
             found[...] = 0
         else:
             views = [viewed(a, v, library) for a, v in zip(self.arrays, self.recipe.views, strict=True)]
             if library.on_gpu:
-                found = library.empty(shape, result.dtype, self.arrays[0])
                 self.kernel()(*views, out=found)
             else:
-                found = library.from_host(self._on_host([library.host(view) for view in views]))
+                self._on_host([library.host(view) for view in views], library.host(found))
+        if self.out is not None:
+            return self.out[0] if self.unbatched else self.out
         found = library.permuted(found, inverse(result.order))
         if self.axes is not None:
             found = library.permuted(found, self.axes)
         return found[0] if self.unbatched else found
 
-    def _on_host(self, views: Sequence[Any]) -> Any:
+    def _on_host(self, views: Sequence[Any], out: Any) -> None:
         from convgen.emulator.compiler import host_compiler
         from convgen.emulator.errors import NoHostCompiler
 
         work = max(self.recipe.macs, *(view.size for view in views))
         try:
             if work <= EMULATED and host_compiler():
-                return self.kernel().emulate(*views)
+                self.kernel().emulate(*views, out=out)
+                return
         except NoHostCompiler:
             pass
-        return _reference(self.recipe.convolution.text, views)
+        out[...] = _reference(self.recipe.convolution.text, views)
 
 
 def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
@@ -82,7 +87,12 @@ def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
 def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
     """What recipes know of arrays, by their parameters' names.  Raises WrongType."""
     return [
-        Given(tuple(array.shape), tuple(library.strides(array)), element_type(name, array, library))
+        Given(
+            tuple(array.shape),
+            tuple(library.strides(array)),
+            element_type(name, array, library),
+            library.aligned(array),
+        )
         for name, array in arrays.items()
     ]
 

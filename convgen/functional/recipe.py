@@ -3,23 +3,25 @@
 Nothing here looks at data, so recipes are kept by their arguments: a call that was made before takes one look-up.
 Memory layouts follow strides.  As in torch, the result's channels are last where the input or the filter says so, and
 first where neither does and one of them says that; where the strides of both leave it open (one channel, or one pixel),
-they are last.  An input of another order passes it on, and an array whose elements do not follow one another is copied.
+they are last.  An input of another order passes it on.  A slice of the channels of a channels_last array is taken as it
+lies where it is aligned; other arrays whose elements do not follow one another are copied.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from convgen.functional.arrays import channels_first, channels_last, is_packed, order_of
+from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of, pitch_of
 from convgen.functional.parameters import Numbers, Pads, by_axis, output_extents, padding_of, paddings, transposed
 from convgen.functional.pointwise import Step
 from convgen.functional.spec import Convolution, Operand, TensorSpec
-from convgen.ir.problem import Op, Padding
-from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
+from convgen.ir.dtypes import DTYPES
+from convgen.ir.problem import OPS, Op, Padding
+from convgen.runtime.errors import WrongArguments, WrongLayout, WrongShape, WrongType
 
 _KEPT = 4096
 #: Element types of results that are not the type of what is read.
@@ -27,23 +29,30 @@ _RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
 
 
 class Given(NamedTuple):
-    """An array: shape, strides in elements, the language's element type."""
+    """An array: shape, strides in elements, the language's element type, whether it begins at an aligned address."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+    aligned: bool = True
+
+    def pitch(self, order: Sequence[int]) -> int | None:
+        """Of how many channels its own are a slice that a kernel takes as it lies, the axes in this order."""
+        found = pitch_of(self.shape, self.strides, order)
+        return found if found and self.aligned and found * DTYPES[self.dtype].bytes % WIDEST == 0 else None
 
 
 @dataclass(frozen=True)
 class View:
     """How a kernel sees an array: at index 0 of the axes that `index` fixes, the others in the order of memory.
 
-    `copied` says that the array has to be copied for that.
+    `copied` says that the array has to be copied for that; `pitch` is that of a slice which need not be.
     """
 
     order: tuple[int, ...]
     copied: bool = False
     index: tuple[int | slice, ...] | None = None
+    pitch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +269,27 @@ def _views(a: Given, b: Given) -> tuple[View, View]:
 def _view(given: Given, preferred: tuple[int, ...]) -> View:
     rank = len(given.shape) - 2
     order = order_of(given.shape, given.strides, preferred, channels_last(rank), channels_first(rank))
+    if order is None and (pitch := given.pitch(channels_last(rank))):
+        return View(channels_last(rank), pitch=pitch)
     return View(order or preferred, order is None)
+
+
+def into(made: Recipe, out: Given) -> Recipe:
+    """The same recipe with its result in an array that lies like this.  Raises WrongShape, WrongType, WrongLayout."""
+    result = made.result
+    if out.shape != result.shape:
+        raise WrongShape(f"out has shape {out.shape}, and the result {result.shape}")
+    if out.dtype != result.dtype:
+        raise WrongType(f"out has elements of {out.dtype}, and the result of {result.dtype}")
+    view = _view(out, result.order)
+    if view.copied:
+        raise WrongLayout(
+            f"out has strides {out.strides}: it must be packed, or a slice of the channels of a channels_last array"
+            f"\nhint: slices begin at multiples of {WIDEST} bytes, and so do their pixels"
+        )
+    result = replace(result, order=view.order, pitch=view.pitch)
+    writes = {OPS[made.convolution.op].writes: result}
+    return replace(made, convolution=replace(made.convolution, **writes), result=result)  # type: ignore[arg-type]
 
 
 def result_order(a: Given, b: Given) -> tuple[int, ...]:
@@ -274,13 +303,16 @@ def result_order(a: Given, b: Given) -> tuple[int, ...]:
 
 
 def _clear_order(given: Given, *orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The one of two orders that a tensor has; None where it has both (one channel, or one pixel) or neither."""
+    """The one of two orders, the first with channels last, that a tensor has; None where it has both (one channel, or
+    one pixel) or neither."""
     fits = [order for order in orders if is_packed(given.shape, given.strides, order)]
+    if not fits and given.pitch(orders[0]):
+        return orders[0]
     return fits[0] if len(fits) == 1 else None
 
 
 def _spec(given: Given, view: View) -> TensorSpec:
-    return TensorSpec(given.dtype, given.shape, view.order)
+    return TensorSpec(given.dtype, given.shape, view.order, view.pitch)
 
 
 def _operands(operands: Sequence[Given], result: tuple[int, ...]) -> tuple[list[View], tuple[Operand, ...]]:
@@ -294,8 +326,13 @@ def _operands(operands: Sequence[Given], result: tuple[int, ...]) -> tuple[list[
         shape, strides = [given.shape[i] for i in kept], [given.strides[i] for i in kept]
         order = order_of(shape, strides, tuple(range(len(kept))))
         index = tuple(slice(None) if i in kept else 0 for i in range(len(given.shape)))
-        views.append(View(order or tuple(range(len(kept))), order is None, index))
-        facts.append(Operand(given.dtype, tuple(lead + kept[i] for i in views[-1].order)))
+        last = tuple(sorted(range(len(kept)), key=lambda i: kept[i] + lead == 1))  # the channels
+        pitch = None
+        if order is None and kept and kept[last[-1]] + lead == 1:
+            pitch = Given(tuple(shape), tuple(strides), given.dtype, given.aligned).pitch(last)
+        order = last if pitch else order
+        views.append(View(order or tuple(range(len(kept))), order is None, index, pitch))
+        facts.append(Operand(given.dtype, tuple(lead + kept[i] for i in views[-1].order), pitch))
     return views, tuple(facts)
 
 

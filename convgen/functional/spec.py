@@ -19,15 +19,17 @@ def dims_of(role: str, rank: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor as a caller has it: torch's shape, and the order of those axes in memory, outermost first."""
+    """A tensor as a caller has it: torch's shape, the order of those axes in memory, outermost first, and of how many
+    channels the innermost ones are a slice."""
 
     dtype: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    pitch: int | None = None
 
     def written(self, dims: tuple[str, ...]) -> str:
         """As a spec declares it; of an operand, dims of extent 1 broadcast and are left out."""
-        return f"{self.dtype}[{', '.join(f'{dims[i]}={self.shape[i]}' for i in self.order)}]"
+        return f"{self.dtype}[{', '.join(f'{dims[i]}={self.shape[i]}' for i in self.order)}{_of(self.pitch)}]"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Operand:
 
     dtype: str
     order: tuple[int, ...]
+    pitch: int | None = None
+
+
+def _of(pitch: int | None) -> str:
+    return f" of {pitch}" if pitch else ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Convolution:
         result = OPS[self.op].writes
         dims = dims_of(result, self.rank)
         lines = [
-            f"    operand a{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}]"
+            f"    operand a{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
             for i, o in enumerate(self.operands)
         ]
         value, operand = "acc", 0

@@ -57,7 +57,7 @@ class WrongShape(LaunchError, ValueError):
 
 
 class WrongLayout(LaunchError, ValueError):
-    """Not packed in the spec's order of dims."""
+    """Not packed in the spec's order of dims, nor the slice of channels that the spec says."""
 
 
 class WrongDevice(LaunchError, ValueError):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.functional.arrays import TORCH, element_type, inverse
+from convgen.functional.arrays import TORCH, WIDEST, element_type, inverse
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
@@ -65,7 +65,7 @@ def key_of(
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
-        *[(o.shape, o.stride(), o.dtype) for o in operands],
+        _begins(input), *[(o.shape, o.stride(), o.dtype, _begins(o)) for o in operands],
         epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode,
     )  # fmt: skip
 
@@ -90,7 +90,12 @@ def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
 def _given(name: str, tensor: Tensor) -> Given:
     if tensor.dtype not in _TYPES:
         raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's float16, bfloat16 and float32")
-    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH))
+    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH), _begins(tensor) == 0)
+
+
+def _begins(tensor: Tensor) -> int:
+    """Where in the memory that torch gave it the tensor begins, as far as alignment is concerned: bytes."""
+    return tensor.storage_offset() * tensor.itemsize % WIDEST
 
 
 def _serve(made: Recipe, tensors: Sequence[Tensor]) -> Served:

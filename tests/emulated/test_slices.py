@@ -9,6 +9,7 @@ from runs import check_plan
 
 import convgen
 from convgen import emulator, frontend
+from convgen import functional as F
 from convgen.emulator import EmulationError
 from convgen.ir import verify
 from convgen.kernels import strategies
@@ -216,3 +217,17 @@ def test_a_slice_where_the_spec_says_packed() -> None:
     x, w, z = np.zeros((2, 4, 5, 40), np.float16)[..., :8], np.zeros((8, 3, 3, 8), np.float16), np.zeros((2, 4, 5, 16))
     with pytest.raises(convgen.ConvgenError, match="write `c=8 of 40` in the spec"):
         kernel.emulate(x, w, z=z.astype(np.float16)[..., :8])
+
+
+def test_functions_read_and_write_slices_where_they_lie() -> None:
+    """x, a residual and the result are channels of one array."""
+    rng = np.random.default_rng(2)
+    whole = rng.standard_normal((2, 3, 4, 48)).astype(np.float16).transpose(0, 3, 1, 2)
+    before, w = whole.copy(), rng.standard_normal((8, 16, 1, 1)).astype(np.float16)
+    x, z, out = whole[:, :16], whole[:, 16:24], whole[:, 40:]
+    kernel = F.kernel(F.conv2d, x, w, residual=z, out=out)
+    assert [t.pitch for t in kernel.manifest.tensors] == [48, None, 48, 48]
+    assert F.conv2d(x, w, residual=z, out=out) is out
+    expected = np.einsum("nchw,kc->nkhw", x.astype(np.float64), w[:, :, 0, 0].astype(np.float64)) + z
+    assert np.allclose(out, expected, atol=0.02)
+    assert (whole[:, :40] == before[:, :40]).all()

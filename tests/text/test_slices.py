@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from problems import make, problems, sliced
 
 from convgen import frontend
+from convgen.functional import recipe
+from convgen.functional.pointwise import Step
+from convgen.functional.recipe import Given
 from convgen.ir.index_map import Access
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
@@ -113,6 +116,47 @@ def test_a_slice_is_tuned_on_its_own() -> None:
     plain, found = problem(SPEC).packed, problem(SPEC)
     assert database.key(plain) != database.key(found)
     assert database.key(plain) == database.key(found.packed)
+
+
+# ---- functions ----------------------------------------------------------------------------------
+
+
+def known(channels: int, pitch: int, aligned: bool = True) -> Given:
+    """Channels of a channels_last array of float16."""
+    return Given((2, channels, 4, 5), (20 * pitch, 1, 5 * pitch, pitch), "f16", aligned)
+
+
+FILTERS = Given((16, 16, 3, 3), (144, 9, 3, 1), "f16")
+
+
+def recipe_of(x: Given, *operands: Given) -> recipe.Recipe:
+    steps = tuple(Step("add") for _ in operands)
+    return recipe.forward(x, FILTERS, operands, steps, 1, 1, 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("x", "copied"), [(known(16, 40), False), (known(16, 40, aligned=False), True), (known(16, 44), True)]
+)
+def test_slices_are_copied_where_they_are_not_aligned(x: Given, copied: bool) -> None:
+    for made, at in ((recipe_of(x), 0), (recipe_of(known(16, 16), x), 2)):
+        assert made.views[at].copied == copied
+        assert made.views[at].order in ((0, 2, 3, 1), (0, 1, 2, 3) if copied else ())
+        assert ("of 40]" in made.convolution.text) == (not copied)
+
+
+def test_the_result_lies_as_out_does() -> None:
+    made = recipe_of(known(16, 40))
+    assert recipe.into(made, known(16, 64)).convolution.text.count("k=16 of 64]") == 1
+    planes = Given((2, 16, 4, 5), (320, 20, 5, 1), "f16")
+    assert "y: f16[n=2, k=16, p=4, q=5]" in recipe.into(made, planes).convolution.text
+    for wrong, error in (
+        (known(8, 64), errors.WrongShape),
+        (known(16, 64)._replace(dtype="bf16"), errors.WrongType),
+        (known(16, 64, aligned=False), errors.WrongLayout),
+        (planes._replace(strides=(640, 40, 10, 2)), errors.WrongLayout),
+    ):
+        with pytest.raises(error, match="out has"):
+            recipe.into(made, wrong)
 
 
 # ---- a call -------------------------------------------------------------------------------------
