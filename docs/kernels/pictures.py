@@ -74,7 +74,7 @@ def warps(plan: Plan, multiplying: int | None = None, rest: str = "producer") ->
 def tma_im2col(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     taps = plan.problem.taps
-    memory = tuple((name, math.prod(map(int, re.findall(r"\d+", text)))) for name, text in layout.shared_table)
+    memory = sizes_of(layout.shared_table)
     return Drawing(
         product(plan, plan.problem.k, taps * layout.gemm.channels, c.tile_k * c.k_blocks),
         warps(plan, 4 * c.consumers), memory,
@@ -82,6 +82,22 @@ def tma_im2col(plan: Plan) -> Drawing:
             ("x, w", "in global memory"), ("TMA", f"im2col boxes of {c.tile_m} pixels, one tap at a time"),
             ("ring", f"{c.stages} stages of A and B, with full and empty barriers"), ("wgmma", "sums in registers"),
             ("epilogue", "operands arrive like C"), ("epilogue tile", "stmatrix, then a TMA store"), ("y", ""),
+        ),
+    )  # fmt: skip
+
+
+def tma_wgrad(plan: Plan) -> Drawing:
+    c, layout, problem = plan.config, plan.layout, plan.problem
+    area = Area(
+        layout.gemm.rows, problem.taps * layout.gemm.channels, ("gemm_m: y's channels", "gemm_n: taps, x's channels"),
+        (c.tile_m, c.tile_n), depth=("gemm_k: pixels", layout.pixels, c.tile_k),
+    )  # fmt: skip
+    return Drawing(
+        area, warps(plan, 4 * c.consumers), sizes_of(layout.shared_table[:3]),
+        (
+            ("x, y", "in global memory"), ("TMA", f"boxes of {c.tile_k} pixels of y, and of x under each tap"),
+            ("ring", f"{c.stages} stages"), ("wgmma", "MN-major operands; sums in registers"),
+            ("sums", f"of {c.split_k} blocks of a cluster and {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
 
@@ -211,6 +227,7 @@ def direct(plan: Plan) -> Drawing:
 #: The spec that a kernel is drawn for, and what reads its plan.
 KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "tma_im2col": ("tma_im2col_3x3", tma_im2col),
+    "tma_wgrad": ("tma_wgrad_3x3", tma_wgrad),
     "tma_halo": ("tma_halo_few_channels", tma_halo),
     "depthwise_stream": ("depthwise_stream", depthwise_stream),
     "depthwise_direct": ("depthwise_nhwc", depthwise_direct),
@@ -221,6 +238,11 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "im2col": ("im2col_gemm", im2col),
     "direct": ("direct_dgrad", direct),
 }
+
+
+def sizes_of(table: Sequence[tuple[str, str]]) -> tuple[tuple[str, int], ...]:
+    """Bytes by name, from a layout's table: "4 stages x 128 pixels x 128" is their product."""
+    return tuple((name, math.prod(map(int, re.findall(r"\d+", text)))) for name, text in table)
 
 
 def rest_of(parts: Sequence[tuple[str, int]], total: int) -> tuple[tuple[str, int], ...]:
