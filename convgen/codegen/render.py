@@ -36,9 +36,11 @@ def environment() -> jinja2.Environment:
 
 
 def render(template: str, plan: Plan, **values: Any) -> str:
-    """The whole source of a plan: `template` is the body, `values` are finished values for it."""
+    """The whole source of a plan: `template` is the body, `values` are finished values for it; `problem` is the one
+    that the kernel's layout is of."""
     env = environment()
-    body = env.get_template(template).render(plan=plan, problem=plan.problem, **values)
+    problem = getattr(plan.layout, "problem", plan.problem)
+    body = env.get_template(template).render(plan=plan, problem=problem, **values)
     names = ptx.functions_used(body)
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
     helpers = _helpers_used(env, body)
@@ -53,7 +55,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
         helpers=helpers,
         body=body.strip(),
     )
-    return _tidy(text)
+    return tidy(text)
 
 
 def _launches(plan: Plan) -> list[Launch]:
@@ -95,7 +97,7 @@ def _types_used(env: jinja2.Environment, text: str, plan: Plan) -> str:
     )
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """No blanks at the ends of lines, no runs of blank lines, directives at the margin."""
     text = _INDENTED_DIRECTIVE.sub("#", _TRAILING.sub("\n", text))
     return _BLANK_RUN.sub("\n\n", text).strip() + "\n"

@@ -73,8 +73,8 @@ class Kernel(Generic[C, L]):
     config: type[C]
     #: Roles of tensors of which it takes channel slices: x, w, y, operand, result (of the epilogue).
     slices: ClassVar[frozenset[str]] = frozenset()
-    #: Which further results of epilogues it writes: "elementwise" ones, "sums".
-    writes: ClassVar[frozenset[str]] = frozenset()
+    #: Whether it writes further results of epilogues; sums of them are made behind it.
+    further: ClassVar[bool] = False
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
         """Constraints that fail whatever the options that are not fixed; empty where some configuration may serve."""

@@ -138,15 +138,12 @@ class Search:
         return found
 
 
-def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> Iterator[Obstacle]:
-    """Further results that the kernel does not write."""
-    for kind, results, what in (
-        ("elementwise", problem.elementwise, "a further result"),
-        ("sums", problem.sums, "a sum"),
-    ):
-        if results and kind not in kernel.writes:
-            names = listing([t.name for t in results], "and")
-            yield Obstacle(f"kernel {kernel.name} does not write {names}, {what} of the epilogue")
+def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
+    """Further results, where the kernel does not write them."""
+    if kernel.further or not problem.further:
+        return []
+    names = listing([t.name for t in problem.further], "and")
+    return [Obstacle(f"kernel {kernel.name} does not write further results of the epilogue: {names}")]
 
 
 _Stated = tuple[tuple[str, int | str], ...]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from convgen.kernels.base import Obstacle
@@ -46,6 +47,8 @@ class Strategy:
         fixed = {name: value for name, value in options.items() if name != "kernel"}
         rows = [row for row in kernels_of(self.name) if options.get("kernel", row.name) == row.name]
         rows = [row for row in rows if not excess(fixed, row.config)] or rows
+        if problem.sums:
+            problem = _sums().spread(problem)
         return [search(row.kernel, problem, target, fixed) for row in rows]
 
     def _best(self, problem: ConvProblem, target: Target, options: Options) -> Search:
@@ -70,7 +73,9 @@ class Strategy:
         found = self._best(problem, target, options)
         assert found.best is not None, "obstacles are asked for first"
         plan = found.kernel.plan(found.best.layout)
-        return replace(plan, strategy=self.name, kernel=found.kernel.name, us=found.us if found.us < math.inf else 0.0)
+        us = found.us if found.us < math.inf else 0.0
+        plan = replace(plan, strategy=self.name, kernel=found.kernel.name, us=us)
+        return _sums().completed(plan, problem) if problem.sums else plan
 
     def stated(self, problem: ConvProblem, target: Target, options: Options) -> Options:
         """The options with every one stated, as the cost model settles it."""
@@ -96,7 +101,15 @@ class Strategy:
 
     def render(self, plan: Plan) -> str:
         """The CUDA source of a plan."""
-        return kernel(plan.kernel).source(plan)
+        source = kernel(plan.kernel).source(plan)
+        return f"{source}\n{_sums().source(plan)}" if plan.problem.sums else source
+
+
+def _sums() -> ModuleType:
+    """The module of sums, which takes long to load."""
+    from convgen.kernels.parts import sums
+
+    return sums
 
 
 _ROWS: tuple[Strategy, ...] = (

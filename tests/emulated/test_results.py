@@ -93,3 +93,46 @@ def test_results_and_operands_that_are_their_own_arrays(name):
     assert kernel.emulate(*arrays.values(), out=outs, seed=1) is outs
     report = verify.check(problem, given, outs, arithmetic=kernel.manifest.arithmetic)
     assert report, report
+
+
+SUMS = """
+  epilogue {{
+    operand b: f32[{channel}]
+    result s: f32[{channel}]
+    result t: f16[{dims}]
+    result squares: f32[{channel}, {image}]
+    result all: f32[]
+    t = acc + b
+    s = t
+    squares = t * t
+    {result} = relu(t)
+    all = abs(acc)
+  }}"""
+SUMMED = {
+    "direct": (SMALL, "fprop", "direct"),
+    "direct, two levels": (PLANES.replace("n=2", "n=3"), "fprop", "direct"),
+    "im2col": (SMALL, "wgrad", "im2col"),
+    "tma_im2col": (HOPPER, "fprop", TMA % ""),
+    "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "").replace("n=16", "n=64")),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums(name):
+    """Over some dims and over all, beside other results."""
+    tensors, op, strategy = SUMMED[name]
+    result, dims, channel, image = {
+        "fprop": ("y", "n, k, p, q" if "y: f16[n, k" in tensors else "n, p, q, k", "k", "n"),
+        "dgrad": ("x", "n, h, w, c", "c", "n"),
+        "wgrad": ("w", "k, r, s, c", "c", "r"),
+    }[op]
+    epilogue = SUMS.format(channel=channel, image=image, dims=dims, result=result)
+    (compilation,) = driver.load(Spec(f"conv a {{ {tensors} op {op} {epilogue} strategy {strategy} }}"))
+    problem, kernel = compilation.request.problem, compilation.uncompiled()
+    given = verify.random_inputs(problem, 1)
+    outs = kernel.emulate(*given.values(), seed=1)
+    assert [out.shape for out in outs] == [t.shape for t in problem.results] and outs[-1].shape == ()
+    report = verify.check(problem, given, outs, arithmetic=kernel.manifest.arithmetic)
+    assert report, report
+    again = kernel.emulate(*given.values(), seed=2, sms=3)
+    assert all((a == b).all() for a, b in zip(outs, again, strict=True))

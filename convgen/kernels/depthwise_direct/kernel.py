@@ -129,7 +129,7 @@ class Layout(base.Layout[Config]):
 class DepthwiseDirect(base.Kernel[Config, Layout]):
     name = "depthwise_direct"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

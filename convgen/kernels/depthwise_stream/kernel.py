@@ -39,7 +39,7 @@ HALF_LINE = 64  # bytes that L2 takes from device memory at once
 class DepthwiseStream(base.Kernel[Config, Layout]):
     name = "depthwise_stream"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -49,7 +49,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
-    writes = frozenset({"elementwise"})
+    further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

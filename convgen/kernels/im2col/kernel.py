@@ -37,7 +37,7 @@ class Im2col(base.Kernel[Config, Layout]):
     name = "im2col"
     paddings = frozenset(Padding)
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES - {"w"}  # the filter is a matrix as it lies in memory
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

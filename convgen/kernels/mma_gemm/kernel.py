@@ -57,7 +57,7 @@ STAGES, SHORT_STAGES = (3, 4, 6), (4,)
 class MmaGemm(base.Kernel[Config, Layout]):
     name = "mma_gemm"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

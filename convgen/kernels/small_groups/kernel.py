@@ -204,7 +204,7 @@ def _unserved(problem: ConvProblem, target: Target) -> str:
 class SmallGroups(base.Kernel[Config, Layout]):
     name = "small_groups"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

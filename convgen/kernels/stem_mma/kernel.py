@@ -55,7 +55,7 @@ class Layout(lines.Lines):
 class StemMma(base.Kernel[Config, Layout]):
     name = "stem_mma"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

@@ -72,7 +72,7 @@ class Layout(lines.Lines):
 class StemWgmma(base.Kernel[Config, Layout]):
     name = "stem_wgmma"
     config = Config
-    writes = frozenset({"elementwise"})
+    further = True
     slices = base.ANY_SLICES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:

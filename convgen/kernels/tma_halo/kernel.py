@@ -37,7 +37,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
-    writes = frozenset({"elementwise"})
+    further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"))

@@ -36,7 +36,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     paddings = frozenset(Padding)
     config = Config
     slices = base.ANY_SLICES
-    writes = frozenset({"elementwise"})
+    further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

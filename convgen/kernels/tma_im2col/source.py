@@ -14,6 +14,7 @@ from convgen.codegen.render import render
 from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
@@ -89,7 +90,7 @@ def source(plan: Plan, layout: Layout) -> str:
         store_vector=vector,
         store_pairs=layout.stores_pairs,
         y=problem.y,
-        written=(g.assigned.buffers["y"], *(t.name for t in problem.further)),
+        pointers=_pointers(problem),
         epilogue=epilogue_of(problem, by_value),
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
@@ -149,6 +150,15 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
         | {"c": Integer(0), "k": Integer(0)},
     ).simplified()
     return [(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)]
+
+
+def _pointers(problem: ConvProblem) -> dict[str, str]:
+    """C types of what pointers point to, by their names."""
+    read = {"x": problem.x, "w": problem.w} | {f"operand_{t.name}": t for t in problem.operands}
+    written = {"y": problem.y} | {f"result_{t.name}": t for t in problem.further}
+    return {name: f"const {t.element.c_type}" for name, t in read.items()} | {
+        name: t.element.c_type for name, t in written.items()
+    }
 
 
 def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = True, ends: bool = True) -> list[str]:

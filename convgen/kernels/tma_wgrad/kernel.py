@@ -32,7 +32,7 @@ LONGEST_STEP = 256  # pixels
 class TmaWgrad(base.Kernel[Config, Layout]):
     name = "tma_wgrad"
     paddings = frozenset(Padding) - {Padding.NAN}
-    writes = frozenset({"elementwise"})
+    further = True
     config = Config
     slices = frozenset("xy")
 

@@ -1,0 +1,163 @@
+"""Sums: further results of epilogues that leave out dims.
+
+A kernel that does not add up writes every element's value to a workspace, as it does further results of all dims.
+Launches behind it add these up, some of them a thread, until one is left: in the same order in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sympy import Expr, Integer
+
+from convgen.codegen.render import environment, tidy
+from convgen.gpus import reference
+from convgen.ir.index_map import decompose
+from convgen.ir.integer import floordiv, mod
+from convgen.ir.plan import Launch, Plan, Step, Workspace
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.elementwise import Kernel, Pointer, element
+from convgen.kernels.parts.lowering import Scope, drop_unused, index_type, offset
+
+#: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
+LEAST, MOST = 64, 128
+#: Microseconds of a launch.
+LAUNCH = 2.0
+
+
+def spread(problem: ConvProblem) -> ConvProblem:
+    """The problem with each element's value in place of each sum."""
+    if not problem.epilogue or not problem.sums:
+        return problem
+    results = tuple(_values(problem, t) if t in problem.sums else t for t in problem.further)
+    return replace(problem, epilogue=replace(problem.epilogue, results=results))
+
+
+def _values(problem: ConvProblem, t: Tensor) -> Tensor:
+    """What is summed: packed, in the order of the operator's result."""
+    return replace(t, dims=problem.result.dims, extents=problem.result.extents, pitch=None)
+
+
+def completed(plan: Plan, problem: ConvProblem) -> Plan:
+    """The plan of a problem with sums, from the plan of the same `spread`."""
+    buffers = {t.name: f"values.{t.name}" for t in problem.sums}
+    levels = _levels(problem)
+    values = (Workspace(buffers[t.name], 4 * problem.result.size) for t in problem.sums)
+    parts = (Workspace(level.target, 4 * level.parts * level.columns) for level in levels if level.parts > 1)
+    moved = 4 * problem.result.size * len(problem.sums) / reference(plan.target.name).memory.per_second
+    return replace(
+        plan,
+        problem=problem,
+        steps=(*(_renamed(step, buffers) for step in plan.steps), *(_kernel(level).launch() for level in levels)),
+        workspaces=(*plan.workspaces, *values, *parts),
+        us=plan.us and plan.us + LAUNCH * len(levels) + moved * 1e6,
+    )
+
+
+def source(plan: Plan) -> str:
+    """The source of the launches that add up."""
+    kernels = [_kernel(level) for level in _levels(plan.problem)]
+    return tidy(environment().get_template("kernels.cu.j2").render(comment=(), kernels=kernels))
+
+
+def _renamed(step: Step, buffers: dict[str, str]) -> Step:
+    """The step on other buffers."""
+    if not isinstance(step, Launch):
+        return step
+    params = (
+        replace(p, buffer=buffers[p.buffer], map=p.map and replace(p.map, buffer=buffers[p.buffer]))
+        if p.buffer in buffers
+        else p
+        for p in step.params
+    )
+    return replace(step, params=tuple(params))
+
+
+# ---- the kernels -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A launch that adds up `rows` values to `parts` partial sums, for each of `columns` elements of a sum: from a
+    buffer to another.  The first level reads values, the last writes the sum."""
+
+    problem: ConvProblem
+    sum: Tensor
+    number: int
+    rows: int
+    source: str
+
+    @property
+    def target(self) -> str:
+        return f"parts.{self.sum.name}.{self.number}" if self.parts > 1 else self.sum.name
+
+    @property
+    def each(self) -> int:
+        """Values that a thread adds up: two launches do where that is possible."""
+        return self.rows if self.rows <= MOST else min(max(LEAST, math.isqrt(self.rows - 1) + 1), MOST)
+
+    @property
+    def parts(self) -> int:
+        return -(-self.rows // self.each)
+
+    @property
+    def columns(self) -> int:
+        return self.sum.size
+
+
+def _levels(problem: ConvProblem) -> list[_Level]:
+    """The launches of all sums, in order."""
+    found = []
+    for t in problem.sums:
+        level = _Level(problem, t, 0, problem.result.size // t.size, f"values.{t.name}")
+        found.append(level)
+        while level.parts > 1:
+            level = _Level(problem, t, level.number + 1, level.parts, level.target)
+            found.append(level)
+    return found
+
+
+def _kernel(level: _Level) -> Kernel:
+    """Threads are of a part and an element of the sum; neighbours have neighbouring elements."""
+    problem, t, rows, columns = level.problem, level.sum, level.rows, level.columns
+    values = _values(problem, t)
+    kept = [d for d in values.dims if d in t.dims]
+    scope = Scope(index_type(problem, (values.size,)))
+    index = scope.declare("index", level.parts * columns)
+    column = scope.let("column", mod(index, Integer(columns)), columns)
+    first = scope.let("first", floordiv(index, Integer(columns)) * level.each) if level.parts > 1 else Integer(0)
+
+    def coordinates(index: Expr, dims: Sequence[str]) -> dict[str, Expr]:
+        return decompose(index, dims, lambda d: Integer(values.extent(d)))
+
+    at = coordinates(column, kept)
+    target = "index" if level.parts > 1 else offset(scope, t, at)
+    lines = scope.take()
+    row = scope.declare("row", rows)
+    if level.number:
+        read = scope.text(row * columns + column)
+    else:
+        read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
+    last = f"{rows}{'ll' if scope.index != 'int' else ''}"
+    end = f"min(first + {level.each}, {last})" if level.parts > 1 else last
+    what = "values" if level.number == 0 else "parts of sums"
+    return Kernel(
+        "sum.cu.j2",
+        f"convgen_{problem.name}_sum_{t.name}_{level.number}",
+        (f"{element(t.name, t.dims)}: {rows} {what} of each, up to {level.each} a thread, in order.",),
+        (Pointer("values", "f32", level.source), Pointer("sums", "f32", level.target, written=True)),
+        scope.index,
+        1,
+        level.parts * columns,
+        "",
+        {
+            "coordinates": drop_unused(lines, f"{read} {target} {first}"),
+            "first": str(first),
+            "end": end,
+            "value": f"values[{read}]",
+            "target": f"sums[{target}]",
+        },
+    )
