@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated", "gpu")]
+sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated")]
 
 #: Kinds of problems, by the name that the tests have for them, and the options that go with each.
 KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -49,8 +49,7 @@ def tools() -> tuple[Check, Check, Mapping[str, Any]]:
 
         return check_emulated, check_exact, PROBLEMS
     import cupy
-    from test_tma import check, many_images
-    from test_tma_wgrad import exact
+    from gpu_tma import check, exact, many_images
 
     def then_free(check: Check) -> Check:
         def on_gpu(text: str, seed: int) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import gpu_runs
 import pytest
+from gpu_tma import check, many_images
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import (
     EPILOGUES,
     PLAIN,
-    PROBLEMS,
     SCHEDULES,
     SEEDS,
     STREAMS,
@@ -44,17 +43,6 @@ BOTH = ("tma_im2col", "tma_halo")
 def _needs_wgmma(target: Target) -> None:
     if target != TARGET:
         pytest.skip(f"these kernels are for {TARGET}, this GPU is for {target}")
-
-
-def check(text: str, seed: int) -> Kernel:
-    """Fails unless every element of the result of a spec's kernel is within rounding of the float64 reference."""
-    made = kernel(text)
-    problem = made.plan.problem  # type: ignore[union-attr]
-    arrays = gpu_runs.inputs(problem, seed)
-    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.result))
-    report = verify.check(problem, arrays, out, xp=cupy)
-    assert report, f"{report}\nseed {seed}, {made}\n{text}"
-    return made
 
 
 # ---- right results -----------------------------------------------------------------------------------
@@ -142,22 +130,6 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
 @given(problem=strided_dgrad_problems(pixels=3000), seed=SEEDS)
 def test_any_strided_dgrad(problem: ConvProblem, seed: int) -> None:
     check(spec(problem, "tma_im2col", {}), seed)
-
-
-@st.composite
-def many_images(draw, strategy: str) -> ConvProblem:
-    """A random problem over so many images that each multiprocessor has several tiles."""
-    problem = draw(PROBLEMS[strategy])
-    return of_images(problem, problem.n * draw(st.sampled_from((1, 40, 90))))
-
-
-def of_images(problem: ConvProblem, n: int) -> ConvProblem:
-    """The problem over so many images, without an epilogue."""
-    tensors = {
-        t.role: replace(t, extents=tuple(n if d == "n" else e for d, e in zip(t.dims, t.extents, strict=True)))
-        for t in (problem.x, problem.y)
-    }
-    return replace(problem, n=n, epilogue=None, **tensors)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import gpu_runs
 import pytest
+from gpu_tma import check, exact, many_images, of_images
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, TARGET, integers, kernel, laid_out, rounded, serves, some_options, spec, typed
+from tma_specs import SEEDS, TARGET, kernel, laid_out, serves, some_options, spec, typed
 from wgrad_specs import GEOMETRIES, PLAIN, ROWS
 
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import decode, reference
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
-from convgen.runtime.kernel import Kernel
 from convgen.targets import Target
 
 cupy = pytest.importorskip("cupy")
-from test_tma import check, many_images, of_images  # noqa: E402  (which needs cupy)
 
 RUNS = 1000  # of one kernel, all to the bit
 
@@ -27,19 +25,6 @@ RUNS = 1000  # of one kernel, all to the bit
 def _needs_wgmma(target: Target) -> None:
     if target != TARGET:
         pytest.skip(f"these kernels are for {TARGET}, this GPU is for {target}")
-
-
-def exact(text: str, seed: int) -> Kernel:
-    """Fails unless a spec's kernel gives the sums of integers exactly."""
-    made = kernel(text)
-    problem = made.plan.problem  # type: ignore[union-attr]
-    arrays = {name: gpu_runs.on_device(a) for name, a in integers(problem, seed).items()}
-    out = made(*arrays.values(), out=gpu_runs.poisoned(problem.result))
-    dtype = problem.result.dtype
-    expected = rounded(cupy.asnumpy(reference(problem, arrays, cupy)), dtype)
-    wrong = cupy.asnumpy(decode(out, dtype, cupy)) != expected
-    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} are wrong\nseed {seed}, {made}\n{text}"
-    return made
 
 
 @pytest.mark.parametrize("images", [1, 37])
