@@ -1,4 +1,4 @@
-"""Random kernels of tma_im2col, tma_halo and tma_wgrad, for as long as you like: on a GPU, or in the emulator.
+"""Random kernels of tma_im2col (dgrad, too), tma_halo and tma_wgrad, for as long as you like: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
 
@@ -28,6 +28,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "tma_im2col": ("tma_im2col", {}),
     "tma_halo": ("tma_halo", {}),
     "tma_wgrad": ("tma_im2col", {"kernel": "tma_wgrad"}),
+    "dgrad": ("tma_im2col", {}),
 }
 #: A process that has seen a fault ends with this.
 FAULT = 3
@@ -85,7 +86,7 @@ def work(kind: str, folder: Path, until: float) -> None:
             os._exit(0)
         problem, options = data.draw(problems[kind]), {**data.draw(some_options(strategy)), **given_options}
         assume(serves(problem, strategy, options))
-        gradient = problem.op is Op.WGRAD
+        gradient = problem.op is not Op.FPROP
         text = spec(problem, strategy, options, "" if problem.epilogue or gradient else epilogue)
         check = exact if gradient and not problem.epilogue else close
         drawn += 1

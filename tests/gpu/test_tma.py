@@ -19,12 +19,12 @@ from tma_specs import (
     STREAMS,
     TARGET,
     WIDE_SPLITS,
+    dgrad_problems,
     kernel,
     laid_out,
     serves,
     some_options,
     spec,
-    strided_dgrad_problems,
     typed,
 )
 
@@ -127,7 +127,7 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(problem=strided_dgrad_problems(pixels=3000), seed=SEEDS)
+@given(problem=dgrad_problems(pixels=3000, strided=True), seed=SEEDS)
 def test_any_strided_dgrad(problem: ConvProblem, seed: int) -> None:
     check(spec(problem, "tma_im2col", {}), seed)
 

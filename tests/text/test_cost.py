@@ -74,6 +74,14 @@ def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject
     assert estimate(strategy, more, options) >= NEARLY * estimate(strategy, resized(problem), options)
 
 
+def test_the_longest_phase_of_a_strided_dgrad_takes_its_time() -> None:
+    """On a mean of no tap and one, not half of the time of its one tap."""
+    strided = make("dgrad", 1, 64, 8192, (16, 16), (1, 1), stride=2)
+    phase = make("dgrad", 1, 64, 8192, (8, 8), (1, 1))
+    tile = {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "k_blocks": 1, "split_k": 1, "stream_k": 0}
+    assert estimate("tma_im2col", strided, tile) > 0.9 * estimate("tma_im2col", phase, tile)
+
+
 def test_rows_touch_the_lines_that_they_cross() -> None:
     for row, pitch in ((128, 128), (128, 192), (64, 80), (16, 16), (128, 1488), (96, 96)):
         starts = range(0, 128 * pitch, pitch)

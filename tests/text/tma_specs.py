@@ -226,11 +226,11 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
 
 
 @st.composite
-def strided_dgrad_problems(draw, pixels: int = 300) -> ConvProblem:
-    """A dgrad with a stride above 1, of any geometry within TMA's limits."""
+def dgrad_problems(draw, pixels: int = 300, strided: bool = False) -> ConvProblem:
+    """A dgrad of any geometry within TMA's limits; `strided`: with a stride above 1."""
     rank = draw(st.sampled_from((1, 2, 2, 3)))
     strides = tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    assume(max(strides) > 1)
+    assume(max(strides) > 1 or not strided)
     axes = []
     for _ in strides:
         taps, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
@@ -309,6 +309,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "tma_im2col": im2col_problems(),
     "tma_halo": halo_problems(),
     "tma_wgrad": wgrad_problems(),
+    "dgrad": dgrad_problems(),
 }
 
 

@@ -61,7 +61,12 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         return illegal(layout)
 
     def time(self, layout: Layout) -> float:
-        return layout.gemm.prepared.time + cost.time(rates=cost.H200, **demands(layout))
+        asked = demands(layout)
+        us = cost.time(rates=cost.H200, **asked)
+        if layout.gemm.phases:  # the tiles of the longest one come first, and take their time
+            longest = {"tiles": layout.tile_count // len(layout.gemm.taps), "steps": layout.k_blocks}
+            us = max(us, cost.time(rates=cost.H200, **(asked | longest)))
+        return layout.gemm.prepared.time + us
 
     def plan(self, layout: Layout) -> Plan:
         notes = (*layout.gemm.assigned.notes, *layout.gemm.prepared.notes)
