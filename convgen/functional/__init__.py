@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from convgen.functional import recipe
 from convgen.functional.arrays import NUMPY, Array, library_of
 from convgen.functional.call import Call, given
-from convgen.functional.parameters import Numbers
+from convgen.functional.parameters import Amounts, Numbers
 from convgen.functional.pointwise import Step, activation
 from convgen.runtime.errors import WrongArguments
 
@@ -53,7 +53,7 @@ def conv(
     weight: Array,
     bias: Array | None = None,
     stride: Numbers = 1,
-    padding: Numbers | str = 0,
+    padding: Amounts | str = 0,
     dilation: Numbers = 1,
     groups: int = 1,
     *,
@@ -65,10 +65,10 @@ def conv(
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
-    `input` may lack the batch.  `padding` is a number, one an axis, "same" or "valid"; `padding_mode` is "zeros",
-    "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such as "relu", or a name and
-    its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which is written to `out` if that is
-    given: an array of its shape, packed, or a slice of the channels of a channels_last one.
+    `input` may lack the batch.  `padding` is a number, one an axis, (low, high) of each, "same" or "valid";
+    `padding_mode` is "zeros", "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such
+    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which is
+    written to `out` if that is given: an array of its shape, packed, or a slice of the channels of a channels_last one.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
     library = library_of(**arrays, **operands)
@@ -114,7 +114,7 @@ def conv_input(
     weight: Array,
     grad_output: Array,
     stride: Numbers = 1,
-    padding: Numbers | str = 0,
+    padding: Amounts | str = 0,
     dilation: Numbers = 1,
     groups: int = 1,
     *,
@@ -136,7 +136,7 @@ def conv_weight(
     weight_size: Sequence[int],
     grad_output: Array,
     stride: Numbers = 1,
-    padding: Numbers | str = 0,
+    padding: Amounts | str = 0,
     dilation: Numbers = 1,
     groups: int = 1,
     *,
@@ -186,7 +186,7 @@ def unfold(
     input: Array,
     kernel_size: Numbers,
     dilation: Numbers = 1,
-    padding: Numbers = 0,
+    padding: Amounts = 0,
     stride: Numbers = 1,
     *,
     strategy: str | None = None,
@@ -207,7 +207,7 @@ def fold(
     output_size: Sequence[int],
     kernel_size: Numbers,
     dilation: Numbers = 1,
-    padding: Numbers = 0,
+    padding: Amounts = 0,
     stride: Numbers = 1,
     *,
     strategy: str | None = None,
@@ -308,7 +308,7 @@ def _check_rank(rank: int, **arrays: Array) -> None:
 
 
 def _hashable(value: Any) -> Any:
-    """A number, a word, or the numbers of a sequence as a tuple."""
+    """A number, a word, or the numbers of a sequence as a tuple; of a sequence of sequences, as tuples."""
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return value
-    return tuple(value)
+    return tuple(map(_hashable, value))

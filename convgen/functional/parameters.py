@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import SupportsIndex, cast
 
 from convgen.ir.problem import Padding
 from convgen.runtime.errors import WrongArguments, WrongShape
 
 Numbers = SupportsIndex | Sequence[SupportsIndex]
+#: Numbers, or (low, high) of each axis.
+Amounts = Numbers | Sequence[Sequence[SupportsIndex]]
 #: What padding is made of, by torch's names.
 MODES = {
     "zeros": Padding.ZERO,
@@ -38,18 +40,30 @@ def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]
     return values
 
 
-def paddings(given: Numbers | str, filter: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pads:
+def paddings(given: Amounts | str, filter: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Pads:
     """(low, high) of each axis.  "same" puts what is odd at the high end, as torch does.  Raises WrongArguments."""
+    rank = len(filter)
     if not isinstance(given, str):
-        return tuple((p, p) for p in by_axis("padding", given, len(filter), 0))
+        return _pairs(given, rank) or tuple((p, p) for p in by_axis("padding", cast(Numbers, given), rank, 0))
     if given == "valid":
-        return ((0, 0),) * len(filter)
+        return ((0, 0),) * rank
     if given != "same":
         raise WrongArguments(f'padding is {given!r}: expected numbers, "same" or "valid"')
     if any(s != 1 for s in stride):
         raise WrongArguments(f'padding "same" needs a stride of 1, but stride is {tuple(stride)}')
     totals = [d * (r - 1) for r, d in zip(filter, dilation, strict=True)]
     return tuple((t // 2, t - t // 2) for t in totals)
+
+
+def _pairs(given: Amounts, rank: int) -> Pads:
+    """(low, high) of each axis, where that is what is given; else ()."""
+    pairs = [p for p in given if isinstance(p, Sequence)] if isinstance(given, Sequence) else []
+    if not pairs:
+        return ()
+    if len(pairs) != rank or any(len(pair) != 2 for pair in pairs) or len(cast(Pads, given)) != rank:
+        raise WrongArguments(f"padding is {given!r}: expected a number, or (low, high) of {rank} axes")
+    lows, highs = (by_axis("padding", [pair[side] for pair in pairs], rank, 0) for side in (0, 1))
+    return tuple(zip(lows, highs, strict=True))
 
 
 def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:

@@ -16,7 +16,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of, pitch_of
-from convgen.functional.parameters import Numbers, Pads, by_axis, output_extents, padding_of, paddings, transposed
+from convgen.functional.parameters import (
+    Amounts,
+    Numbers,
+    Pads,
+    by_axis,
+    output_extents,
+    padding_of,
+    paddings,
+    transposed,
+)
 from convgen.functional.pointwise import Step
 from convgen.functional.spec import Convolution, Operand, TensorSpec
 from convgen.ir.dtypes import DTYPES
@@ -73,7 +82,7 @@ class Recipe:
 @lru_cache(_KEPT)
 def forward(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
+    stride: Numbers, padding: Amounts | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """y[n, k, ...] of x[n, c, ...] and w[k, c / groups, ...].  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("input", x, "weight", w)
@@ -131,7 +140,7 @@ def transpose(
 @lru_cache(_KEPT)
 def input_gradient(
     input_size: tuple[int, ...], w: Given, y: Given,
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
+    stride: Numbers, padding: Amounts | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """The gradient for the input, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("grad_output", y, "weight", w)
@@ -161,7 +170,7 @@ def _input(
 @lru_cache(_KEPT)
 def weight_gradient(
     x: Given, weight_size: tuple[int, ...], y: Given,
-    stride: Numbers, padding: Numbers | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
+    stride: Numbers, padding: Amounts | str, dilation: Numbers, groups: int, strategy: str | None, mode: str = "zeros",
 ) -> Recipe:  # fmt: skip
     """The gradient for the filters, from y's gradient.  Raises WrongArguments, WrongShape, WrongType."""
     rank = _rank("input", x, "grad_output", y)
@@ -181,7 +190,7 @@ def weight_gradient(
 
 @lru_cache(_KEPT)
 def lower(
-    x: Given, kernel_size: Numbers, dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None,
+    x: Given, kernel_size: Numbers, dilation: Numbers, padding: Amounts, stride: Numbers, strategy: str | None,
     rows: bool = False,
 ) -> Recipe:  # fmt: skip
     """x[n, c, ...] unfolded to [n, c * taps, pixels]; with `rows`, to [n * pixels, c * taps].
@@ -198,7 +207,7 @@ def lower(
 @lru_cache(_KEPT)
 def scatter(
     m: Given, output_size: tuple[int, ...], kernel_size: Numbers,
-    dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None,
+    dilation: Numbers, padding: Amounts, stride: Numbers, strategy: str | None,
 ) -> Recipe:  # fmt: skip
     """m[n, c * taps, pixels] folded to [n, c, *output_size], sums of copies.  Raises WrongArguments, WrongShape."""
     rank = len(output_size)
@@ -219,7 +228,7 @@ def scatter_rows(
 
 def _scatter(
     m: Given, shape: tuple[int, ...], kernel_size: Numbers,
-    dilation: Numbers, padding: Numbers, stride: Numbers, strategy: str | None, rows: bool,
+    dilation: Numbers, padding: Amounts, stride: Numbers, strategy: str | None, rows: bool,
 ) -> Recipe:  # fmt: skip
     x = TensorSpec(m.dtype, shape, channels_first(len(shape) - 2))
     made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy, rows)
@@ -234,7 +243,7 @@ def _lowering(
     x: TensorSpec,
     kernel_size: Numbers,
     dilation: Numbers,
-    padding: Numbers,
+    padding: Amounts,
     stride: Numbers,
     strategy: str | None,
     rows: bool,

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from convgen.functional.parameters import Numbers, by_axis, padding_of, paddings
+from convgen.functional.parameters import Amounts, Numbers, by_axis, padding_of, paddings
 from convgen.functional.pointwise import Step, text_of
 from convgen.functional.pointwise import activation as steps_of_activation
+from convgen.runtime.errors import WrongShape, WrongType
 from convgen.torch import aten, ops
 
 Tensor = Any
@@ -19,7 +20,7 @@ _OPS = (ops.library, torch.ops.convgen)  # the library defines the operators
 
 
 def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
     padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
@@ -28,7 +29,7 @@ def conv1d(
 
 
 def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
     padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
@@ -37,13 +38,13 @@ def conv2d(
     On a GPU by convgen's kernel, where it serves, elsewhere by aten; gradients are aten's.  `activation` is a name such
     as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result;
     `padding_mode` is as of torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.
-    Raises WrongArguments, WrongShape.
+    Raises WrongArguments, WrongShape, WrongType.
     """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
 
 
 def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Numbers | str = 0,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
     padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
@@ -52,9 +53,10 @@ def conv3d(
 
 
 def _conv(
-    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Numbers, padding: Numbers | str,
+    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Numbers, padding: Amounts | str,
     dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None, padding_mode: str,
 ) -> Tensor:  # fmt: skip
+    _check(rank, input, weight, bias, residual)
     if torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
         input, weight, bias, residual = (
@@ -80,6 +82,18 @@ def _conv(
     operands = ([] if bias is None else [bias.view(-1, *(1,) * rank)]) + ([] if residual is None else [residual])
     epilogue = text_of((*(Step("add"),) * len(operands), *steps))
     return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
+
+
+def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
+    """Raises WrongShape, WrongType: of what aten would say later and in other words, or not at all."""
+    if weight.dim() != rank + 2 or input.dim() not in (rank + 1, rank + 2):
+        axes = f"weight of {rank + 2} axes, and input of as many, or of one less"
+        raise WrongShape(f"input has shape {tuple(input.shape)} and weight {tuple(weight.shape)}: expected {axes}")
+    for name, operand in (("bias", bias), ("residual", residual)):
+        if operand is None or operand.dtype == input.dtype:
+            continue
+        if not (operand.is_floating_point() and input.is_floating_point()):
+            raise WrongType(f"{name} has elements of {operand.dtype}, input of {input.dtype}: expected one type")
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:

@@ -178,6 +178,12 @@ def test_a_residual_broadcasts_as_torchs_tensors_do(shape):
     check(F.conv2d(x, w, residual=expanded), TF.conv2d(exact(x), exact(w)) + exact(expanded))
 
 
+def test_padding_may_differ_on_the_sides_of_an_axis():
+    x, w = array(2, 3, 5, 6), array(4, 3, 3, 3)
+    padded = TF.pad(exact(x), (0, 2, 1, 0))
+    check(F.conv2d(x, w, padding=[[1, 0], (0, 2)]), TF.conv2d(padded, exact(w)))
+
+
 def test_arrays_that_are_not_packed_are_copied():
     x, w = array(2, 6, 11, 12)[:, ::2, 1:-1], array(8, 3, 3, 3)[::2]
     check(F.conv2d(x, w, residual=array(2, 4, 7, 10)[..., ::-1] * 0), TF.conv2d(exact(x), exact(w)))
@@ -272,6 +278,9 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(dilation="two"), "dilation is 'two': expected a whole number"),
         (dict(padding="full"), 'numbers, "same" or "valid"'),
         (dict(padding="same", stride=2), "needs a stride of 1"),
+        (dict(padding=((1, 2), 1)), "expected a number, or (low, high) of 2 axes"),
+        (dict(padding=((1, 2, 3), (1, 2))), "expected a number, or (low, high) of 2 axes"),
+        (dict(padding=((1, -2), (1, 2))), "expected at least 0"),
         (dict(padding_mode="wrap"), "padding_mode is 'wrap': expected 'zeros', 'reflect', 'replicate', 'circular'"),
         (dict(padding=5, padding_mode="reflect"), "axis 0: padding 5 by 'reflect' of 5 pixels: expected at most 4"),
         (dict(groups=2), "does not divide 3 channels"),
