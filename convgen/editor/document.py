@@ -214,7 +214,13 @@ class Document:
         if context.in_epilogue:
             functions = {f.name: f.doc for f in FUNCTIONS.values()}
             names = {t.name.text: "a tensor" for t in _tensors(conv)}
-            return {"acc": facts.ACC, "operand": facts.KEYWORDS["operand"], **names, **functions}
+            return {
+                "acc": facts.ACC,
+                "result": facts.RESULT,
+                "operand": facts.KEYWORDS["operand"],
+                **names,
+                **functions,
+            }
         if context.depth:
             lets = {let.name.text: "a size" for let in self.tree.lets}
             return {w: m for w, m in facts.KEYWORDS.items() if w not in ("let", "conv", "operand")} | lets
@@ -272,7 +278,8 @@ def _tensors(conv: ast.Conv | None) -> list[ast.Tensor]:
     if conv is None:
         return []
     epilogues = conv.all(ast.EpilogueSetting)
-    return [*(s.tensor for s in conv.all(ast.TensorSetting)), *(o for e in epilogues for o in e.operands)]
+    own = (t for e in epilogues for t in (*e.operands, *e.results))
+    return [*(s.tensor for s in conv.all(ast.TensorSetting)), *own]
 
 
 # --- texts ---

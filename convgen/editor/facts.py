@@ -38,4 +38,5 @@ DIMS: dict[str, str] = {
     "q": "width of the output",
 }
 
+RESULT = "a further result that the epilogue assigns: `result t: f16[n, p, q, k]`"
 ACC = "the sum of products, before the epilogue, as a 32-bit value"

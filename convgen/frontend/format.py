@@ -55,6 +55,8 @@ class _Marks:
         at = {_place(word): i for i, word in enumerate(words)}
         options_end = (0, 0)
         for node in _nodes(spec):
+            if isinstance(node, ast.EpilogueSetting):  # `result` is a word of the language there alone
+                self.statements |= {_place(words[at[_start(r.span)] - 1]) for r in node.results}
             match node:
                 case ast.Setting():
                     self.statements.add(_start(node.keyword.span))

@@ -31,6 +31,8 @@ output y: f16[n,p,q,k] pad h=( 1,-1+ 2 ) w = 1 groups 1
   epilogue {
 
    operand b:f32[ k ] # bias
+result  u:f32[n,p,q,k]
+  u=acc
   t=acc*-b+ - 1
      y = select(t>0 && !(b==1), -t, relu ( t ) )
    + 1
@@ -59,6 +61,8 @@ conv a {
 
   epilogue {
     operand b: f32[k]  # bias
+    result u: f32[n, p, q, k]
+    u = acc
     t = acc * -b + -1
     y = select(t > 0 && !(b == 1), -t, relu(t))
         + 1
