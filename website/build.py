@@ -85,6 +85,14 @@ def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def _left_out(menu: list) -> list[str]:
+    """Pages of docs/ that the menu does not name."""
+    pages = (
+        p.relative_to(ROOT).as_posix() for p in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/README.md")]
+    )
+    return sorted(page for page in pages if f"'{page}'" not in str(menu))
+
+
 def build(out: Path) -> None:
     """Writes the site.  Raises SystemExit where MkDocs warns of anything."""
     from mkdocs.commands.build import build as build_site
@@ -96,6 +104,8 @@ def build(out: Path) -> None:
         config = load_config(
             str(ROOT / "website" / "mkdocs.yml"), docs_dir=staged, site_dir=str(out.absolute()), strict=True
         )
+        if config["nav"] and (more := _left_out(config["nav"])):
+            config["nav"].append({"More": more})
         try:
             build_site(config)
         except Abort as e:
