@@ -41,14 +41,6 @@ __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most `pending` of this thread's copy groups are under way.
-template <int pending>
-__device__ __forceinline__ void cp_async_wait_group() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
-}
-
 // d += a b in one warp: 16 x 8 over 16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 __device__ __forceinline__ void mma_m16n8k16_f32_bf16_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -278,7 +270,6 @@ void convgen_implicit_gemm_grouped(
       w_reader.store(tile + X_TILE_BYTES);
       w_reader.next();
     }
-    cp_async_commit_group();
   }
 
   // ldmatrix takes 16 rows (or twice 8 columns) of 32 bytes; each lane names 16 bytes of one
@@ -292,7 +283,6 @@ void convgen_implicit_gemm_grouped(
   u32 row_fragments[2][ROWS][4], column_fragments[2][COLUMNS][2];
   u32 tile = shared;
   u32 free_tile = shared + (STAGES - 1) * STAGE_BYTES;  // of the step that was multiplied last
-  cp_async_wait_group<STAGES - 2>();
   __syncthreads();
   load_fragments(row_fragments[0], column_fragments[0], tile + row_slot, tile + column_slot);
   for (int step = 0; step < K_STEPS; ++step) {
@@ -303,7 +293,6 @@ void convgen_implicit_gemm_grouped(
       if (k == SLICES - 1) {
         if (more) x_reader.store(free_tile);
         if (more) w_reader.store(free_tile + X_TILE_BYTES);
-        cp_async_wait_group<STAGES - 2>();
         __syncthreads();
       }
       // after the last step the first slice once more, which nobody uses
@@ -317,7 +306,6 @@ x_reader.next();
           w_reader.load(w);
 w_reader.next();
         }
-        cp_async_commit_group();
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
       u32 (&b)[COLUMNS][2] = column_fragments[k % 2];

@@ -8,11 +8,12 @@ fails in tests/text/test_golden_source.py.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
-from small_goldens import GEOMETRIES, SPECS, options_of, plan_of, shrunk, spec
+from small_goldens import GEOMETRIES, ROOT, SPECS, options_of, plan_of, shrunk, spec
 from tma_specs import check_emulated
 
 from convgen import driver
@@ -154,6 +155,8 @@ def complaints(plan: Plan, sms: int) -> list[str]:
     found = [f"{d}: {tile} divides {extent}" for d, (extent, tile) in work.tiles.items() if extent % tile == 0]
     if work.rounds and work.rounds <= work.stages:
         found.append(f"{work.rounds} steps fit the {work.stages} stages")
+    if getattr(plan.config, "stream_k", 0) and plan.launch().grid[0] > plan.layout.tile_count:  # type: ignore[attr-defined]
+        found.append("no block has a whole tile")
     for launch in plan.launches:
         tiles, blocks = math.prod(launch.grid), math.prod(launch_grid(launch, sms))
         if launch.persistent and tiles < 2 * blocks * work.takers:
@@ -168,6 +171,11 @@ def complaints(plan: Plan, sms: int) -> list[str]:
 # ---- the tests -------------------------------------------------------------------------------------
 
 
+def functions(source: str) -> set[str]:
+    """The names of a source's own functions, PTX functions among them."""
+    return set(re.findall(r"(?m)^__device__ __forceinline__ [\w ]+?\b(\w+)\(", source))
+
+
 @pytest.mark.parametrize("name", sorted(SPECS.keys() & GEOMETRIES))
 def test_golden(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("convgen.planner.database.lookup", lambda *_, **__: None)
@@ -176,4 +184,6 @@ def test_golden(name: str, monkeypatch: pytest.MonkeyPatch):
     small = plan_of(driver.Spec(text))
     assert options_of(small) == options, "the same plan, on less work"
     assert not complaints(small, sms)
-    check_emulated(text, seed=len(name), sms=(sms,))
+    made = check_emulated(text, seed=len(name), sms=(sms,))
+    golden = (ROOT / "generated" / f"{name}.cu").read_text(encoding="utf-8")
+    assert functions(golden) <= functions(made.source), "the small one goes the golden's way"

@@ -1,0 +1,151 @@
+"""Mutants that need not be noticed, since the kernel is still right, and those that cannot be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mutate import Mutant
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """Patterns: of the class and the change, of the line before the change, of the two lines above it, of anything in
+    the source."""
+
+    change: str
+    reason: str
+    was: str = ""
+    above: str = ""
+    source: str = ""
+
+    def covers(self, mutant: Mutant) -> bool:
+        return (
+            re.fullmatch(self.change, f"{mutant.kind}: {mutant.what}") is not None
+            and re.search(self.was, mutant.was) is not None
+            and re.search(self.above, mutant.above) is not None
+            and re.search(self.source, mutant.text) is not None
+        )
+
+
+#: The kernel is still right.
+HARMLESS = (
+    Excuse("moved: bar_sync moved behind bar_sync", "a thread executes one of the two"),
+    Excuse(
+        "moved: (__syncthreads|cluster_wait) moved behind griddepcontrol_wait",
+        "two waits change places, and nothing is read or written between them",
+    ),
+    Excuse(
+        "moved: mbarrier_arrive_expect_tx moved behind tma_load_.*",
+        "a load may complete before its bytes are expected: the phase waits for the arrival",
+    ),
+    Excuse(
+        "moved: mbarrier_arrive moved behind (for|wgmma_wait_group|tma_store_.*|mbarrier_arrive)",
+        "an arrival that comes later orders more, not less",
+    ),
+    Excuse(
+        "moved: mbarrier_arrive_expect_tx moved behind for",
+        "loads may complete before their bytes are expected: the phase waits for the arrival",
+    ),
+    Excuse(
+        "moved: (mbarrier_wait_parity|griddepcontrol_wait) moved before .*",
+        "a wait that comes earlier orders more, not less",
+    ),
+    Excuse(
+        "moved: bulk_wait_group_read moved before for",
+        "no group is committed between the two places",
+    ),
+    Excuse(
+        "moved: (mbarrier_wait_parity moved behind wgmma_fence|wgmma_fence moved before mbarrier_wait_parity)",
+        "the fence orders registers, the wait shared memory",
+    ),
+    Excuse(
+        "(removed|moved): fence_mbarrier_init .*",
+        "a proxy fence and a barrier of the block follow, before any load",
+        source=r"(?s)fence_mbarrier_init.*fence_proxy_async_shared\(\);\n  __syncthreads\(\);",
+    ),
+    Excuse(
+        "moved: fence_mbarrier_init moved (before for|behind mbarrier_arrive)",
+        "the barriers of turns, which no load signals, and an arrival on one of them",
+        source="turn_barriers",
+    ),
+    Excuse(
+        "cluster: relaxed arrival|moved: cluster_arrive moved before for",
+        "these threads publish nothing to the cluster",
+        above=r"wait for every thread that has not left|cluster_arrive\(\);\n\s*cluster_wait\(\);",
+    ),
+    Excuse(
+        "removed: fence_proxy_async_shared removed",
+        "each thread has another one behind its filters, before anything asynchronous reads",
+        above=r"zero_shared\(base \+ weights",
+    ),
+    Excuse(
+        "moved: fence_proxy_async_shared moved before for",
+        "the loop only gives back slabs",
+        above="this one leaves when all have written it",
+    ),
+    Excuse("moved: bar_sync moved behind Vec4", "behind a declaration"),
+    Excuse(
+        "moved: sync_consumer moved behind mbarrier_wait_parity",
+        "two waits change places, and nothing is read or written between them",
+    ),
+    Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
+    Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256"),
+    Excuse("stage: next stage", "there is one stage", source=r"constexpr int stages = 1;"),
+    Excuse("moved: cp_async_commit_group moved before w_reader", "the reader only goes on to its next tile"),
+    Excuse(
+        "moved: __syncthreads moved before if",
+        "a tile is stored stages before it is read, and there is a barrier every step",
+        above=r"store\(free_tile",
+    ),
+    Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
+    Excuse("guard: <= for <", "no step is as late", was=r"if \(step < K_STEPS\) \{"),
+    Excuse("guard: >= for >", "a block has no sums of its own to skip", was=r"rank > peer"),
+    Excuse(
+        "guard: >= for >",
+        "the last of several blocks of channels, which never begins the sums",
+        was=r"step != \w+ \|\| k > 0",
+        above=r"b_tile|a_tile",
+    ),
+    Excuse(
+        "guard: <= for <",
+        "the element beyond meets a zero of the table, or a gap between rows",
+        was=r"u32\(at\) < RUN_ELEMENTS|st_shared_u32\(base \+ FILTERS|at < loads",
+    ),
+    Excuse(
+        "cluster: another block",
+        "two threads arrive at two blocks, whichever of them at which",
+        was="thread < cluster",
+    ),
+    Excuse(
+        "moved: fence_proxy_async_shared moved behind (sync_consumer|bar_sync|__syncthreads)",
+        "a proxy fence counts anywhere on the path from the write to the asynchronous read",
+    ),
+    Excuse(
+        "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for)",
+        "the accumulators are in use by the MMAs of the step before, and need no fence",
+        above=r"else \{|tap_weights = ",
+    ),
+    Excuse(
+        "stage: (first|next) place",
+        "the two epilogue tiles of a consumer change names",
+        was=r"int epi_tile = 0;|epi_tile_base =",
+    ),
+    Excuse(
+        "guard: <= for <",
+        "the channels that there are not are multiplied, too: TMA has filled them with zeros",
+        was=r"channel_blocks - 1\) \{",
+    ),
+)
+#: The kernel is wrong, and the emulator can't see it.
+UNSEEN = (
+    Excuse(
+        "removed: __syncwarp removed",
+        "the warp may be divided when it comes to an aligned instruction; lanes are emulated one by one and always "
+        "meet there",
+    ),
+)
+
+
+def excuse(mutant: Mutant) -> Excuse | None:
+    return next((e for e in (*HARMLESS, *UNSEEN) if e.covers(mutant)), None)

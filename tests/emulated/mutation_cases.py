@@ -1,0 +1,137 @@
+"""Kernels to make mutants of, and what becomes of a mutant: a finding, a wrong result, or nothing.
+
+The kernels are the small goldens, by family.  A mutant that nobody notices is listed in excuses.py, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
+from special_values import expected, with_specials
+from tma_specs import compilation
+
+from convgen.emulator import EmulationError, compiler, emulate
+from convgen.ir import verify
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.plan import Plan
+from convgen.planner import database
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "tma_im2col, cooperative": ("tma_im2col_1x1", "tma_im2col_3d_dilated", "tma_im2col_residual"),
+    "tma_im2col, swapped": ("tma_im2col_channels_as_rows",),
+    "tma_im2col, ping-pong": ("tma_im2col_pingpong",),
+    "tma_im2col, multicast": ("tma_im2col_cluster",),
+    "tma_im2col, split": ("tma_im2col_split_k",),
+    "tma_im2col, stream-K": ("tma_im2col_stream_k",),
+    "tma_im2col, prepare": ("tma_im2col_nchw",),
+    "tma_halo, resident": ("tma_halo_few_channels", "tma_halo_fold"),
+    "tma_halo, streamed": ("tma_halo_streamed",),
+    "tma_halo, prepare": ("tma_halo_nchw",),
+    "depthwise_direct": ("depthwise_nhwc",),
+    "depthwise_stream, FMA": ("depthwise_stream",),
+    "depthwise_stream, MMA": ("depthwise_mma",),
+    "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32"),
+    "stem_mma": ("implicit_gemm_first_layer",),
+    "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),
+    "small_groups": ("implicit_gemm_cardinality",),
+    "im2col": ("im2col_gemm", "im2col_lowered", "col2im_gather"),
+    "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),
+}
+
+#: Seconds of one core that a mutant may take; one that takes longer does not end.
+LIMIT = 120
+#: What becomes of a mutant, where it is no kind of finding.
+WRONG_RESULT, NOT_COMPILED, DOES_NOT_END, UNNOTICED = "wrong result", "not compiled", "does not end", "unnoticed"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small golden: its plan and source, inputs, and what comes out."""
+
+    name: str
+    sms: int
+    plan: Plan
+    source: str
+    arrays: Mapping[str, np.ndarray]
+    expected: verify.Expectation
+
+    def verdict(self, source: str, seeds: Iterable[int]) -> str:
+        """The first kind of finding that a seed brings, or another of the verdicts."""
+        problem = self.plan.problem
+        for seed in seeds:
+            result = verify.poison(np.empty(problem.result.shape, numpy_dtype(problem.result.dtype)))
+            try:
+                emulate(
+                    source,
+                    self.plan.steps,
+                    {**self.arrays, problem.result.role: result},
+                    workspaces=self.plan.workspaces,
+                    seed=seed,
+                    sms=self.sms,
+                )
+            except EmulationError as error:
+                kind = error.findings[0].kind
+                return NOT_COMPILED if kind == "compile" else kind
+            if not verify.compare(problem, result, self.expected):
+                return WRONG_RESULT
+        return UNNOTICED
+
+    def isolated_verdict(self, source: str, seeds: Iterable[int]) -> str:
+        """The same from a process of its own, which may loop for ever or break, and leaves nothing behind."""
+        compiler.runtime_library()  # once, and not in each of those processes
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
+            os.environ["CONVGEN_CACHE"] = "0"
+            os.write(writing, self._verdict_without_traces(source, seeds).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return DOES_NOT_END if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
+        return said or "crash"
+
+    def _verdict_without_traces(self, source: str, seeds: Iterable[int]) -> str:
+        entries = sorted({launch.entry for launch in self.plan.launches})
+        try:
+            library = compiler.kernel_library(source, entries, checks=True)
+        except EmulationError:
+            return NOT_COMPILED
+        try:
+            return self.verdict(source, seeds)
+        finally:
+            library.unlink()
+
+
+@cache
+def case(name: str) -> Case:
+    """The small golden of this name."""
+    with untuned():
+        made = compilation(shrunk(name, options_of(plan_of(spec(name)))))
+        plan, source = made.plan, made.source
+    problem = plan.problem
+    # kernels that make sums once more are given what they make them for
+    arrays = with_specials(problem, "x", 0) if "window_sum" in source else verify.random_inputs(problem, seed=0)
+    return Case(name, GEOMETRIES[name].sms, plan, source, arrays, expected(problem, arrays, plan.arithmetic))
+
+
+@contextmanager
+def untuned() -> Iterator[None]:
+    """Without what was measured: goldens are chosen by cost models alone."""
+    lookup = database.lookup
+    database.lookup = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        database.lookup = lookup

@@ -1,0 +1,125 @@
+"""Mutates generated kernels of every family, and says how many of the mutants the emulator notices.
+
+    python tests/mutation.py                              all of them: hours of one core
+    python tests/mutation.py --names split --kinds moved  goldens and classes by a part of their name
+    python tests/mutation.py --log mutants.jsonl          what became of each, one a line; what it has is not run again
+
+A mutant is noticed when a seed brings a finding or a wrong result.  The others are listed: harmless, where
+tests/emulated/excuses.py says why, or missed.  The exit code is 1 where one is missed without an excuse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS / tier) for tier in ("text", "emulated")]
+
+if TYPE_CHECKING:
+    from mutate import Mutant
+
+
+def key(name: str, mutant: Mutant) -> str:
+    return f"{name} {mutant}"
+
+
+def run(
+    names: Iterable[str], kinds: str, seeds: int, processes: int, log: Path | None
+) -> Iterator[tuple[str, Mutant, str]]:
+    """Each mutant's golden, itself and what becomes of it."""
+    from mutate import mutants
+    from mutation_cases import UNNOTICED, case
+
+    rows = map(json.loads, log.read_text().splitlines()) if log and log.exists() else ()
+    known = {row["mutant"]: row["verdict"] for row in rows}
+    with ProcessPoolExecutor(processes) as pool:
+        for name in names:
+            source = case(name).source
+            chosen = [m for m in mutants(source) if kinds in m.kind]
+            fresh = [m for m in chosen if key(name, m) not in known]
+            texts = [m.text for m in fresh]
+            if fresh and (clean := verdict_of(name, source, seeds)) != UNNOTICED:
+                raise SystemExit(f"{name} itself is not clean: {clean}")
+            yield from ((name, m, known[key(name, m)]) for m in chosen if key(name, m) in known)
+            verdicts = pool.map(verdict_of, repeat(name), texts, repeat(seeds))
+            for mutant, verdict in zip(fresh, verdicts, strict=True):
+                if log:
+                    with log.open("a") as file:
+                        file.write(json.dumps({"mutant": key(name, mutant), "verdict": verdict}) + "\n")
+                yield name, mutant, verdict
+
+
+def verdict_of(name: str, text: str, seeds: int) -> str:
+    from mutation_cases import case
+
+    return case(name).isolated_verdict(text, range(seeds))
+
+
+def main(arguments: argparse.Namespace) -> int:
+    from excuses import HARMLESS, UNSEEN
+    from mutate import OPERATORS
+    from mutation_cases import FAMILIES, NOT_COMPILED, UNNOTICED
+
+    chosen = {f: [n for n in names if arguments.names in n] for f, names in FAMILIES.items()}
+    log = Path(arguments.log) if arguments.log else None
+    counts: Counter[tuple[str, str, str]] = Counter()
+    missed = 0
+    for family, names in chosen.items():
+        for name, mutant, verdict in run(names, arguments.kinds, arguments.seeds, arguments.processes, log):
+            if verdict == NOT_COMPILED:
+                continue
+            harmless = next((e for e in HARMLESS if e.covers(mutant)), None)
+            unseen = next((e for e in UNSEEN if e.covers(mutant)), None)
+            if verdict != UNNOTICED:
+                outcome = "noticed"
+                if harmless:
+                    print(f"noticed ({verdict}), and excused as harmless: {key(name, mutant)}", flush=True)
+            elif harmless:
+                outcome = "harmless"
+            else:
+                outcome = "missed"
+                missed += not unseen
+                print("missed" + (", as excused" if unseen else ""), key(name, mutant), flush=True)
+            counts[family, mutant.kind, outcome] += 1
+    print(table(counts, [f for f, names in chosen.items() if names], OPERATORS))
+    return int(missed > 0)
+
+
+def table(counts: Counter[tuple[str, str, str]], families: Iterable[str], kinds: Iterable[str]) -> str:
+    """Noticed of the wrong ones, by family and class."""
+
+    def cell(chosen: Iterable[tuple[str, str]]) -> str:
+        pairs = [*chosen]
+        noticed = sum(counts[f, k, "noticed"] for f, k in pairs)
+        wrong = noticed + sum(counts[f, k, "missed"] for f, k in pairs)
+        return f"{noticed} of {wrong}" if wrong else ""
+
+    families, kinds = [*families], [*kinds]
+    rows = [["", *kinds, "all", "harmless"]]
+    for family in families:
+        harmless = sum(counts[family, k, "harmless"] for k in kinds)
+        rows.append([family, *(cell([(family, k)]) for k in kinds), cell((family, k) for k in kinds), str(harmless)])
+    total = [cell((f, k) for f in families) for k in kinds]
+    all_harmless = sum(n for (_, _, outcome), n in counts.items() if outcome == "harmless")
+    rows.append(["all", *total, cell((f, k) for f in families for k in kinds), str(all_harmless)])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", default="", metavar="PART", help="of goldens")
+    parser.add_argument("--kinds", default="", metavar="PART", help="of classes")
+    parser.add_argument("--seeds", type=int, default=16, help="until a mutant counts as not noticed (16)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="mutants at once")
+    parser.add_argument("--log", metavar="FILE", help="keep what became of each mutant, and read it")
+    sys.exit(main(parser.parse_args()))
