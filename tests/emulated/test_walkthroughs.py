@@ -46,6 +46,7 @@ class Edit:
         path = root / self.path
         if self.how == "new":
             assert not path.exists(), f"{self.path} exists"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.text, encoding="utf-8")
             return
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
