@@ -5,23 +5,34 @@ examples:
   convgen reproduce --list
   convgen reproduce memory
   convgen reproduce memory --out memory.json --plot memory.svg
+  convgen reproduce networks --from benchmarks/results/bench_n8_h200.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 from convgen import reproduce
 from convgen.bench import plot
 from convgen.cli import console
 from convgen.cli.arguments import UsageError
 from convgen.cli.files import check_place, write_all
+from convgen.spec import read_file
+
+#: What a row of results has.
+_ROW = {"spec", "n", "us", "cudnn_us"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list shows them")
     parser.add_argument("--list", action="store_true", help="list the experiments")
+    parser.add_argument(
+        "--from", dest="results", type=Path, metavar="FILE", help="results of `convgen bench --out`, for networks"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
 
@@ -38,12 +49,31 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(path)
     if arguments.plot:
         plot.check(arguments.plot)
-    outcome = experiment.run()
+    outcome = experiment.run(_record(arguments.name, experiment.weighs, arguments.results))
     files: dict[Path, bytes] = {}
     if arguments.out:
-        files[arguments.out] = outcome.to_json(arguments.name, experiment.source).encode()
+        weighed = ["--from", str(arguments.results)] if experiment.weighs else []
+        command = shlex.join(["convgen", "reproduce", arguments.name, *weighed])
+        files[arguments.out] = outcome.to_json(command, experiment.source).encode()
     if arguments.plot:
         files[arguments.plot] = outcome.draw(arguments.plot)
     console.show(outcome.table())
     write_all(files)
     return 0
+
+
+def _record(name: str, weighs: bool, path: Path | None) -> dict[str, Any] | None:
+    """The results that an experiment weighs.  Raises UsageError."""
+    if not weighs:
+        if path:
+            raise UsageError(f"--from does not go with {name}, which measures nothing")
+        return None
+    if not path:
+        raise UsageError(f"{name} weighs results of `convgen bench --out`\nhint: --from names their file")
+    try:
+        record = json.loads(read_file(str(path)))
+        if {"rows", "gpu", "commit"} <= record.keys() and all(row.keys() >= _ROW for row in record["rows"]):
+            return record
+    except (ValueError, AttributeError):
+        pass
+    raise UsageError(f"{path}: is no result file of `convgen bench --out`")

@@ -1,13 +1,14 @@
 """What the documents that convgen implements found, found again: `convgen reproduce NAME`.
 
 docs/reproduction.md lists their claims.  An experiment is a function that returns an `Outcome`: our figures beside the
-document's, and why they differ.
+document's, and why they differ.  Some weigh what `convgen bench` measured, and take its record.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from convgen.reproduce.outcome import Outcome
 from convgen.spec import UsageError, unknown
@@ -19,19 +20,26 @@ _ZHOU = "Zhou et al., 2021"
 
 @dataclass(frozen=True)
 class Experiment:
-    """What it shows, which table or figure of which document that is, and the function: `module.function`."""
+    """What it shows, which table or figure of which document that is, and the function: `module.function`; whether that
+    takes the record of a benchmark."""
 
     summary: str
     source: str
     function: str
+    weighs: bool = False
 
-    def run(self) -> Outcome:
+    def run(self, record: dict[str, Any] | None = None) -> Outcome:
+        """Raises UsageError."""
         module, _, name = self.function.rpartition(".")
-        return getattr(import_module(f"convgen.reproduce.{module}"), name)()
+        function = getattr(import_module(f"convgen.reproduce.{module}"), name)
+        return function(record) if self.weighs else function()
 
 
 EXPERIMENTS: dict[str, Experiment] = {
     "memory": Experiment("bytes of inputs and of lowered inputs, by network", f"{_ZHOU}, table I", "memory.memory"),
+    "networks": Experiment(
+        "whole networks beside cuDNN, from results of `convgen bench`", f"{_ZHOU}, figure 17", "measured.networks", True
+    ),
     "tpu-stride": Experiment("a systolic array at strides 1, 2 and 4", f"{_ZHOU}, figure 4b", "tpu.stride"),
     "tpu-gemm": Experiment("matrix products on a systolic array", f"{_ZHOU}, figure 13a", "tpu.gemm"),
     "tpu-tiles": Experiment("taps that a pass merges, for few channels", f"{_ZHOU}, figure 14a", "tpu.tiles"),

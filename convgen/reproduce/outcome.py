@@ -50,15 +50,15 @@ class Outcome:
         rows = tuple((label, *cells) for label, cells in zip(self.labels, columns, strict=True))
         return Explanation((Table(self.title, (self.axis, *names), rows, "\n".join(self.notes), names),))
 
-    def to_json(self, experiment: str, source: str) -> str:
-        """With what it takes to find it again.  Nothing in it is timed, so it names no GPU."""
+    def to_json(self, command: str, source: str) -> str:
+        """With what it takes to find it again.  Nothing is timed here; the titles of weighed results name their GPU."""
         rows = [
             {self.axis: label} | {s.name: s.values[i] for s in self.series} for i, label in enumerate(self.labels)
         ]  # fmt: skip
         record: Mapping[str, object] = {
             "convgen": __version__,
             "commit": commit(),
-            "command": f"convgen reproduce {experiment}",
+            "command": command,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "source": source,
             "title": self.title,

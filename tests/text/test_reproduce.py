@@ -12,7 +12,7 @@ from convgen import driver
 from convgen.cli import main
 from convgen.reproduce import find
 from convgen.reproduce.networks import NAMES, Layer, layers
-from convgen.spec import Spec, read
+from convgen.spec import Spec, UsageError, read
 
 
 def test_memory_is_what_the_document_s_table_prints():
@@ -63,6 +63,37 @@ def test_files(tmp_path, capsys):
     assert record["command"] == "convgen reproduce memory" and {"commit", "date", "convgen"} <= record.keys()
     assert [row["network"] for row in record["rows"]] == list(NAMES)
     assert "<svg" in (tmp_path / "m.svg").read_text()
+
+
+def test_networks_are_weighed_by_their_layers(tmp_path, capsys):
+    first, *others = layers("alexnet")
+    rows = [
+        {"spec": layer.spec("layer", 8), "n": 8, "us": us, "cudnn_us": 2 * us}
+        for layer, us in ((first, 10.0), (others[0], 20.0), (Layer(7, 9, 5), 1000.0))
+    ]
+    rows.append(rows[0] | {"spec": others[1].spec("layer", 8), "us": None})  # no kernel
+    record = {"gpu": "a GPU", "commit": "0123456789", "rows": rows}
+    outcome = find("networks").run(record)
+    assert outcome.labels == ["alexnet"] and "a GPU, batch 8, commit 0123456" in outcome.title
+    ours, cudnn, ratio, covered = (s.values[0] for s in outcome.series)
+    assert (ours, cudnn, ratio) == (pytest.approx(0.03), pytest.approx(0.06), 2)
+    macs = {layer: layer.macs for layer in layers("alexnet")}
+    assert covered == pytest.approx(100 * (macs[first] + macs[others[0]]) / sum(macs.values()))
+    rows[0]["n"] = 64
+    with pytest.raises(UsageError, match="not of one batch"):
+        find("networks").run(record)
+
+
+def test_results_that_are_none(tmp_path, capsys):
+    (tmp_path / "r.json").write_text('{"rows": [{"us": 3}], "gpu": "a GPU", "commit": "0"}')
+    for arguments, message in (
+        (["networks"], "--from names their file"),
+        (["networks", "--from", f"{tmp_path}/r.json"], "is no result file of `convgen bench --out`"),
+        (["networks", "--from", __file__], "is no result file of `convgen bench --out`"),
+        (["memory", "--from", f"{tmp_path}/r.json"], "--from does not go with memory"),
+    ):
+        assert main(["reproduce", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_mistakes(tmp_path, capsys):
