@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from convgen import emulator
 from convgen.codegen.render import render
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.plan import Plan, Workspace
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Options
 from convgen.kernels.parts.copies import Copy, Transpose, transpose
@@ -108,8 +109,17 @@ def test_any_layout(data: st.DataObject, seed: int) -> None:
     c = data.draw(st.integers(1, 40))
     x, w = (data.draw(st.permutations(t.dims)) for t in (drawn.x, drawn.w))
     problem = laid_out(_of_channels(drawn, c), x="".join(x), w="".join(w))
+    problem = replace(problem, padding=data.draw(st.sampled_from(fills(problem))))
     assume(serves(problem, strategy, {}))
     check_emulated(spec(problem, strategy, {}, "residual" if problem.epilogue is None else ""), seed, (3,))
+
+
+def fills(problem: ConvProblem) -> list[Padding]:
+    """What its padding may be made of."""
+    pads = [max(p) for p in zip(problem.pad_lo, problem.pad_hi, strict=True)]
+    most = {Padding.REFLECT: -1, Padding.CIRCULAR: 0}
+    fitting = [p for p in Padding if all(n <= e + most.get(p, n) for n, e in zip(pads, problem.input, strict=True))]
+    return fitting if any(pads) else [Padding.ZERO]
 
 
 def _of_channels(p: ConvProblem, c: int) -> ConvProblem:

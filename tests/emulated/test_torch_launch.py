@@ -54,6 +54,13 @@ def test_operands_of_every_shape(channels_last):
     assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_modes(mode):
+    arguments = integers(2, 8, 5, 6), integers(8, 8, 3, 3), [], "relu", [1, 1], [2, 1, 1, 2], [1, 1], 1, mode
+    assert launch.served(*arguments).launch is not None
+    assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))
+
+
 def test_inputs_that_are_not_packed_are_copied():
     arguments = integers(2, 16, 6, 13)[..., 1::2], integers(8, 16, 1, 1), [], "relu", [1, 2], [0, 0, 0, 1], [1, 1], 1
     assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))

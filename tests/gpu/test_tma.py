@@ -29,7 +29,7 @@ from tma_specs import (
 )
 
 from convgen.ir import verify
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.runtime.kernel import Kernel
@@ -139,6 +139,17 @@ def test_any_problem(strategy: str, data: st.DataObject, seed: int, epilogue: st
     problem, options = data.draw(many_images(strategy)), data.draw(some_options(strategy))
     assume(serves(problem, strategy, options))
     check(spec(problem, strategy, options, epilogue), seed)
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("strategy", BOTH)
+@pytest.mark.parametrize("padding", [p for p in Padding if p is not Padding.ZERO])
+def test_padding(padding: Padding, strategy: str, layout: str, seed: int) -> None:
+    """The launch before the kernel pads x, of channels that it fills up as well."""
+    pads = ((2, 1), (0, 3))
+    for c, stride in ((72, 1), (75, 2)):
+        problem = make("fprop", 33, c, 200, (29, 27), (3, 3), stride, pads, padding=padding)
+        check(spec(laid_out(problem, x=layout), strategy, {}, "residual"), seed)
 
 
 #: Layers at their sizes; of each, the first candidates and some others.

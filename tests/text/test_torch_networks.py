@@ -415,6 +415,49 @@ def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, cho
     assert found.row.why_not == ("" if chosen else "a kernel is slower")
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["Zero", "Constant", "Reflection", "Replication"])
+def test_padding_before_a_convolution_is_the_convolution_s(kind, rank):
+    """Asymmetric, and beside padding of zeros that the convolution has itself."""
+    amounts = (0, 1, 1, 1, 2, 0)[: 2 * rank]
+    pad = getattr(nn, f"{kind}Pad{rank}d")(amounts, *[0.0] * (kind == "Constant"))
+    own = 1 if kind in ("Zero", "Constant") else 0
+    model = nn.Sequential(pad, getattr(nn, f"Conv{rank}d")(4, 6, 3, padding=own), nn.ReLU()).eval()
+    x = torch.randn(2, 4, *[5] * rank)
+    fast = ct.optimize(model, x, inductor=False)
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+    assert fast.report.rows[0].fused == "add relu"
+
+
+@pytest.mark.parametrize(
+    "pad",
+    [
+        nn.ConstantPad2d(1, 0.5), nn.ZeroPad2d((-1, 1, 0, 0)), nn.ConstantPad3d((0, 0, 0, 0, 1, 1), 0.0),
+        nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(6, 4, 1, padding=1)),
+    ],
+)  # fmt: skip
+def test_padding_that_a_convolution_has_not_stays(pad):
+    model = nn.Sequential(pad, nn.Conv2d(6 if isinstance(pad, nn.ConstantPad3d) else 4, 6, 3), nn.ReLU()).eval()
+    x = torch.randn(2, 6 if isinstance(pad, nn.Sequential) else 4, 6, 6)
+    torch.testing.assert_close(ct.optimize(model, x, inductor=False)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "mode", "own", "padding"),
+    [
+        ((0, 1, 2, 0), "constant", (0, 1), [2, 1, 0, 2]), ((1, 1), "constant", 1, [1, 2]),
+        ((1, 1, 1, 1), "reflect", 0, [1, 1]), ((0, 1, 1, 2), "replicate", 0, [1, 0, 2, 1]),
+        ((1, 1, 1, 1), "reflect", (0, 1), [0, 1]),  # zeros beside the mirror
+    ],
+)  # fmt: skip
+def test_chains_know_the_padding(amounts, mode, own, padding):
+    tensors = torch.randn(2, 4, 6, 6), torch.randn(6, 4, 3, 3)
+    graph = flat_graph(lambda x, w: (TF.conv2d(TF.pad(x, amounts, mode), w, padding=own),), tensors).graph
+    (chain,) = [found for node in graph.nodes if (found := chain_of(node))]
+    outside = "zeros" if mode == "constant" or own else mode
+    assert (chain.padding, chain.padding_mode) == (padding, outside)
+
+
 def test_the_report_is_a_table():
     report = ct.Report([ct.Row("stem", "tma_im2col: 128x64", 3.25, 5.0, "add relu")], ["1 BatchNorm is folded"])
     assert str(report).splitlines() == [

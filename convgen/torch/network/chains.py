@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from convgen.functional.pointwise import Step, text_of
+from convgen.torch.network.padding import padded
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -28,7 +29,7 @@ class End:
 
 @dataclass
 class Chain:
-    """A convolution's arguments and the steps behind it.  `padding` is one number an axis.
+    """A convolution's arguments and the steps behind it.  `padding` and `padding_mode` are as of convgen::conv.
 
     `ends[0]` is the bare convolution; every end has the convolution's shape and type.
     """
@@ -40,6 +41,7 @@ class Chain:
     padding: list[int]
     dilation: list[int]
     groups: int
+    padding_mode: str = "zeros"
     steps: list[Step] = field(default_factory=list)
     operands: list[Node] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -50,8 +52,8 @@ class Chain:
 
     def arguments(self, end: End) -> tuple[Any, ...]:
         """Of convgen::fused_conv, nodes for tensors."""
-        operands = self.operands[: end.operands]
-        return self.x, self.w, operands, self.epilogue(end), self.stride, self.padding, self.dilation, self.groups
+        geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        return self.x, self.w, self.operands[: end.operands], self.epilogue(end), *geometry
 
     def fuse(self, graph: Any, end: End) -> Node:
         """Replaces the chain up to an end by one node."""
@@ -69,7 +71,8 @@ def chain_of(node: Node) -> Chain | None:
     x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
     if transposed or value_of(x).dtype not in _FLOATS or len(stride) > 3:
         return None
-    found = Chain(node, x, w, list(stride), list(padding), list(dilation), groups)
+    x, padding, mode = padded(x, padding)
+    found = Chain(node, x, w, list(stride), padding, list(dilation), groups, mode)
     if bias is not None:
         shape = [-1, *[1] * len(stride)]
         with node.graph.inserting_before(node):

@@ -1,0 +1,44 @@
+"""Padding that a function of its own makes before a convolution, which is padding of the convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from convgen.torch.network.trace import is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+_MODES = {
+    **{A.reflection_pad1d.default: "reflect", A.reflection_pad2d.default: "reflect"},
+    **{A.reflection_pad3d.default: "reflect", A.replication_pad1d.default: "replicate"},
+    **{A.replication_pad2d.default: "replicate", A.replication_pad3d.default: "replicate"},
+}
+
+
+class Padded(NamedTuple):
+    """What a convolution reads where it pads by itself: `padding` as of convgen::conv, and what it is made of."""
+
+    x: Node
+    padding: list[int]
+    mode: str = "zeros"
+
+
+def padded(x: Node, padding: Sequence[int]) -> Padded:
+    """Of a convolution that reads x with this padding, a number an axis."""
+    rank = len(padding)
+    plain = Padded(x, list(padding))
+    if is_call(x, A.constant_pad_nd.default) and not (x.args[2] if len(x.args) > 2 else 0):
+        mode = "zeros"
+    elif is_call(x, *_MODES) and not any(padding):
+        mode = _MODES[x.target]
+    else:
+        return plain
+    source, amounts = x.args[:2]  # of the last axis first
+    if len(amounts) > 2 * rank or min(amounts) < 0 or value_of(source).dim() != rank + 2:
+        return plain
+    amounts = [*amounts, *[0] * (2 * rank - len(amounts))]
+    lows, highs = ([p + a for p, a in zip(padding, amounts[side::2][::-1], strict=True)] for side in (0, 1))
+    return Padded(source, lows if lows == highs else lows + highs, mode)
