@@ -63,6 +63,9 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
     ),
     "shares": (STRIDED, {"slices": 64}, "slices", "fewer than 64 shares", "fewer slices"),
     "stages": (LAYER, {"stages": 32, "tile.m": 128}, "stages", "bytes of shared memory", "stages fit"),
+    "one tap to lower": (
+        make("wgrad", 2, 3, 8, (14, 14), (3, 1)), {"lower_rows": 1}, "lower_rows", "nothing to lower", "lower_rows 0",
+    ),
     "packs": (LAYERS["groups"], {"group_pack": 3}, "group_pack", "does not divide the 32 groups", ""),
     "packs off 16 bytes": (
         make("wgrad", 2, 24, 48, (14, 14), (3, 3), groups=12), {"group_pack": 2}, "group_pack",

@@ -52,6 +52,14 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {**ROWS, "span": 32, "tile.n": 96},
     ),
     "three channels": (typed(make("wgrad", 2, 3, 40, (15, 13), (5, 5), 2, 2), w="f32"), {"span": 16, "tile.n": 256}),
+    "filter rows as channels": (
+        make("wgrad", 2, 3, 40, (15, 13), (5, 7), 2, ((2, 1), (3, 2)), (1, 2)),
+        {"lower_rows": 1, "span": 32, "tile.n": 160},
+    ),
+    "filter rows as channels, in planes": (
+        laid_out(make("wgrad", 2, 4, 72, (9, 11), (3, 3), pad=1, dtype="bf16"), x="nchw", y="nkpq", w="kcrs"),
+        {"lower_rows": 1, "span": 16, "tile.n": 48, "slices": 2},
+    ),
     "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"tile.n": 192}),
     "small groups as one": (
         make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16),

@@ -35,12 +35,22 @@ IN_FLIGHT = 8
 
 
 @dataclass(frozen=True)
+class Taps:
+    """So many pixels along a dim, so far apart."""
+
+    dim: str
+    count: int
+    dilation: int
+
+
+@dataclass(frozen=True)
 class Copy:
     """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
     but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
     channel; for the dims of `steps`, of which only every so many-th is kept; and for those of `low`, which have so
     much `padding` before the source's first element.  The target's channels are innermost, a multiple of VECTOR.
-    The channel's dim is c, of y's gradient, too."""
+    The channel's dim is c, of y's gradient, too.  Where there are `taps`, a pixel's channels are those of several
+    pixels of the source, one behind the other, zeros for those that lie outside."""
 
     source: Tensor
     target: Tensor
@@ -48,10 +58,14 @@ class Copy:
     steps: tuple[tuple[str, int], ...] = ()
     padding: Padding = Padding.ZERO
     low: tuple[tuple[str, int], ...] = ()
+    taps: Taps | None = None
 
     def position(self, dim: str) -> Expr:
         """Where an element of the target stands along a dim of the source, which it may lie beyond."""
-        return symbol(dim) * self.step(dim) - dict(self.low).get(dim, 0)
+        first = symbol(dim) * self.step(dim) - dict(self.low).get(dim, 0)
+        if self.taps is None or dim != self.taps.dim:
+            return first
+        return first + floordiv(symbol("c"), Integer(self.source.extent("c"))) * self.taps.dilation
 
     @property
     def scattered(self) -> bool:
@@ -68,16 +82,20 @@ class Copy:
     @property
     def bytes(self) -> int:
         """Read and written; rows that are not kept are not read."""
-        rows = math.prod(step for dim, step in self.steps if dim != self.source.dims[-1])
+        skipped = () if self.taps else self.steps
+        rows = math.prod(step for dim, step in skipped if dim != self.source.dims[-1])
         return self.source.bytes // rows + self.target.bytes
 
     def __str__(self) -> str:
-        filled = self.target.extent("c") - self.source.extent("c")
+        own = self.source.extent("c") * (self.taps.count if self.taps else 1)
+        filled = self.target.extent("c") - own
         zeros = f", {filled} channels of zeros" if filled > 0 else ""
-        if self.channel != symbol("c"):
+        if self.taps:
+            zeros = f", the {self.taps.count} taps along {self.taps.dim} as channels{zeros}"
+        elif self.channel != symbol("c"):
             zeros = f", {self.source.extent('c')} channels of {self.target.extent('c')}, zeros for the other groups'"
-        kept = "".join(f", every {step}. {dim}" for dim, step in self.steps)
-        padded = f", padded by {self.padding}" if self.low else ""
+        kept = "".join(f", every {step}. {dim}" for dim, step in self.steps if step > 1)
+        padded = f", padded by {self.padding}" if self.low and not self.taps else ""
         before, after = (" ".join(t.dims).replace("c", self.called) for t in (self.source, self.target))
         return f"{self.source.name} from {before} to {after}{zeros}{kept}{padded}"
 
@@ -273,13 +291,16 @@ def gather(copy: Copy) -> Gather:
     known = {symbol(d): (0, target.extent(d) - 1) for d in target.dims}
     low, high = integer.bounds(copy.channel, known)
     tests = ["channel >= 0"] * (low < 0) + [f"channel < {source.extent('c')}"] * (high >= source.extent("c"))
+    tests += _of_taps(copy, known, index)
     channel = symbol("channel")
     known[channel] = (0, source.extent("c") - 1)
     own = integer.simplify(copy.channel, known)
     inside, padded = _inside(copy, known, index)
     pixel = {d: pixel_at(copy.padding, copy.position(d), Integer(source.extent(d))) for d in source.dims if d != "c"}
     place = integer.simplify(Access(source, {"c": channel, **pixel}).offset, known)
-    used = {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
+    used = (
+        {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
+    )
     coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
     return Gather(
         copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), inside,
@@ -287,13 +308,28 @@ def gather(copy: Copy) -> Gather:
     )  # fmt: skip
 
 
+def _of_taps(copy: Copy, known: Ranges, index: str) -> list[str]:
+    """C text of the tests that a channel is that of a tap, and its pixel inside of the source."""
+    taps, source = copy.taps, copy.source
+    if taps is None:
+        return []
+    channels = taps.count * source.extent("c")
+    last = [f"c < {channels}"] if copy.target.extent("c") > channels else []
+    return last + _within(copy, taps.dim, {**known, symbol("c"): (0, channels - 1)}, index)
+
+
+def _within(copy: Copy, dim: str, known: Ranges, index: str) -> list[str]:
+    """C text of the tests that can fail of an element's position along a dim of the source."""
+    low, high = integer.bounds(copy.position(dim), known)
+    text, extent = c_expr(integer.simplify(copy.position(dim), known), known, index), copy.source.extent(dim)
+    return [f"{text} >= 0"] * (low < 0) + [f"{text} < {extent}"] * (high >= extent)
+
+
 def _inside(copy: Copy, known: Ranges, index: str) -> tuple[tuple[str, ...], set[str]]:
     """C text of the tests that an element is no padding, where that is NaN, and the dims that they name."""
     tests, dims = [], set()
     for dim, _ in copy.low if copy.padding is Padding.NAN else ():
-        low, high = integer.bounds(copy.position(dim), known)
-        text, extent = c_expr(integer.simplify(copy.position(dim), known), known, index), copy.source.extent(dim)
-        found = [f"{text} >= 0"] * (low < 0) + [f"{text} < {extent}"] * (high >= extent)
+        found = _within(copy, dim, known, index)
         tests += found
         dims |= {dim} if found else set()
     return tuple(tests), dims

@@ -14,13 +14,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from sympy import Integer
+
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle, Options
 from convgen.kernels.parts import cost
-from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, gather, transpose
+from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, Taps, gather, transpose
 from convgen.kernels.parts.hopper import lies_as
 
 BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
@@ -128,21 +130,54 @@ def _needed(copies: Iterable[Copy]) -> tuple[Copy, ...]:
 
 
 @lru_cache(maxsize=64)
-def gradient_factors(problem: ConvProblem) -> Prepared:
+def gradient_factors(problem: ConvProblem, lowered: bool = False) -> Prepared:
     """A wgrad with x as n d h w c, with its padding where that is not of zeros, and y as n o p q k; channels a multiple
-    of 16 bytes.  For 2-byte types."""
+    of 16 bytes.  For 2-byte types.
+
+    Where rows are `lowered`, a pixel of x has the pixels under a filter row as its channels, one pixel for each of
+    y's: the problem is one of filters that are one pixel wide.  For one group, and padding of zeros."""
     sp = problem.spatial
     x, y = problem.x, problem.y
-    prepared = replace(problem, x=_target(x, ("n", *sp.input, "c"), _whole(x.extent("c"))))
-    pads = problem.padding is not Padding.ZERO
-    if pads:
-        prepared = _padded(prepared)
-    low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
     source = replace(y, dims=tuple("c" if d == "k" else d for d in y.dims))
     target = _target(source, ("n", *sp.output, "c"), _whole(y.extent("k")))
-    copies = (Copy(x, prepared.x, padding=problem.padding, low=low), Copy(source, target))
-    prepared = replace(prepared, y=replace(target, dims=("n", *sp.output, "k")))
-    return Prepared(prepared, _needed(copies))
+    of_y = Copy(source, target)
+    prepared = replace(problem, y=replace(target, dims=("n", *sp.output, "k")))
+    if lowered:
+        of_x = _lowered(problem)
+        prepared = _of_one_pixel(replace(prepared, x=of_x.target))
+    else:
+        prepared = replace(prepared, x=_target(x, ("n", *sp.input, "c"), _whole(x.extent("c"))))
+        pads = problem.padding is not Padding.ZERO
+        if pads:
+            prepared = _padded(prepared)
+        low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
+        of_x = Copy(x, prepared.x, padding=problem.padding, low=low)
+    return Prepared(prepared, _needed((of_x, of_y)))
+
+
+def _lowered(problem: ConvProblem) -> Copy:
+    """x, the taps of a filter row as channels."""
+    x, dim = problem.x, problem.spatial.input[-1]
+    taps = Taps(dim, problem.filter[-1], problem.dilation[-1])
+    extents = (problem.n, *problem.input[:-1], problem.output[-1], _whole(taps.count * problem.c))
+    target = replace(x, dims=("n", *problem.spatial.input, "c"), extents=extents, pitch=None)
+    return Copy(
+        x, target, mod(symbol("c"), Integer(problem.c)), ((dim, problem.stride[-1]),),
+        low=((dim, problem.pad_lo[-1]),), taps=taps,
+    )  # fmt: skip
+
+
+def _of_one_pixel(problem: ConvProblem) -> ConvProblem:
+    """The problem of an x that has the taps of a filter row as channels."""
+
+    def last(values: tuple[int, ...], value: int) -> tuple[int, ...]:
+        return (*values[:-1], value)
+
+    return replace(
+        problem, c=problem.c * problem.filter[-1], input=last(problem.input, problem.output[-1]),
+        filter=last(problem.filter, 1), stride=last(problem.stride, 1), dilation=last(problem.dilation, 1),
+        pad_lo=last(problem.pad_lo, 0), pad_hi=last(problem.pad_hi, 0),
+    )  # fmt: skip
 
 
 def _whole(channels: int) -> int:

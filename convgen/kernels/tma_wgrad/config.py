@@ -15,7 +15,8 @@ class Config(config.Config):
     warps that share it, four to a warpgroup.
 
     x comes in boxes of `tile_k` pixels by `span` channels, one for each tap; where `row_taps` is 1, a box has the few
-    pixels more that make it serve all taps of a filter row.  The pixels are shared by `slices` times `split_k` blocks:
+    pixels more that make it serve all taps of a filter row; where `lower_rows` is 1, a first launch makes these taps
+    channels of x.  The pixels are shared by `slices` times `split_k` blocks:
     those of a cluster add their sums through shared memory, a second kernel adds those of the slices, both in a fixed
     order."""
 
@@ -27,6 +28,9 @@ class Config(config.Config):
     warps_m: Annotated[int, Field("warps along m", (4, 8, 12))]
     warps_n: Annotated[int, Field("groups of warps along n", low=1, high=3)] = 1
     row_taps: Annotated[int, Field("1: a box of x serves all taps of a filter row, which are shifts of it", (0, 1))] = 0
+    lower_rows: Annotated[
+        int, Field("1: x is first laid out with the taps of a filter row as channels: for few channels", (0, 1))
+    ] = 0
     split_k: Annotated[
         int,
         Field("blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", (1, 2, 4, 8)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import TmaAxis, tma_axes
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.copies import VECTOR
 
@@ -79,7 +79,16 @@ def pack_fault(problem: ConvProblem, pack: int) -> str:
     return ""
 
 
+def lowering_fault(problem: ConvProblem) -> str:
+    """Why the taps of a filter row cannot be made channels of x; empty where they can."""
+    if problem.filter[-1] == 1:
+        return "a filter row of one tap has nothing to lower"
+    if problem.groups > 1 or problem.padding is not Padding.ZERO:
+        return "rows are lowered for one group and padding of zeros alone"
+    return ""
+
+
 @lru_cache(maxsize=64)
-def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
-    """The GEMM of a wgrad, neighbouring groups packed."""
-    return Gemm(prepare.gradient_factors(problem), group_pack)
+def gemm(problem: ConvProblem, group_pack: int = 1, lower_rows: bool = False) -> Gemm:
+    """The GEMM of a wgrad, neighbouring groups packed, or the taps of filter rows made channels of x."""
+    return Gemm(prepare.gradient_factors(problem, lower_rows), group_pack)

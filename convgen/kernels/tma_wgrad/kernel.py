@@ -19,7 +19,7 @@ from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, typ
 from convgen.kernels.tma_wgrad import cost
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import illegal
-from convgen.kernels.tma_wgrad.gemm import gemm, pack_fault
+from convgen.kernels.tma_wgrad.gemm import gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.launches import launches, workspaces
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.kernels.tma_wgrad.source import source
@@ -48,7 +48,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
             found += im2col_obstacles(g.axes, problem.filter)
         if not found and g.pixels(row_taps=True) + LONGEST_STEP >= 2**31:
             found.no("the pixels of y do not fit 32 bits, counted by whole steps")
-        return found + _pack(problem, fixed)
+        return found + _options(problem, fixed)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
         return space(problem, target, fixed)
@@ -67,10 +67,12 @@ class TmaWgrad(base.Kernel[Config, Layout]):
         return source(plan, plan.layout)
 
 
-def _pack(problem: ConvProblem, fixed: Options) -> Obstacles:
+def _options(problem: ConvProblem, fixed: Options) -> Obstacles:
     found = Obstacles()
     if "group_pack" in fixed and (fault := pack_fault(problem, int(fixed["group_pack"]))):
         found.no(fault, option="group_pack")
+    if fixed.get("lower_rows") and (fault := lowering_fault(problem)):
+        found.no(fault, "lower_rows 0", "lower_rows")
     return found
 
 

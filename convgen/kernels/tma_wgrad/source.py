@@ -10,9 +10,7 @@ from sympy import Expr, Integer
 
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
-from convgen.ir import integer
 from convgen.ir.index_map import decompose, derive, extent, variable
-from convgen.ir.integer import mod, symbol
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lowering, output
@@ -88,12 +86,11 @@ def _start(layout: Layout) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Stored:
-    """How a pair of neighbouring columns leaves: C text of the offset in the filter of its first element, from k, tap
-    and c, whether they are stored at once, and C text of an element's group where several are multiplied as one."""
+    """How a pair of neighbouring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
+    whether both are stored at once."""
 
     index: str
     offset: str
-    c_in_group: str
     pair: bool
     target: str
     c_type: str
@@ -102,22 +99,24 @@ class Stored:
 
 
 def _stored(layout: Layout) -> Stored:
-    problem = layout.gemm.problem
+    problem, config = layout.problem, layout.config
     w, sp = problem.w, problem.spatial
-    size = w.size * layout.config.slices
-    index = lowering.index_type(problem, (size,))
-    k, tap, c = variable("k", problem.k), variable("tap", problem.taps), variable("c", problem.c_per_group)
-    at = decompose(tap.symbol, sp.filter, lambda d: Integer(problem.extent(d)))
-    maps = derive(problem, (k, tap, c), at | {"k": k.symbol, "c_in_group": c.symbol})
-    in_group = symbol("channel")
-    own = integer.simplify(mod(in_group, Integer(problem.c_per_group)), {in_group: (0, problem.c - 1)})
+    index = lowering.index_type(problem, (w.size * config.slices,))
+    taps, channels = layout.gemm.problem.taps, layout.gemm.problem.c_per_group
+    k, tap, c = variable("k", problem.k), variable("tap", taps), variable("c", channels)
+    if config.lower_rows:
+        at = decompose(tap.symbol, sp.filter[:-1], lambda d: Integer(problem.extent(d)))
+        at |= decompose(c.symbol, (sp.filter[-1], "c_in_group"), lambda d: Integer(extent(problem, d)))
+    else:
+        at = decompose(tap.symbol, sp.filter, lambda d: Integer(problem.extent(d))) | {"c_in_group": c.symbol}
+    maps = derive(problem, (k, tap, c), at | {"k": k.symbol})
     dtype = w.dtype if layout.stores_w else "f32"
-    pair = w.dims[-1] == "c" and problem.c_per_group % 2 == 0
+    inner = (sp.filter[-1], "c") if config.lower_rows else ("c",)
+    pair = w.dims[-len(inner) :] == inner and channels % 2 == 0
     both = f"{lowering.PACK[dtype]}({{0}}, {{1}})" if dtype in lowering.PACK else "Vec2{{{0}, {1}}}"
     return Stored(
-        index, c_expr(maps.offset("w"), maps.ranges, index), c_expr(own, {in_group: (0, problem.c - 1)}), pair,
-        "w" if layout.stores_w else "partials", "u32" if dtype in lowering.PACK else "Vec2",
-        lowering.store(dtype, "{0}", "f32"), both,
+        index, c_expr(maps.offset("w"), maps.ranges, index), pair, "w" if layout.stores_w else "partials",
+        "u32" if dtype in lowering.PACK else "Vec2", lowering.store(dtype, "{0}", "f32"), both,
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
+from convgen.kernels.parts.copies import VECTOR
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
-from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, pack_fault
+from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.targets import Target
 
@@ -30,9 +31,9 @@ PACKED = 64
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, each with the shares that fill the GPU."""
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
-    for pack in packs:
-        g = gemm(problem, pack)
-        for config in _tiles(g, fixed, pack):
+    for pack, lowered in itertools.product(packs, _lowerings(problem, fixed)):
+        g = gemm(problem, pack, bool(lowered))
+        for config in _tiles(g, fixed, pack, lowered):
             layout = Layout(problem, target, config, g)
             for split_k, slices in _shares(layout, fixed):
                 yield _staged(layout, split_k, slices, fixed)
@@ -45,7 +46,14 @@ def _packs(problem: ConvProblem) -> list[int]:
     return [max(p for p in fitting if p <= most)]
 
 
-def _tiles(g: Gemm, fixed: Options, pack: int) -> Iterator[Config]:
+def _lowerings(problem: ConvProblem, fixed: Options) -> list[int]:
+    """Whether the taps of filter rows are made channels: where channels are fewer than TMA loads at once."""
+    if "lower_rows" in fixed:
+        return [int(fixed["lower_rows"])]
+    return [0, 1] if problem.c < VECTOR and not lowering_fault(problem) else [0]
+
+
+def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]:
     """Tiles, with stages and shares to be found."""
     problem = g.problem
     rows_option = [int(fixed["row_taps"])] if "row_taps" in fixed else [0, 1]
@@ -61,7 +69,7 @@ def _tiles(g: Gemm, fixed: Options, pack: int) -> Iterator[Config]:
         columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(boxes, taps * span, warps_n, row_taps)
         few = m == 64 and warps_n == 1
         for n, blocks in itertools.product(columns, [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]):
-            yield Config(m, n, tile_k, span, 2, warps_m, warps_n, row_taps, 1, 1, blocks, pack)
+            yield Config(m, n, tile_k, span, 2, warps_m, warps_n, row_taps, lowered, 1, 1, blocks, pack)
 
 
 def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
