@@ -298,9 +298,7 @@ def gather(copy: Copy) -> Gather:
     inside, padded = _inside(copy, known, index)
     pixel = {d: pixel_at(copy.padding, copy.position(d), Integer(source.extent(d))) for d in source.dims if d != "c"}
     place = integer.simplify(Access(source, {"c": channel, **pixel}).offset, known)
-    used = (
-        {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
-    )
+    used = {str(s) for s in (place.free_symbols | own.free_symbols)} | padded
     coordinates = [(d, text) for d, text in coordinates if d == "first" or d in used]
     return Gather(
         copy, index, tuple(coordinates[::-1]), c_expr(own, known, index), tuple(tests), inside,
