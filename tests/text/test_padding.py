@@ -136,6 +136,18 @@ def test_the_preparing_launch_pads(layout: str):
     assert made.plan.us > zeros.plan.us
 
 
+def test_boxes_that_tma_fills_with_nan_end_with_the_channels():
+    problem = make("fprop", 8, 48, 64, (14, 14), pad=1, padding=Padding.NAN)
+    made = compilation(spec(problem, "tma_im2col", {}))
+    (launch,) = made.plan.launches
+    loads = launch.params[0].map
+    assert loads and loads.fill == "nan" and 48 % loads.channels == 0
+    (refused,) = strategies.load("tma_im2col").obstacles(problem, TARGET, {"tile.k": 64})
+    assert refused.message == "boxes of 64 channels reach beyond the 48 of x, into NaN that is no padding"
+    odd = make("fprop", 8, 40, 64, (14, 14), pad=1, padding=Padding.NAN)
+    assert "padded by nan" in compilation(spec(odd, "tma_im2col", {})).plan.notes[0]
+
+
 def test_measurements_of_other_padding_are_not_taken():
     problem = make("fprop", 2, 16, 16, (8, 8), pad=1)
     keys = {database.key(replace(problem, padding=p)) for p in Padding}

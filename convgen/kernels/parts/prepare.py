@@ -88,14 +88,15 @@ class Prepared:
 
 @lru_cache(maxsize=64)
 def channels_last(
-    problem: ConvProblem, copy_x: bool = True, copy_w: bool = True, taps_outside: bool = True, bundle: int = 1
-) -> Prepared:
+    problem: ConvProblem, copy_x: bool = True, copy_w: bool = True, taps_outside: bool = True, bundle: int = 1,
+    loads_pad: bool = False,
+) -> Prepared:  # fmt: skip
     """The problem with x as n d h w c, unless `copy_x` is False, and w as k t r s c (or, where it lies so and
     `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `bundle` neighbouring
     groups as one.  For fprop of 2-byte types; groups are served in the bundles of `bundles`.
 
     Of x, a filter of one tap gets the pixels that it reads, and strides no more.  An x whose padding is not of zeros
-    gets it in the copy, whatever `copy_x` says."""
+    gets it in the copy, whatever `copy_x` says; unless it lies right, and `loads_pad`, as TMA does with NaN."""
     x, w, sp = problem.x, problem.w, problem.spatial
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
@@ -111,9 +112,10 @@ def channels_last(
     if copy_w:
         prepared = replace(prepared, w=w)
         copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c")))
-    pads = problem.padding is not Padding.ZERO
+    last = ("n", *sp.input, "c")
+    pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
-        prepared = replace(prepared, x=_target(x, ("n", *sp.input, "c"), channels))
+        prepared = replace(prepared, x=_target(x, last, channels))
         steps: tuple[tuple[str, int], ...] = ()
         if pads:
             prepared = _padded(prepared)

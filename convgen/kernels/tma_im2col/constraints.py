@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from convgen.ir.problem import Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import Layout
 
 #: Of a strided dgrad: rows of a table in constant memory.
@@ -21,7 +22,7 @@ def map_obstacles(gemm: Gemm) -> list[Obstacle]:
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found = [*_consumers(layout), *_groups(layout), *_phases(layout), *_k_loop(layout), *_cluster(layout),
-             *_columns_of_b(layout)]  # fmt: skip
+             *_columns_of_b(layout), *_fill(layout)]  # fmt: skip
     return found or _shared_memory(layout)
 
 
@@ -53,6 +54,15 @@ def _consumers(layout: Layout) -> Obstacles:
             "a smaller tile, or more cooperative consumers",
             "tile.n",
         )
+    return found
+
+
+def _fill(layout: Layout) -> Obstacles:
+    """What TMA fills the padding with also stands behind the last channel."""
+    problem, k, found = layout.gemm.problem, layout.config.tile_k, Obstacles()
+    if problem.padding is Padding.NAN and problem.c_per_group % k:
+        beyond = f"boxes of {k} channels reach beyond the {problem.c_per_group} of {problem.x.name}"
+        found.no(f"{beyond}, into NaN that is no padding", f"tile k={LEAST_BOX}", "tile.k")
     return found
 
 

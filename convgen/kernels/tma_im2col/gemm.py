@@ -8,13 +8,15 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import TmaAxis, tma_axes
 from convgen.ir.phases import Phases
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 
 #: Channels of a box of B where it lies with its columns contiguous: the widest swizzle's span, of 2-byte elements.
 COLUMNS_BOX = 64
+#: Channels that the boxes of some tile do not reach beyond.
+LEAST_BOX = 16
 
 
 @dataclass(frozen=True)
@@ -151,5 +153,8 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     aligned = math.gcd(forward.k, forward.w.pitch or 0) % 8 == 0
     columns = assigned.backward and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
     in_planes = assigned.phases is None and x_in_planes(forward)
-    prepared = prepare.channels_last(forward, copy_x=not in_planes, copy_w=not columns, bundle=group_pack)
+    fills = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
+    prepared = prepare.channels_last(
+        forward, copy_x=not in_planes, copy_w=not columns, bundle=group_pack, loads_pad=fills
+    )  # fmt: skip
     return Gemm(assigned, prepared, columns)

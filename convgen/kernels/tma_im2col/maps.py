@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.plan import TensorMap
+from convgen.ir.problem import Padding
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
@@ -35,6 +36,7 @@ def a_map(layout: Layout) -> TensorMap:
         "x", "im2col", x.dtype, dims, tuple(strides), (1, *(a.element_stride for a in axes), 1),
         lower=tuple(a.lower for a in axes), upper=tuple(a.upper for a in axes),
         channels=config.tile_k, pixels=pixels, swizzle=layout.span,
+        fill="nan" if problem.padding is Padding.NAN else "zero",
     )  # fmt: skip
 
 
