@@ -99,6 +99,8 @@ class _Parse:
         kinds = (kinds - {"NAME", "COMMA"} if unseen else kinds) or kinds
         place = Place(self._words, at, kinds, tuple(self._values[i] for i in self._open_braces()))
         word = self._words[at]
+        if place.is_let_in_block:
+            return self._let_in_block(at, place)
         if "RBRACE" in place.kinds and place.is_behind_block:
             message = f"`{{` is not closed: expected `}}` before {wording.found(word)}"
             message += f" in line {word.line}" if word.type != END else ""
@@ -116,6 +118,17 @@ class _Parse:
         if mended or is_stray:
             self._said.add(said)
         return at if mended else self._resume(at, resume)
+
+    def _let_in_block(self, at: int, place: Place) -> int:
+        """Reports a `let` in a block, and goes on without the word or, where no names are assigned, the statement."""
+        if place.in_epilogue:
+            hint = f"write `{place.rest_of_line(1)}`"
+            self._report.error("E002", "names of an epilogue need no `let`", span_of(place.word), hint)
+            del self._words[at]
+            return at
+        hint = "write it in front of the conv block"
+        self._report.error("E002", "a `let` cannot stand in a conv block", span_of(place.word), hint)
+        return self._resume(at, at + 1)
 
     # mending
 

@@ -86,6 +86,21 @@ class Place:
         return bool(self.braces) and self.begins_item
 
     @property
+    def is_let_in_block(self) -> bool:
+        """Whether the word is a `let` that is meant inside the open block: one written behind it would begin its line
+        where the block does, or before."""
+        if self.word.type != "LET" or not self.braces or not self.begins_line or not self.word.column:
+            return False
+        first = next(w for w in self.words if w.line == self.braces[0].line)
+        return self.word.column > (first.column or 0)
+
+    @property
+    def in_epilogue(self) -> bool:
+        """Whether the innermost block that is open is an epilogue."""
+        at = next((i for i, w in enumerate(self.words) if self.braces and w is self.braces[-1]), 0)
+        return at > 0 and self.words[at - 1].type == "EPILOGUE"
+
+    @property
     def begins_item(self) -> bool:
         """Whether a let, a conv block or nothing more begins here."""
         called = self.after is not None and self.after.type == "LPAR"
