@@ -73,12 +73,26 @@ CASES = {
     "tma_im2col_odd_dgrad": spec("dgrad", HOPPER.replace("c=24", "c=23"), TMA % ""),
     "tma_im2col_odd": spec("fprop", HOPPER_ODD, TMA % ""),
     "tma_im2col_planes": spec("fprop", HOPPER_PLANES, TMA % "", "pad 1", layout="n, k, p, q"),
+    "tma_im2col_rows_of_4_bytes": spec("fprop", HOPPER_ODD.replace("k=37", "k=42"), TMA % ""),
+    "tma_im2col_planes_of_4_bytes": spec(
+        "fprop", HOPPER_PLANES.replace("h=8, w=8", "h=7, w=6"), TMA % "", "pad 1", layout="n, k, p, q"
+    ),
+    "tma_im2col_last_columns": spec(
+        "fprop", HOPPER, (TMA % "").replace("n=16", "n=24").replace("1  schedule cooperative", "2  schedule pingpong")
+    ),
     "tma_im2col_split_k": spec("fprop", HOPPER, TMA % "split_k 2"),
     "tma_im2col_stream_k": spec("fprop", HOPPER, TMA % "stream_k 1"),
     "tma_im2col_swap_ab": spec("fprop", HOPPER, (TMA % "swap_ab 1").replace("n=16", "n=64")),
     "tma_halo": spec("fprop", HOPPER, HALO % 0, "pad 1"),
     "tma_halo_swap_ab": spec("fprop", HOPPER, HALO % 1, "pad 1"),
 }
+
+
+def test_a_result_that_lies_as_y_does_leaves_by_tma():
+    (compilation,) = driver.load(Spec(CASES["tma_im2col"]))
+    kinds = {p.name: p.kind for p in compilation.plan.launch().params}
+    assert {kinds[name] for name in ("c_map", "result_t_map", "operand_z_map")} == {"tensor_map"}
+    assert kinds["result_u"] == "pointer"
 
 
 @pytest.mark.parametrize("name", CASES)

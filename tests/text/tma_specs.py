@@ -20,7 +20,7 @@ from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.epilogue import Epilogue
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import decode, reference
+from convgen.ir.reference import decode, references
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
@@ -301,7 +301,7 @@ def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     if draw(st.booleans()):
         return problem
     problem = replace(problem, epilogue=draw(epilogues(problem.result)))
-    return replace(problem, epilogue=Epilogue(used_operands(problem), used_body(problem)))
+    return replace(problem, epilogue=Epilogue(used_operands(problem), used_body(problem), problem.further))
 
 
 #: By strategy, and those of tma_im2col's kernel for gradients of the filter.
@@ -364,9 +364,10 @@ def check_exact(text: str, seed: int, sms: int = 2) -> driver.Compilation:
     problem = made.plan.problem
     arrays = integers(problem, seed)
     out = emulated_plan(made.plan, made.source, arrays, seed, sms)
-    dtype = problem.result.dtype
-    wrong = decode(out, dtype) != rounded(reference(problem, arrays), dtype)
-    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} are wrong\nseed {seed}\n{text}\n{made.source}"
+    outs = out if isinstance(out, tuple) else (out,)
+    for t, array, right in zip(problem.results, outs, references(problem, arrays), strict=True):
+        wrong = decode(array, t.dtype) != rounded(right, t.dtype)
+        assert not wrong.any(), f"{wrong.sum()} of {wrong.size} are wrong\nseed {seed}\n{text}\n{made.source}"
     return made
 
 
@@ -376,13 +377,14 @@ def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> driver.Co
     made = compilation(text)
     plan, source = made.plan, made.source
     arrays = verify.random_inputs(plan.problem, seed)
-    expected = verify.expect(plan.problem, arrays, arithmetic=plan.arithmetic)
+    expected = verify.expect_all(plan.problem, arrays, arithmetic=plan.arithmetic)
     results = []
     for count in sms:
         for time in (0, seed):
             out = emulated_plan(plan, source, arrays, time, count)
-            report = verify.compare(plan.problem, out, expected)
+            outs = out if isinstance(out, tuple) else (out,)
+            report = verify.worst(map(verify.compare_tensor, plan.problem.results, outs, expected))
             assert report, f"{report}\nseed {seed}, {count} multiprocessors\n{text}\n{source}"
-            results.append(out.tobytes())
+            results.append(b"".join(array.tobytes() for array in outs))
     assert len(set(results)) == 1, f"the result depends on time\nseed {seed}\n{text}"
     return made

@@ -21,10 +21,8 @@ from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.lowering import (
-    ACCESS,
     CONVERSIONS,
     PACK,
-    SHARED_LOADS,
     has_epilogue,
     used_body,
     used_operands,
@@ -50,7 +48,8 @@ class ChannelOperand:
 class Epilogue:
     """Finished text of an `epilogue` function: the channels' values that it takes, the names of values of
     operands that arrive as tiles, the pointers (C type, name) of what it loads and stores itself, its statements, the
-    formulas.  `value` is what a function of one element returns; `stores` are its stores of further results."""
+    formulas.  `value` is what a function of one element returns.  Of further results it hands back those in `outs`;
+    `stores` are its stores of the others."""
 
     channels: tuple[ChannelOperand, ...]
     tiles: tuple[str, ...]
@@ -59,12 +58,13 @@ class Epilogue:
     body: tuple[str, ...]
     value: str
     formula: tuple[str, ...]
+    outs: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
 
 
-def of_pairs(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
+def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()) -> Epilogue | None:
     """For two neighbouring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue.  Operands
-    `arriving` as tiles are handed over by value."""
+    `arriving` as tiles are handed over by value, further results `leaving` as tiles by reference."""
     if not has_epilogue(problem):
         return None
     maps = output_map(problem)
@@ -86,9 +86,10 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue |
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
         loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
-    loads += [f"float further_{t.name}[2];" for t in problem.elementwise]
-    made = _epilogue(problem, "v[i]", values, loads, "[i]", arriving)
-    stores = tuple(line for t in problem.elementwise for line in _store_pair(t, problem, maps))
+    stored = [t for t in problem.elementwise if t.name not in leaving]
+    loads += [f"float further_{t.name}[2];" for t in stored]
+    made = _epilogue(problem, "v[i]", values, loads, "[i]", arriving, leaving)
+    stores = tuple(line for t in stored for line in _store_pair(t, problem, maps))
     held = (f"further_{t.name}[i] = local_{t.name};" for t in problem.elementwise)
     return replace(made, body=(*made.body, *held), stores=stores)
 
@@ -101,23 +102,29 @@ def of_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogu
     return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}), arriving)
 
 
-def of_gemm_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
+def of_gemm_elements(
+    problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()
+) -> Epilogue | None:
     """The same at pixel gemm_m and channel gemm_n."""
-    return _of_elements(problem, output_map(problem), arriving) if has_epilogue(problem) else None
+    return _of_elements(problem, output_map(problem), arriving, leaving) if has_epilogue(problem) else None
 
 
-def _of_elements(problem: ConvProblem, maps: IndexMap, arriving: Collection[str]) -> Epilogue:
+def _of_elements(
+    problem: ConvProblem, maps: IndexMap, arriving: Collection[str], leaving: Collection[str] = ()
+) -> Epilogue:
     loads, values = [], {name: f"value_{name}" for name in arriving}
     for t in _loaded_at_coordinates(problem, arriving):
         element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
         loads.append(f"const float value_{t.name} = {element};")
         values[t.name] = f"value_{t.name}"
-    made = _epilogue(problem, "v", values, loads, "", arriving)
+    made = _epilogue(problem, "v", values, loads, "", arriving, leaving)
     stores = tuple(
         f"result_{t.name}[{_offset(maps, t.name)}] = {CONVERSIONS[t.dtype].from_float.format(f'local_{t.name}')};"
         for t in problem.elementwise
+        if t.name not in leaving
     )
-    return replace(made, stores=stores)
+    held = (f"further_{name} = local_{name};" for name in made.outs)
+    return replace(made, body=(*made.body, *held), stores=stores)
 
 
 def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
@@ -137,8 +144,9 @@ def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
 
 
 def _epilogue(
-    problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str, arriving: Collection[str]
-) -> Epilogue:
+    problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str, arriving: Collection[str],
+    leaving: Collection[str],
+) -> Epilogue:  # fmt: skip
     channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if t.dims == ("k",))
     known = dict(values) | {c.name: c.value + index for c in channels}
     *locals_, last = used_body(problem)
@@ -148,10 +156,12 @@ def _epilogue(
         known[a.name] = f"local_{a.name}"
     loaded = _loaded_at_coordinates(problem, arriving)
     pointers = [(f"const {t.element.c_type}*", f"operand_{t.name}") for t in loaded]
-    pointers += [(f"{t.element.c_type}*", f"result_{t.name}") for t in problem.elementwise]
+    outs = tuple(t.name for t in problem.elementwise if t.name in leaving)
+    stored = (t for t in problem.elementwise if t.name not in leaving)
+    pointers += [(f"{t.element.c_type}*", f"result_{t.name}") for t in stored]
     formula = tuple(str(a) for a in used_body(problem))
     value = c_epilogue(last.value, acc, known)
-    return Epilogue(channels, tuple(arriving), tuple(pointers), tuple(loads), tuple(body), value, formula)
+    return Epilogue(channels, tuple(arriving), tuple(pointers), tuple(loads), tuple(body), value, formula, outs)
 
 
 def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
@@ -196,12 +206,6 @@ def output_map(problem: ConvProblem) -> IndexMap:
     m, n = variable("gemm_m", problem.output_pixels), variable("gemm_n", problem.k)
     loop = decompose(m.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d))) | {"k": n.symbol}
     return derive(problem, (m, n), loop)
-
-
-def copied(vector: int, offset: str) -> str:
-    """C text: so many elements of 2 bytes at once from `place` in shared memory to y."""
-    target = f"y[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>(y + {offset})"
-    return f"{target} = {SHARED_LOADS[2 * vector]}(place);"
 
 
 def store(problem: ConvProblem) -> Store:

@@ -29,7 +29,7 @@ PAIR_LOADS = {1: "ld_shared_u16", 4: "ld_shared_u64"}
 
 @dataclass(frozen=True)
 class EpilogueTile:
-    """A part of y, or of an operand that lies as y does, in shared memory: `rows` of `columns` neighbours each.
+    """A part of y, or of a tensor that lies as y does, in shared memory: `rows` of `columns` neighbours each.
 
     TMA moves boxes no wider than a swizzle's span; they lie one after the other.  `start`: byte of a slot, which has
     an epilogue tile of each operand."""
@@ -86,7 +86,7 @@ class EpilogueTile:
         """Boxes of the matrix [pixels, channels] or, where channels lie in planes of so many pixels, of [n, channels,
         plane]."""
         t, size, k = self.tensor, self.size, problem.k
-        buffer = t.name if t.role == "operand" else t.role
+        buffer = t.name if t.role in ("operand", "result") else t.role
         if plane:
             return TensorMap(
                 buffer, "tiled", t.dtype, (plane, k, problem.n), (plane * size, k * plane * size), (1, 1, 1),
@@ -114,11 +114,11 @@ def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
     )
 
 
-def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int) -> tuple[EpilogueTile, ...]:
-    """A slot's epilogue tiles of operands, one after the other."""
+def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int, first: int = 0) -> tuple[EpilogueTile, ...]:
+    """A slot's epilogue tiles of tensors, one after the other from byte `first` on."""
     found: list[EpilogueTile] = []
     for t in tensors:
-        found.append(EpilogueTile(t, rows, columns, start=sum(c.bytes for c in found)))
+        found.append(EpilogueTile(t, rows, columns, start=first + sum(c.bytes for c in found)))
     return tuple(found)
 
 

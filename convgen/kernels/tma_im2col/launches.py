@@ -34,7 +34,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         Param("b_map", "tensor_map", "w", b_map(layout)),
         result,
         *([PARTIALS] if config.stream_k else []),
-        *operand_tiles.params(problem, layout.arriving if g.stores_by_tma else (), g.plane),
+        *operand_tiles.params(problem, (*layout.arriving, *layout.leaving) if g.stores_by_tma else (), g.plane),
     ]
     # of sums that have to be made once more: x and w as they were given
     given = tuple(p.param for p in factor_pointers(layout.problem)) if layout.fills else ()

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
-from convgen.kernels.parts import image_operands, operand_tiles
+from convgen.kernels.parts import image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col.config import Config
@@ -30,7 +30,17 @@ class Layout(base.Layout[Config]):
 
     def with_parts_of(self, other: Layout) -> Layout:
         """This layout, knowing what another one that differs in its stages alone has found out."""
-        found = ("channel_blocks", "span", "stage", "epi_tile_shape", "epi_tile_bytes", "arriving", "slots", "slot")
+        found = (
+            "channel_blocks",
+            "span",
+            "stage",
+            "epi_tile_shape",
+            "epi_tile_bytes",
+            "arriving",
+            "leaving",
+            "slots",
+            "slot",
+        )
         self.__dict__.update((name, other.__dict__[name]) for name in found if name in other.__dict__)
         return self
 
@@ -141,6 +151,21 @@ class Layout(base.Layout[Config]):
         return operand_tiles.copied(problem, vector, *shape)
 
     @cached_property
+    def leaving(self) -> tuple[EpilogueTile, ...]:
+        """The further results that leave as C does, in epilogue tiles behind its own."""
+        g = self.gemm
+        if not g.store_vector or not g.problem.elementwise:
+            return ()
+        m, n = self.epi_tile_shape
+        row = (g.plane or g.problem.k) if g.stores_by_tma else 0
+        return result_tiles.result_tiles(g.problem, row, g.store_vector, *((n, m) if g.plane else (m, n)))
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Of an epilogue tile of y and those of the further results that go with it."""
+        return self.epi_tile_bytes * (1 + len(self.leaving))
+
+    @cached_property
     def of_images(self) -> tuple[Tensor, ...]:
         """The operands of images that threads hold for many pixels: where C leaves by epilogue tiles, of few images
         each.  Of images of one pixel they arrive as tiles."""
@@ -191,7 +216,7 @@ class Layout(base.Layout[Config]):
         c = self.config
         partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
-        return 1024 + c.consumers * (2 * self.epi_tile_bytes + self.slots * self.slot) + partials + barriers
+        return 1024 + c.consumers * (2 * self.leaving_bytes + self.slots * self.slot) + partials + barriers
 
     @property
     def shared_bytes(self) -> int:
@@ -207,7 +232,8 @@ class Layout(base.Layout[Config]):
             ("B", f"{c.stages} stages{blocks} x {c.tile_n} channels x {self.span}"),
         ]
         if self.epi_tile_bytes:
-            rows.append(("y", f"{c.consumers} consumers x 2 epilogue tiles x {self.epi_tile_bytes}"))
+            names = " and ".join(["y", *(epi_tile.name for epi_tile in self.leaving)])
+            rows.append((names, f"{c.consumers} consumers x 2 epilogue tiles x {self.leaving_bytes}"))
         if self.arriving:
             names = " and ".join(epi_tile.name for epi_tile in self.arriving)
             rows.append((names, f"{c.consumers} consumers x {self.slots} slots x {self.slot}"))

@@ -15,7 +15,7 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare
+from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare, result_tiles
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
@@ -36,6 +36,7 @@ def source(plan: Plan, layout: Layout) -> str:
     vector, store = g.store_vector, fragments.store(problem)
     epilogue_of = fragments.of_gemm_elements if config.swap_ab else fragments.of_pairs
     by_value = [*(c.name for c in layout.arriving), *(t.name for t in layout.of_images)]
+    leaving = result_tiles.text(layout.leaving, vector, lambda t: fragments.offset(problem, t))
     taps = _taps(layout)
     return render(
         "tma_im2col/kernel.cu.j2",
@@ -91,7 +92,9 @@ def source(plan: Plan, layout: Layout) -> str:
         store_pairs=layout.stores_pairs,
         y=problem.y,
         pointers=_pointers(problem),
-        epilogue=epilogue_of(problem, by_value),
+        epilogue=epilogue_of(problem, by_value, [t.name for t in leaving]),
+        leaving=leaving,
+        stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
             layout.arriving,
@@ -106,7 +109,7 @@ def source(plan: Plan, layout: Layout) -> str:
         pack=lowering.PACK.get(problem.y.dtype),
         store=store,
         swizzle=operand_tiles.swizzle(layout.epi_tile_n),
-        copy=fragments.copied(vector, store.offset) if vector else "",
+        copies=[result_tiles.copied(vector, "y", store.offset, "place"), *(t.copy for t in leaving)] if vector else [],
     )
 
 

@@ -1,0 +1,57 @@
+"""Further results shaped like y, which leave as it does: by epilogue tiles in shared memory, behind y's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from convgen.ir.problem import ConvProblem
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
+from convgen.kernels.parts.lowering import ACCESS, PACK, SHARED_LOADS
+from convgen.kernels.parts.operand_tiles import EpilogueTile, at_once, epi_tiles
+
+
+def result_tiles(problem: ConvProblem, row: int, vector: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
+    """Epilogue tiles of the further results that leave as y does, behind its own: of its layout, and floats of 2
+    bytes.  By TMA, `row` elements being a row of those that are packed; by threads, `vector` elements at once, where
+    there is no such row."""
+
+    def alike(t: Tensor) -> bool:
+        fits = (t.pitch or row) * t.element.bytes % ROW_ALIGNMENT == 0 if row else at_once(t, vector) == vector
+        return t.dtype in PACK and lies_as(t, problem.y.dims) and fits
+
+    own = EpilogueTile(problem.y, rows, columns)
+    return epi_tiles(filter(alike, problem.elementwise), rows, columns, own.bytes)
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Finished text of a further result that leaves as y does: the byte at which its epilogue tile starts, from where
+    y's does; words of two elements each; the statement by which threads copy a vector of it."""
+
+    name: str
+    start: int
+    words: tuple[str, ...]
+    copy: str
+
+
+def text(epi_tiles: Sequence[EpilogueTile], vector: int, offsets: Callable[[Tensor], str]) -> list[Leaving]:
+    """`offsets`: C text of where a tensor's element is in memory."""
+    return [
+        Leaving(
+            c.name,
+            c.start,
+            tuple(f"{PACK[c.tensor.dtype]}(further_{c.name}[{i}], further_{c.name}[{i + 1}])" for i in range(0, 8, 2)),
+            copied(vector, f"result_{c.name}", offsets(c.tensor), f"place + {c.start}"),
+        )
+        for c in epi_tiles
+    ]
+
+
+def copied(vector: int, pointer: str, offset: str, place: str) -> str:
+    """C text: so many elements of 2 bytes at once from a place in shared memory."""
+    target = (
+        f"{pointer}[{offset}]" if vector == 1 else f"*reinterpret_cast<{ACCESS[2 * vector]}*>({pointer} + {offset})"
+    )
+    return f"{target} = {SHARED_LOADS[2 * vector]}({place});"
