@@ -77,6 +77,7 @@ def _tma_wgrad(p: ConvProblem, c: tma_wgrad.Config) -> Work:
 
 
 def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
+    p = assignment(p).problem
     size = geometry(p, c)
     along = (p.n, c.images) if c.images > 1 else (p.output[-1], c.strip)
     # a ring's halo tiles, over all tiles that one multiprocessor takes

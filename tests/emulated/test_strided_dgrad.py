@@ -45,6 +45,7 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "dilated by the stride": (make("dgrad", 3, 40, 24, (12, 13), (3, 2), stride=(2, 4), dilation=(2, 6), pad=2), ONE),
     "one axis, 20 taps": (make("dgrad", 2, 40, 72, (60,), (20,), stride=10, pad=5), ONE),
     "three axes": (make("dgrad", 2, 24, 40, (4, 5, 6), (3, 2, 3), stride=(2, 1, 3), pad=1), PINGPONG),
+    "k off 8": (make("dgrad", 3, 40, 19, (12, 13), (3, 3), stride=2, pad=1), ONE),
     "c off 8": (make("dgrad", 3, 37, 40, (12, 13), (3, 3), stride=2, pad=1), NARROW),
     "float32": (typed(make("dgrad", 3, 40, 40, (9, 8), (3, 3), stride=2, pad=1), x="f32"), ONE),
     "channels before pixels": (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, check_emulated, halo_problems, laid_out, serves, some_options, spec, typed
+from tma_specs import SEEDS, check_emulated, check_exact, halo_problems, laid_out, serves, some_options, spec, typed
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
@@ -198,6 +198,41 @@ TILES = {
 def test_operands_that_arrive_as_tiles(name: str, options: Options, seed: int) -> None:
     made = check_emulated(spec(FEW, "tma_halo", options, TILES[name]), seed)
     assert "place_z" in made.source and made.source.count("operand_z[") == 0
+
+
+#: dgrad: the filters as they lie, with their output channels as wgmma's m or n; or, of k or c off 8, laid out anew.
+DGRADS: dict[str, tuple[ConvProblem, Options]] = {
+    "channels": (make("dgrad", 3, 72, 40, (11, 13), (3, 3), pad=1), {**CHANNELS, "consumers": 2}),
+    "channels shared by two": (
+        make("dgrad", 3, 136, 72, (11, 13), (3, 2), pad=(0, (1, 2)), dtype="bf16"),
+        {**CHANNELS, "tile.n": 128, "consumers": 2, "schedule": "cooperative"},
+    ),
+    "pixels": (make("dgrad", 3, 72, 40, (11, 13), (2, 3), pad=1), {**PIXELS, "tile.n": 64, "consumers": 2}),
+    "weights streamed": (
+        make("dgrad", 3, 72, 136, (9, 9), (3, 3), pad=1, dilation=2), {**CHANNELS, "consumers": 2, "weight_stages": 3},
+    ),
+    "whole images": (
+        make("dgrad", 5, 72, 24, (6, 5), (3, 3), pad=1), {**CHANNELS, "tile.m": 96, "images": 2, "consumers": 1},
+    ),
+    "one axis": (make("dgrad", 3, 40, 72, (60,), (5,), pad=2, dilation=2), {**CHANNELS, "consumers": 1}),
+    "k off 8": (make("dgrad", 3, 72, 19, (11, 13), (3, 3), pad=1), {**CHANNELS, "consumers": 1}),
+    "planes": (
+        laid_out(make("dgrad", 3, 40, 24, (11, 13), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),
+        {**CHANNELS, "consumers": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DGRADS)
+def test_dgrad(name: str, seed: int) -> None:
+    problem, options = DGRADS[name]
+    check_exact(spec(problem, "tma_halo", options), seed)
+
+
+def test_epilogue_of_dgrad(seed: int) -> None:
+    problem, options = DGRADS["channels"]
+    epilogue = "operand b: f32[c]  operand g: f16[n, h, w, c]  operand t: f32[w, n]  x = relu(acc + b) * t + g"
+    check_emulated(spec(problem, "tma_halo", options, epilogue), seed)
 
 
 @settings(max_examples=8, deadline=None)

@@ -69,6 +69,14 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "rows folded, filters in planes": (
         laid_out(make("fprop", 8, 32, 16, (56, 56), (3, 3), pad=1), w="kcrs"), {"fold": 4},
     ),
+    "dgrad": (make("dgrad", 8, 64, 64, (56, 56), (3, 3), pad=1), {"swap_ab": 1}),
+    "dgrad, pixels": (make("dgrad", 8, 64, 64, (56, 56), (3, 3), pad=1), {"swap_ab": 0}),
+    "dgrad, streamed": (
+        make("dgrad", 8, 128, 256, (28, 28), (3, 3), pad=1), {"weight_stages": 4, "schedule": "pingpong"},
+    ),
+    "dgrad, channels shared": (
+        make("dgrad", 8, 128, 128, (28, 28), (3, 3), pad=1), {"schedule": "cooperative", "consumers": 2, "swap_ab": 1},
+    ),
     "to f16": (typed(make("fprop", 8, 32, 64, (28, 28), (3, 3), dtype="bf16"), y="f16"), {}),
 }  # fmt: skip
 

@@ -103,7 +103,10 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "pixels": (
         "tma_im2col", make("fprop", 1, 8, 8, (2**31 - 200,), (1,)), "pixels of the result do not fit 32 bits", "direct",
     ),
-    "halo: dgrad": ("tma_halo", like("dgrad"), "op dgrad", ""),
+    "halo: strided dgrad": (
+        "tma_halo", make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=2), "dgrad with a stride of 2", "tma_im2col",
+    ),
+    "halo: wgrad": ("tma_halo", like("wgrad"), "op wgrad", ""),
     "halo: three axes": ("tma_halo", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
     "halo: groups": ("tma_halo", ODD_GROUPS, "3 groups of 8 input and 16 output channels", "implicit_gemm"),
     "halo: stride 9": (

@@ -13,11 +13,12 @@ With a stride it is several such convolutions, the phases of `convgen.ir.phases`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from convgen.ir.phases import Phases, phases
+from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import ConvProblem, Op, exchanged_dims
 from convgen.ir.tensor import Tensor
 
@@ -42,6 +43,19 @@ class Assignment:
     @property
     def mirrored(self) -> bool:
         return self.backward and self.phases is None
+
+    def params(self, params: Iterable[Param]) -> tuple[Param, ...]:
+        """Parameters over the given problem's tensors; what is prepared of them stays."""
+        return tuple(
+            replace(p, buffer=name, map=p.map and replace(p.map, buffer=name))
+            if (name := self.buffers.get(p.buffer))
+            else p
+            for p in params
+        )
+
+    def launches(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
+        """Launches over the given problem's tensors."""
+        return tuple(replace(launch, params=self.params(launch.params)) for launch in launches)
 
     @property
     def notes(self) -> tuple[str, ...]:

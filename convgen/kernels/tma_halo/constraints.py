@@ -7,7 +7,8 @@ from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, launch_registers
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.layout import geometry, pixels_outside, threads
+from convgen.kernels.tma_halo.layout import geometry, pixels_outside, threads, w_columns
+from convgen.kernels.tma_halo.maps import COLUMNS_BOX
 from convgen.targets import Target
 
 
@@ -28,6 +29,9 @@ def _tile(problem: ConvProblem, config: Config) -> Obstacles:
            option="tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_n > 64:
         no("swap_ab 0 takes at most 64 channels", option="tile.n")
+    if w_columns(problem, config) and config.tile_n % COLUMNS_BOX:
+        no(f"tile n={config.tile_n} is not a multiple of {COLUMNS_BOX} channels, which lie together in the filter",
+           f"n={COLUMNS_BOX}", "tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_m % (64 * config.shares):
         no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
     if problem.groups > 1 and problem.k_per_group % config.own_channels:

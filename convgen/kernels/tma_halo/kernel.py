@@ -1,4 +1,4 @@
-"""tma_halo: fprop with the input tile and its halo resident in shared memory, serving every tap.
+"""tma_halo: fprop, or dgrad of unit stride, with the input tile and its halo in shared memory, serving every tap.
 
 An im2col load reads each input pixel once a tap; where channels are few, L2 cannot feed it.  Here tiled
 TMA loads bring a tile of x with its halo once, and a tap is a shift of wgmma's descriptor by whole rows
@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from convgen.ir.plan import Launch, Param, Plan
-from convgen.ir.problem import ConvProblem, Padding
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import operand_tiles, prepare
+from convgen.kernels.parts.assignment import assignment, served
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, ROW_ALIGNMENT, memory_order, wgmma_obstacles
 from convgen.kernels.tma_halo import cost
@@ -40,8 +41,11 @@ class TmaHalo(base.Kernel[Config, Layout]):
     further = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        found = wgmma_obstacles(problem, target, ("f16", "bf16"))
+        found = wgmma_obstacles(problem, target, ("f16", "bf16"), backward=True)
         no = found.no
+        if problem.op is Op.DGRAD and max(problem.stride) > 1:
+            no(f"op dgrad with a stride of {max(problem.stride)} is not served")
+        problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
         if problem.rank == 3:
             no("three spatial dims are not served")
@@ -67,6 +71,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
         return space(problem, target, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
+        if layout.assigned.backward and layout.config.fold > 1:
+            return [Obstacle("fold is not served for dgrad", "fold 1", "fold")]
         return illegal(layout.read, layout.target, layout.config)
 
     def kind(self, layout: Layout) -> object:
@@ -91,13 +97,14 @@ class TmaHalo(base.Kernel[Config, Layout]):
             entry=f"convgen_{problem.name}",
             grid=(size.tiles * size.channel_tiles, 1, 1),
             block=layout.threads,
-            params=(*prepared.params(params), *given),
+            params=(*layout.assigned.params(prepared.params(params)), *given),
             shared_bytes=size.total,
             persistent=True,
             dependent=True,
             multiple_of=size.channel_tiles,
         )
-        return plan_of(layout, (*prepared.launches(), launch), prepared.workspaces, notes=prepared.notes)
+        launches = (*layout.assigned.launches(prepared.launches()), launch)
+        return plan_of(layout, launches, prepared.workspaces, notes=(*layout.assigned.notes, *prepared.notes))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

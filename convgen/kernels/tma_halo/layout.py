@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
-from convgen.kernels.parts.hopper import block_threads, memory_order, products
+from convgen.kernels.parts.assignment import Assignment, assignment
+from convgen.kernels.parts.hopper import block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, halo_of, windows
@@ -16,8 +18,23 @@ from convgen.targets import Target
 
 
 def as_read(problem: ConvProblem, bundle: int, fold: int) -> prepare.Prepared:
-    """The problem as the kernel reads it."""
-    return prepare.channels_last(problem, taps_outside=False, bundle=bundle, copy_w=bundle == fold == 1)
+    """The forward convolution that has the problem's product, as the kernel reads it."""
+    assigned = assignment(problem)
+    forward = assigned.problem
+    # dgrad's filter has its output channels innermost as it lies
+    copied = bundle == fold == 1 and not (assigned.backward and output_channels_inside(forward))
+    return prepare.channels_last(forward, taps_outside=False, bundle=bundle, copy_w=copied)
+
+
+def output_channels_inside(problem: ConvProblem) -> bool:
+    """Whether the filter's output channels are neighbors, which TMA brings 64 at a time."""
+    w = problem.w
+    return math.gcd(problem.k, w.pitch or 0) % 8 == 0 and lies_as(w, ("c", *problem.spatial.filter, "k"))
+
+
+def w_columns(problem: ConvProblem, config: Config) -> bool:
+    """Whether the filters of the problem as it is read are multiplied with their output channels contiguous."""
+    return not config.fills and output_channels_inside(problem)
 
 
 def pixels_outside(problem: ConvProblem) -> bool:
@@ -103,6 +120,15 @@ class Layout(base.Layout[Config]):
     @property
     def read(self) -> ConvProblem:
         return self.prepared.problem
+
+    @property
+    def assigned(self) -> Assignment:
+        return assignment(self.problem)
+
+    @property
+    def w_columns(self) -> bool:
+        """Whether wgmma takes the filters with their output channels contiguous, not their input channels."""
+        return w_columns(self.read, self.config)
 
     @cached_property
     def size(self) -> Geometry:

@@ -10,6 +10,10 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import prepare
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, windows
+from convgen.kernels.tma_halo.layout import w_columns
+
+#: Output channels of a box of filters where they are contiguous: the widest swizzle's span, of 2-byte elements.
+COLUMNS_BOX = 64
 
 
 def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[str, TensorMap]]:
@@ -40,7 +44,14 @@ def w_param(problem: ConvProblem, config: Config) -> Param:
 
 
 def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
+    """Boxes of a tap's input channels by a tile's output channels, or of as many by 64 where these are contiguous."""
     c, e, taps = problem.c_per_group, problem.w.element.bytes, problem.taps
+    if w_columns(problem, config):
+        tap = (problem.w.pitch or problem.k) * e
+        return TensorMap(
+            "w", "tiled", problem.w.dtype, (problem.k, taps, problem.w.extent("c")), (tap, taps * tap), (1, 1, 1),
+            box=(COLUMNS_BOX, 1, config.tile_k), swizzle=COLUMNS_BOX * e,
+        )  # fmt: skip
     tap = (problem.w.pitch or c) * e
     return TensorMap(
         "w", "tiled", problem.w.dtype, (c, taps, problem.k), (tap, taps * tap), (1, 1, 1),

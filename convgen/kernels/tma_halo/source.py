@@ -22,7 +22,7 @@ from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, pixels_outside
-from convgen.kernels.tma_halo.maps import filter_vector, x_maps
+from convgen.kernels.tma_halo.maps import COLUMNS_BOX, filter_vector, x_maps
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -36,6 +36,11 @@ def source(plan: Plan, layout: Layout) -> str:
         config=config,
         size=size,
         launch=plan.launch(),
+        K=problem.k,
+        y=problem.y,
+        w_columns=layout.w_columns,
+        columns_box=COLUMNS_BOX,
+        tap="R * S - 1 - i % (R * S)" if layout.assigned.mirrored else "i % (R * S)",
         prepare=layout.prepared.kernel,
         formula=_formula(problem),
         output=(windows(problem)[0].output, w.output),

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from convgen.ir.problem import SECTOR, ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem, Op
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import mean_products, products
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
@@ -18,6 +19,7 @@ from convgen.kernels.tma_halo.layout import (
     as_read,
     geometry,
     layout_of,
+    output_channels_inside,
     pixels_outside,
     shared_bytes,
     weight_bytes,
@@ -49,7 +51,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
-    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS
+    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS if problem.op is Op.FPROP else (1,)
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
         if "fold" in fixed or _worth_folding(prepared.problem, fold):
@@ -66,10 +68,11 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     def given(name: str, default: int) -> int:
         return int(fixed.get(name, default))
 
+    output = assignment(problem).problem.output
     consumers, schedule, swap_ab = given("consumers", 2), str(fixed.get("schedule", "pingpong")), given("swap_ab", 1)
     channels = 64 * (consumers if swap_ab and schedule == "cooperative" else 1)
     config = Config(
-        given("tile.m", 64), given("strip", min(problem.output[-1], 64)), given("images", 1), given("tile.n", channels),
+        given("tile.m", 64), given("strip", min(output[-1], 64)), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
         given("group_pack", (*prepare.bundles(problem), 1)[0]), given("fold", 1),
     )  # fmt: skip
@@ -92,7 +95,7 @@ def _configurations(problem: ConvProblem, target: Target, options: Options, bund
         narrow = next((n for n in (16, 32, 48) if n >= k_per_group), 64)
     else:
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
-    narrow = FULL if fold > 1 else narrow
+    narrow = FULL if fold > 1 or (output_channels_inside(problem) and not fills) else narrow
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
         [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles
 from convgen.kernels.parts.elementwise import factor_pointers
@@ -15,14 +13,7 @@ PARTIALS = Param("partials", "pointer", "workspace.partials")
 
 def _assigned(layout: Layout, params: list[Param]) -> tuple[Param, ...]:
     """Parameters over the tensors of the given problem, or over what was prepared of them."""
-    prepared = layout.gemm.prepared.params(params)
-    buffers = layout.gemm.assigned.buffers
-    return tuple(
-        replace(p, buffer=buffers[p.buffer], map=p.map and replace(p.map, buffer=buffers[p.buffer]))
-        if p.buffer in buffers
-        else p
-        for p in prepared
-    )
+    return layout.gemm.assigned.params(layout.gemm.prepared.params(params))
 
 
 def launches(layout: Layout) -> tuple[Launch, ...]:
@@ -49,7 +40,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         dependent=True,
         blocks_per_sm=config.blocks,
     )
-    prepares = tuple(_from_given(layout, launch) for launch in g.prepared.launches())
+    prepares = g.assigned.launches(g.prepared.launches())
     if not config.stream_k:
         return (*prepares, main)
     others = operand_tiles.pointers(problem)
@@ -61,12 +52,6 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         dependent=True,
     )
     return (*prepares, main, finish)
-
-
-def _from_given(layout: Layout, launch: Launch) -> Launch:
-    """What prepares operands reads the tensors of the given problem."""
-    buffers = layout.gemm.assigned.buffers
-    return replace(launch, params=tuple(replace(p, buffer=buffers.get(p.buffer, p.buffer)) for p in launch.params))
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:

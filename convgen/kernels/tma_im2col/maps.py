@@ -48,7 +48,8 @@ def b_map(layout: Layout) -> TensorMap:
     c, k, taps = problem.c_per_group, problem.k, problem.taps
     if g.b_columns:
         return TensorMap(
-            "w", "tiled", w.dtype, (k, taps, c), ((w.pitch or k) * size, taps * (w.pitch or k) * size), (1, 1, 1),
+            "w", "tiled", w.dtype, (k, taps, w.extent("c")),  # A's channels may be filled up with zeros
+            ((w.pitch or k) * size, taps * (w.pitch or k) * size), (1, 1, 1),
             box=(COLUMNS_BOX, 1, config.tile_k), swizzle=COLUMNS_BOX * size,
         )  # fmt: skip
     row = w.pitch or c
