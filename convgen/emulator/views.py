@@ -108,12 +108,12 @@ _WIDTH, _LEFT, _ROW, _BAR = 1000, 170, 20, 14
 _BLOCKS, _CYCLES = 2, 20_000.0
 
 
-def picture(line: Timeline, alone: bool = True, blocks: int = _BLOCKS) -> str:
+def picture(line: Timeline, alone: bool = True, blocks: int = _BLOCKS, cycles: float = _CYCLES) -> str:
     """The beginning of a launch's first blocks as SVG: rows are warps and units, time runs to the right."""
     every = sorted({block for block, _ in line.warps})
     shown = every[:blocks]
     end = max([s.end for s in line.slices if s.block in shown] + [line.cycles, 1])
-    until = min(end, _CYCLES)
+    until = min(end, cycles)
     scale = (_WIDTH - _LEFT - 10) / until
     heights = [24 + _ROW * len(tracks(line, block)) for block in shown]
     drawn = Picture(_WIDTH, 66 + sum(heights), f"Timeline of {line.entry}", alone)

@@ -17,14 +17,14 @@ _WIDTH = 640
 _MOST_CELLS = 40
 
 
-def geometry(problem: ConvProblem) -> str:
+def geometry(problem: ConvProblem, alone: bool = False) -> str:
     """The last two spatial axes: the padded input with the window of an output pixel, and the output with the pixel."""
     h, w = _Axis(problem, -2), _Axis(problem, -1)
     cells = h.padded + 0.0, w.padded + 0.0
     scale = min(300 / cells[1], 300 / cells[0], 24)
     left, top = 10.0, 34.0
     right = max(left + w.padded * scale + 60, 240)
-    picture = Picture(_WIDTH, top + max(h.padded, h.output) * scale + 16, f"Geometry of {problem.name}")
+    picture = Picture(_WIDTH, top + max(h.padded, h.output) * scale + 16, f"Geometry of {problem.name}", alone)
     x, w_, y = (f"{t.name}: {' x '.join(map(str, e))}" for t, e in zip(
         (problem.x, problem.w, problem.y), (problem.input, problem.filter, problem.output), strict=True))  # fmt: skip
     picture.text(left, 20, f"{x}, with padding; window of {w_}", "ink small")
@@ -97,7 +97,7 @@ def tiles(plan: Plan) -> str:
     return str(picture)
 
 
-def shared_memory(plan: Plan) -> str:
+def shared_memory(plan: Plan, alone: bool = False) -> str:
     """What a block's shared memory holds, to scale, of what the target has; empty where a kernel needs none."""
     launch = max(plan.launches, key=lambda one: one.shared_bytes, default=None)
     if launch is None or not launch.shared_bytes:
@@ -106,7 +106,7 @@ def shared_memory(plan: Plan) -> str:
     rows = shared_rows(plan) or {"used": launch.shared_bytes}
     rest = launch.shared_bytes - sum(rows.values())
     scale = (_WIDTH - 20) / limit
-    picture = Picture(_WIDTH, 66 + 20 * len(rows), f"Shared memory of {plan.problem.name}")
+    picture = Picture(_WIDTH, 66 + 20 * len(rows), f"Shared memory of {plan.problem.name}", alone)
     share = f"{launch.shared_bytes:,} of {limit:,} bytes, {launch.shared_bytes / limit:.0%}"
     picture.text(10, 18, f"a block's shared memory: {share}", "ink small")
     picture.rectangle(10, 26, limit * scale, 24, "grid", "free")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -132,3 +133,12 @@ def test_a_trace_that_cannot_be_made_is_refused_before_the_run(arguments, said, 
     Path("layer.conv").write_text(SPEC)
     assert main(["run", "layer.conv", "--trace", *arguments]) == 2
     assert said in capsys.readouterr().err and [p.name for p in tmp_path.iterdir()] == ["layer.conv"]
+
+
+@pytest.mark.parametrize("name", ["pipeline_2.svg", "pipeline_4.svg"])
+def test_the_tutorial_s_timelines_are_what_is_drawn(name, golden, monkeypatch):
+    tutorial = Path(__file__).parents[2] / "docs" / "tutorial"
+    spec = importlib.util.spec_from_file_location("tutorial_pictures", tutorial / "pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    golden.check(tutorial / name, pictures.EMULATED[name]() + "\n")

@@ -1,43 +1,69 @@
-"""`conv2d_tma_im2col`, the function of Triton's tutorial "TMA im2col mode and Convolution via Implicit GEMM"."""
+"""docs/tutorial: excerpts of sources and output are what convgen gives, and so are the pictures.
+
+--update-goldens rewrites excerpts between the same lines, and the pictures.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import importlib
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
-from convgen import ConvgenError, driver
-from convgen import functional as F
-from convgen.functional import call
-from convgen.spec import Spec
+from convgen import driver
+from convgen.cli import main
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
+CHAPTERS = sorted(page for page in TUTORIAL.glob("*.md") if page.name != "README.md")
+_EXCERPT = re.compile(
+    r"(<!-- (source|output) of (.*?), from `(.*?)` to `(.*?)` -->\n```\w+\n)(.*?)(^```$)", re.S | re.M
+)
 
 
-@pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("c, k", [(64, 64), (96, 96)])
-@pytest.mark.parametrize("taps", [3, 1])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("padding", [0, 1])
-def test_the_tutorial_s_matrix(n, c, k, taps, stride, padding, seed, monkeypatch):
-    """Each case has a plan with the tutorial's tile; results are the reference's: tests/emulated runs two kernels."""
-    monkeypatch.setattr(call, "EMULATED", -1)
-    random = np.random.default_rng(seed)
-    x, w = (random.standard_normal(s).astype(np.float16) for s in ((n, 16, 16, c), (k, taps, taps, c)))
-    found = F.conv2d_tma_im2col(x, w, stride=stride, padding=padding)
-    padded = np.pad(x.astype(float), ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))[:, ::stride, ::stride]
-    expected = np.tensordot(windows, w.astype(float), ((4, 5, 3), (1, 2, 3)))
-    assert found.flags.c_contiguous and found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, atol=1e-2, rtol=1e-2)
-
-    made = F.tma_im2col(x, w, stride, padding).recipe.convolution
-    (compilation,) = driver.load(Spec(made.text, strategy=made.strategy, target="sm_90a"))
-    assert compilation.plan.configuration.startswith("tile m=64 n=64 k=64  ")
+def excerpt(text: str, first: str, last: str) -> str:
+    """The lines from one that has a text to the next that has another, without the indentation that all but the
+    preprocessor's have."""
+    lines = text.splitlines()
+    begin = next((i for i, line in enumerate(lines) if first in line), None)
+    assert begin is not None, f"no line has {first!r}"
+    end = next((i for i in range(begin, len(lines)) if last in lines[i]), None)
+    assert end is not None, f"no line after that has {last!r}"
+    found = lines[begin : end + 1]
+    indent = min(len(line) - len(line.lstrip()) for line in found if line.strip() and line[0] != "#")
+    return "".join(f"{line if line.startswith('#') else line[indent:].rstrip()}\n" for line in found)
 
 
-def test_the_tutorial_s_parameters_are_options():
-    x, w = np.zeros((1, 16, 16, 64), np.float16), np.zeros((128, 3, 3, 64), np.float16)
-    made = F.tma_im2col(x, w, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, num_warps=8).recipe.convolution
-    assert "strategy tma_im2col { tile m=128 n=128 k=32  consumers 2 }" in made.text
-    with pytest.raises(ConvgenError, match="num_warps is 2: expected 4, 8 or 12"):
-        F.conv2d_tma_im2col(x, w, num_warps=2)
-    with pytest.raises(ConvgenError, match=r"weight has shape \(128, 3, 3\): expected four axes, channels last"):
-        F.conv2d_tma_im2col(x, w[..., 0])
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+def test_excerpts_are_what_convgen_gives(page, golden, capsys, monkeypatch):
+    monkeypatch.chdir(TUTORIAL.parents[1])
+
+    def now(found: re.Match[str]) -> str:
+        head, kind, of, first, last, _, fence = found.groups()
+        if kind == "source":
+            (compilation,) = driver.choose_all(driver.Spec((TUTORIAL / of).read_text(encoding="utf-8")))
+            return head + excerpt(compilation.source, first, last) + fence
+        capsys.readouterr()
+        assert main(shlex.split(of.strip("`"))[1:]) == 0
+        return head + excerpt(capsys.readouterr().out, first, last) + fence
+
+    golden.check(page, _EXCERPT.sub(now, page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+def test_a_chapter_s_spec_is_its_file_s(page):
+    for text in re.findall(r"^```conv\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+        files = [re.sub(r"\A(#.*\n)+", "", p.read_text(encoding="utf-8")) for p in TUTORIAL.glob("*.conv")]
+        assert text in files
+
+
+@pytest.mark.parametrize("name", ["direct.svg", "pipeline_memory.svg"])
+def test_pictures_are_what_is_drawn(name, golden, monkeypatch):
+    monkeypatch.syspath_prepend(str(TUTORIAL))
+    golden.check(TUTORIAL / name, importlib.import_module("pictures").DRAWN[name]() + "\n")
+
+
+def test_every_picture_has_a_file():
+    named = {name for page in CHAPTERS for name in re.findall(r"\]\((\w+\.svg)\)", page.read_text(encoding="utf-8"))}
+    assert named == {path.name for path in TUTORIAL.glob("*.svg")}
