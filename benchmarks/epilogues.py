@@ -3,10 +3,11 @@
     python benchmarks/epilogues.py --batch 8 64 256 --out benchmarks/results/epilogues_h200.json
 
 A layer's kernels are timed in turn, as `convgen bench` times: alone, and chained, each launch starting behind the one
-before it.  An operand shaped like the result should cost its bytes at 90% of the rate of a large copy (read and
-write, measured in the same run): `limit` is the plain kernel's time and that.  Operands with a value for each channel,
-or for each image and channel, should cost 2% and 3%.  `share` is the limit over the time.  Means are geometric, each
-layer as often as the network has it.  Results are compared with exact integers; the exit code is 1 where one is wrong.
+before it.  An operand shaped like the result, or a further result, should cost its bytes at 90% of the rate of a large
+copy (read and write, measured in the same run): `limit` is the plain kernel's time and that.  Operands with a value for
+each channel, or for each image and channel, should cost 2% and 3%.  `share` is the limit over the time.  Means are
+geometric, each layer as often as the network has it.  Results are compared with exact integers; the exit code is 1
+where one is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from convgen.bench.measure import (
 from convgen.bench.runner import alone
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import decode, reference
+from convgen.ir.reference import decode, references
 from convgen.ir.tensor import Tensor
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
@@ -72,6 +73,10 @@ VARIANTS = {
     "f32": Variant("operand s: f32[k]  operand b: f32[k]  operand z: f32[{y}]  y = relu(acc * s + b + z)"),
     "bf16": Variant("operand b: f32[k]  operand z: bf16[{y}]  y = relu(acc + b + z)"),
     "mask": Variant("operand z: s8[{y}]  y = acc * z"),
+    "second result": Variant("operand b: f32[k]  result t: f16[{y}]  t = acc + b  y = relu(t)"),
+    "residual, two results": Variant(
+        "operand b: f32[k]  operand z: f16[{y}]  result t: f16[{y}]  t = acc + b + z  y = relu(t)"
+    ),
     "gated residual": Variant("operand e: f16[n, k]  operand z: f16[{y}]  y = relu(acc * e + z)", 1.03),
 }
 
@@ -94,8 +99,8 @@ def layers(args: argparse.Namespace) -> Iterator[tuple[ConvProblem, int]]:
 
 
 def shaped_like_y(problem: ConvProblem) -> int:
-    """Bytes of operands that have as many elements as y."""
-    return sum(t.bytes for t in problem.operands if t.size == problem.y.size)
+    """Bytes of operands and further results that have as many elements as y."""
+    return sum(t.bytes for t in (*problem.operands, *problem.further) if t.size == problem.y.size)
 
 
 def copy_rate(backend: TorchBackend) -> float:
@@ -113,22 +118,21 @@ def integers(tensor: Tensor, backend: TorchBackend) -> Any:
 
 
 def exact(problem: ConvProblem, kernel: Kernel, backend: TorchBackend) -> bool:
-    """Whether a kernel's result is that of integer arithmetic, in every element."""
+    """Whether a kernel's results are those of integer arithmetic, in every element."""
     tensors = (*problem.reads, *problem.operands)
     with backend.stream():
         inputs = [integers(t, backend) for t in tensors]
-        out = backend.poisoned(problem.result)
-        kernel(*inputs, out=out)
-        actual = backend.as_xp(out)
+        outs = tuple(map(backend.poisoned, problem.results))
+        kernel(*inputs, out=outs if problem.further else outs[0])
         for part, first in image_parts(problem):
             cut = {
                 t.name if t.role == "operand" else t.role: cut_images(t, part.n, first, backend.as_xp(a))
                 for t, a in zip(tensors, inputs, strict=True)
             }
-            expected = reference(part, cut, backend.xp)
-            got = decode(cut_images(problem.result, part.n, first, actual), problem.result.dtype, backend.xp)
-            if not bool((got == expected).all()):
-                return False
+            for t, out, expected in zip(problem.results, outs, references(part, cut, backend.xp), strict=True):
+                got = decode(cut_images(t, part.n, first, backend.as_xp(out)), t.dtype, backend.xp)
+                if not bool((got == expected).all()):
+                    return False
     return True
 
 

@@ -187,11 +187,11 @@ def launch(name: str) -> None:
         cupy.random.standard_normal(t.shape, dtype="f4").astype(numpy_dtype(t.dtype))
         for t in (*kernel.manifest.reads, *kernel.manifest.operands)
     ]
-    out = cupy.zeros(kernel.manifest.result.shape, numpy_dtype(kernel.manifest.result.dtype))
+    outs = tuple(cupy.zeros(t.shape, numpy_dtype(t.dtype)) for t in kernel.manifest.results)
     # initcheck does not see what cuBLAS stores through TMA: memory that was set counts as initialised
     workspace = cupy.zeros(max(kernel.workspace_bytes, 1), "u1")
     for _ in range(2):
-        kernel(*given, out=out, workspace=workspace if kernel.workspace_bytes else None)
+        kernel(*given, out=outs if len(outs) > 1 else outs[0], workspace=workspace if kernel.workspace_bytes else None)
     cupy.cuda.Device().synchronize()
 
 

@@ -75,6 +75,12 @@ def poisoned(tensor: Tensor) -> Any:
     return on_device(verify.poison(numpy.empty(tensor.size, numpy_dtype(tensor.dtype)))).reshape(tensor.shape)
 
 
+def outputs(problem: ConvProblem) -> Any:
+    """What a call takes as `out`, poisoned: an array, or a tuple of one for each result."""
+    arrays = tuple(map(poisoned, problem.results))
+    return arrays if problem.further else arrays[0]
+
+
 def run(kernel: Kernel, problem: ConvProblem, arrays: Mapping[str, Any], out: Any) -> Any:
     return kernel(*arrays.values(), out=out)
 
@@ -85,7 +91,7 @@ def check(problem: ConvProblem, strategy: str, options: Mapping[str, int | str] 
 
     kernel = compiled(problem, strategy, options)
     arrays = inputs(problem, seed)
-    out = run(kernel, problem, arrays, poisoned(problem.result))
+    out = run(kernel, problem, arrays, outputs(problem))
     report = verify.check(problem, arrays, out, cupy, kernel.manifest.arithmetic)
     cupy.get_default_memory_pool().free_all_blocks()
     assert report, f"{report}\nseed {seed}, {strategy} {dict(options or {})}\n{problem}"

@@ -39,7 +39,7 @@ def test_an_epilogue_is_that_of_a_layer_of_resnet(variant: str):
     assert sum(count for _, count in found) == 16
     for problem, _ in found:
         closed = epilogues.with_epilogue(problem, epilogues.VARIANTS[variant].text)
-        shaped = [t for t in closed.operands if t.dims == problem.y.dims]
+        shaped = [t for t in (*closed.operands, *closed.further) if t.dims == problem.y.dims]
         assert replace(closed, epilogue=None) == problem and bool(closed.operands) == (variant != "plain")
         assert epilogues.shaped_like_y(closed) == sum(t.bytes for t in shaped)
 

@@ -1,0 +1,113 @@
+"""Specs with several results: for each kernel, with operands that may be results' own arrays, and with sums."""
+
+from __future__ import annotations
+
+#: The pre-activation beside the result, and the sum of channels' squares in another layout and type; `z` and `a` may be
+#: the arrays of `t` and of the operator's result.
+EPILOGUE = """
+  epilogue {{
+    operand b: f32[{channel}]
+    operand z: f16[{dims}]
+    operand a: {type}[{dims}]
+    result t: f16[{dims}]
+    result u: f32[{turned}]
+    t = acc + b + z
+    u = t * t
+    {result} = relu(t) + a
+  }}"""
+
+
+def spec(op: str, tensors: str, strategy: str, settings: str = "", type: str = "f16", layout: str = "") -> str:
+    """A conv block of that operator, whose tensors are given as `x y` or in full."""
+    result = {"fprop": "y", "dgrad": "x", "wgrad": "w"}[op]
+    dims = layout or {"fprop": "n, p, q, k", "dgrad": "n, h, w, c", "wgrad": "k, r, s, c"}[op]
+    turned = ", ".join(reversed(dims.split(", ")))
+    epilogue = EPILOGUE.format(result=result, dims=dims, turned=turned, channel="kc"[op != "fprop"], type=type)
+    return f"conv a {{ {tensors} op {op} {settings} {epilogue}\n  strategy {strategy}\n}}"
+
+
+SMALL = "input x: f16[n=2, h=6, w=5, c=8] filter w: f16[k=8, r=3, s=2, c] output y: f16[n, p, q, k]"
+ODD = "input x: f16[n=1, h=9, w=7, c=5] filter w: f16[k=7, r=3, s=3, c] output y: f16[n, p, q, k]"
+PLANES = "input x: f16[n=2, c=16, h=7, w=9] filter w: f16[k=16, r=3, s=3, c] output y: f16[n, k, p, q]"
+STEM = "input x: f16[n=2, h=11, w=20, c=3] filter w: f16[k=32, r=3, s=3, c] output y: f16[n, p, q, k]"
+GROUPS = "input x: f16[n=1, h=6, w=10, c=32] filter w: f16[k=32, r=3, s=3, c=4] output y: f16[n, p, q, k]"
+DEPTHWISE = "input x: f16[n=1, h=10, w=18, c=16] filter w: f16[k=16, r=3, s=3] output y: f16[n, p, q, k]"
+STREAM = "kernel depthwise_stream slice 16 strip 18 band 4 stages 3 threads 128"
+HOPPER = "input x: f16[n=3, h=9, w=7, c=24] filter w: f16[k=40, r=3, s=3, c] output y: f16[n, p, q, k]"
+HOPPER_ODD = "input x: f16[n=3, h=9, w=7, c=24] filter w: f16[k=37, r=3, s=3, c] output y: f16[n, p, q, k]"
+HOPPER_PLANES = "input x: f16[n=5, c=24, h=8, w=8] filter w: f16[k=40, c, r=3, s=3] output y: f16[n, k, p, q]"
+TMA = "tma_im2col { tile m=64 n=16 k=16  stages 2  consumers 1  schedule cooperative  %s }"
+HALO = "tma_halo { tile m=64 k=16 n=64  stages 2  consumers 1  weight_stages 0  swap_ab %d }"
+CASES = {
+    "direct": spec("fprop", SMALL, "direct { tile 2 }"),
+    "direct_dgrad": spec("dgrad", SMALL, "direct", "stride 2"),
+    "direct_wgrad": spec("wgrad", SMALL, "direct { tile 1 }"),
+    "im2col": spec("fprop", SMALL, "im2col"),
+    "im2col_dgrad": spec("dgrad", SMALL, "im2col { method gather }", "pad 1"),
+    "im2col_scatter": spec("dgrad", SMALL, "im2col { method scatter }", "stride 2"),
+    "im2col_wgrad": spec("wgrad", SMALL, "im2col"),
+    "mma_gemm": spec("fprop", ODD, "implicit_gemm { kernel mma_gemm }", "pad 1"),
+    "mma_gemm_planes": spec("fprop", PLANES, "implicit_gemm { kernel mma_gemm }", layout="n, k, p, q"),
+    "mma_gemm_split": spec("fprop", PLANES, "implicit_gemm { kernel mma_gemm split_k 2 }", layout="n, k, p, q"),
+    "stem_mma": spec("fprop", STEM, "implicit_gemm { kernel stem_mma }"),
+    "stem_wgmma": spec("fprop", STEM, "implicit_gemm { kernel stem_wgmma }"),
+    "small_groups": spec("fprop", GROUPS, "implicit_gemm { kernel small_groups }", "groups 8 pad 1"),
+    "depthwise_direct": spec("fprop", DEPTHWISE, "depthwise { kernel depthwise_direct }", "groups 16"),
+    "depthwise_fma": spec(
+        "fprop", DEPTHWISE, f"depthwise {{ {STREAM} math fma tile p=2 q=4 vector 4 }}", "groups 16 pad 1"
+    ),
+    "depthwise_mma": spec(
+        "fprop", DEPTHWISE, f"depthwise {{ {STREAM} math mma tile p=4 q=16 vector 8 }}", "groups 16 pad 1"
+    ),
+    "tma_im2col": spec("fprop", HOPPER, TMA % ""),
+    "tma_im2col_dgrad": spec("dgrad", HOPPER, (TMA % "").replace("n=16", "n=64")),
+    "tma_im2col_strided_dgrad": spec("dgrad", HOPPER, (TMA % "").replace("n=16", "n=64"), "stride 2"),
+    "tma_im2col_odd_dgrad": spec("dgrad", HOPPER.replace("c=24", "c=23"), TMA % ""),
+    "tma_im2col_odd": spec("fprop", HOPPER_ODD, TMA % ""),
+    "tma_im2col_planes": spec("fprop", HOPPER_PLANES, TMA % "", "pad 1", layout="n, k, p, q"),
+    "tma_im2col_rows_of_4_bytes": spec("fprop", HOPPER_ODD.replace("k=37", "k=42"), TMA % ""),
+    "tma_im2col_planes_of_4_bytes": spec(
+        "fprop", HOPPER_PLANES.replace("h=8, w=8", "h=7, w=6"), TMA % "", "pad 1", layout="n, k, p, q"
+    ),
+    "tma_im2col_last_columns": spec(
+        "fprop", HOPPER, (TMA % "").replace("n=16", "n=24").replace("1  schedule cooperative", "2  schedule pingpong")
+    ),
+    "tma_im2col_split_k": spec("fprop", HOPPER, TMA % "split_k 2"),
+    "tma_im2col_stream_k": spec("fprop", HOPPER, TMA % "stream_k 1"),
+    "tma_im2col_swap_ab": spec("fprop", HOPPER, (TMA % "swap_ab 1").replace("n=16", "n=64")),
+    "tma_halo": spec("fprop", HOPPER, HALO % 0, "pad 1"),
+    "tma_halo_swap_ab": spec("fprop", HOPPER, HALO % 1, "pad 1"),
+}
+
+SUMS = """
+  epilogue {{
+    operand b: f32[{channel}]
+    result s: f32[{channel}]
+    result t: f16[{dims}]
+    result squares: f32[{channel}, {image}]
+    result all: f32[]
+    t = acc + b
+    s = t
+    squares = t * t
+    {result} = relu(t)
+    all = abs(acc)
+  }}"""
+SUMMED = {
+    "direct": (SMALL, "fprop", "direct"),
+    "direct, two levels": (PLANES.replace("n=2", "n=3"), "fprop", "direct"),
+    "im2col": (SMALL, "wgrad", "im2col"),
+    "tma_im2col": (HOPPER, "fprop", TMA % ""),
+    "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "").replace("n=16", "n=64")),
+}
+
+
+def sums_spec(name: str) -> str:
+    """The conv block of a row of SUMMED."""
+    tensors, op, strategy = SUMMED[name]
+    result, dims, channel, image = {
+        "fprop": ("y", "n, k, p, q" if "y: f16[n, k" in tensors else "n, p, q, k", "k", "n"),
+        "dgrad": ("x", "n, h, w, c", "c", "n"),
+        "wgrad": ("w", "k, r, s, c", "c", "r"),
+    }[op]
+    epilogue = SUMS.format(channel=channel, image=image, dims=dims, result=result)
+    return f"conv a {{ {tensors} op {op} {epilogue} strategy {strategy} }}"
