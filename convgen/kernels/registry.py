@@ -16,11 +16,13 @@ from convgen.kernels.config import Config
 
 @dataclass(frozen=True)
 class KernelRow:
-    """A kernel: its folder, the strategy that it belongs to, and what it is in a line."""
+    """A kernel: its folder, the strategy that it belongs to, and what it is in a line.  `by_name`: taken only where a
+    spec names it."""
 
     name: str
     strategy: str
     summary: str
+    by_name: bool = False
 
     @property
     def config(self) -> type[Config]:
@@ -36,6 +38,7 @@ class KernelRow:
 KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_im2col", "tma_im2col", "TMA im2col loads and wgmma"),
     KernelRow("tma_wgrad", "tma_im2col", "the gradient of the filter, summed over pixels"),
+    KernelRow("tma_plain", "tma_im2col", "TMA im2col loads and wgmma from top to bottom, to be read", by_name=True),
     KernelRow("tma_halo", "tma_halo", "the input tile with its halo serves every tap"),
     KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
     KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),

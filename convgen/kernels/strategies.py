@@ -45,7 +45,9 @@ class Strategy:
         from convgen.kernels.search import search
 
         fixed = {name: value for name, value in options.items() if name != "kernel"}
-        rows = [row for row in kernels_of(self.name) if options.get("kernel", row.name) == row.name]
+        rows = [
+            row for row in kernels_of(self.name) if options.get("kernel", "" if row.by_name else row.name) == row.name
+        ]
         rows = [row for row in rows if not excess(fixed, row.config)] or rows
         if problem.sums:
             problem = _sums().spread(problem)

@@ -86,6 +86,21 @@ def tma_im2col(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def tma_plain(plan: Plan) -> Drawing:
+    layout, problem = plan.layout, plan.problem
+    area = Area(
+        problem.output_pixels, problem.k, ("gemm_m: pixels", "gemm_n: channels"), (64, plan.config.tile_n),
+        depth=("gemm_k", problem.taps * problem.c, 64),
+    )  # fmt: skip
+    return Drawing(
+        area, warps(plan), sizes_of(layout.shared_table[:2]),
+        (
+            ("x, w", "in global memory"), ("TMA", "an im2col box of 64 pixels, and a tap's filters"),
+            ("tiles", "one of each: nothing overlaps"), ("wgmma", "sums in registers"), ("y", "stored by each thread"),
+        ),
+    )  # fmt: skip
+
+
 def tma_wgrad(plan: Plan) -> Drawing:
     c, layout, problem = plan.config, plan.layout, plan.problem
     area = Area(
@@ -228,6 +243,7 @@ def direct(plan: Plan) -> Drawing:
 KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "tma_im2col": ("tma_im2col_3x3", tma_im2col),
     "tma_wgrad": ("tma_wgrad_3x3", tma_wgrad),
+    "tma_plain": ("tma_plain_3x3", tma_plain),
     "tma_halo": ("tma_halo_few_channels", tma_halo),
     "depthwise_stream": ("depthwise_stream", depthwise_stream),
     "depthwise_direct": ("depthwise_nhwc", depthwise_direct),

@@ -63,6 +63,7 @@ GEOMETRIES = {
     "tma_im2col_stream_k": Small({"n": 137, "h": 7, "w": 9, "c": 40, "k": 168}),
     "tma_im2col_strided_dgrad": Small({"n": 3, "h": 15, "w": 13, "c": 264, "k": 72}),
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
+    "tma_plain_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 72, "k": 72}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_accumulated": Small({"n": 20, "h": 15, "w": 11, "c": 40, "k": 72}),
     "tma_halo_dgrad": Small({"n": 2, "h": 5, "w": 80, "c": 72, "k": 40}, sms=2),

@@ -32,6 +32,7 @@ from convgen.kernels.stem_wgmma import config as stem_wgmma
 from convgen.kernels.tma_halo import config as tma_halo
 from convgen.kernels.tma_halo.layout import geometry
 from convgen.kernels.tma_im2col import config as tma_im2col
+from convgen.kernels.tma_plain import config as tma_plain
 from convgen.kernels.tma_wgrad import config as tma_wgrad
 from convgen.kernels.tma_wgrad.gemm import gemm
 
@@ -74,6 +75,10 @@ def _tma_wgrad(p: ConvProblem, c: tma_wgrad.Config) -> Work:
     pixels = gemm(p).pixels(bool(c.row_taps))
     tiles = {"m": (p.k, c.tile_m), "n": (p.c, c.span), "k": (pixels, c.tile_k)}
     return Work(tiles, pixels // c.tile_k // (c.slices * c.split_k), c.stages)
+
+
+def _tma_plain(p: ConvProblem, c: tma_plain.Config) -> Work:
+    return Work({"m": (p.output_pixels, 64), "n": (p.k, c.tile_n), "k": (p.c, 64)})
 
 
 def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
@@ -137,6 +142,7 @@ WORK: dict[type, Callable[..., Work]] = {
     tma_im2col.Config: _tma_im2col,
     tma_halo.Config: _tma_halo,
     tma_wgrad.Config: _tma_wgrad,
+    tma_plain.Config: _tma_plain,
     mma_gemm.Config: _mma_gemm,
     stem_mma.Config: _rows,
     stem_wgmma.Config: _rows,
