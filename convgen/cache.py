@@ -1,13 +1,13 @@
 """A cache of files under content keys, safe under many processes at once.
 
 An entry is a folder of files with a SHA256SUMS beside them.  It is written elsewhere and renamed into
-place, so nobody ever sees half of one; a lost race is fine, since both sides wrote the same.  Whatever
-does not match its sum is thrown away and counts as missing.  A cache that cannot be written is no
-error: it warns once and the work goes on without it.
+place, so nobody ever sees half of one; a lost race is fine, since both sides wrote the same.  An entry
+that does not match its sum is discarded and counts as missing.  If the cache cannot be written, it warns
+once, and the work goes on without it.
 
-What comes out of the cache runs: cubins on the GPU, the emulator's libraries in this process.  Sums find
-accidents; against other people, the folder is used only where it belongs to this user (or to root) and
-nobody else may write to it.  New folders are made that way.  The folders above it are the user's to choose.
+The cache holds code: cubins for the GPU, and the emulator's libraries for this process.  Sums detect
+accidents.  As protection against other users, the folder is used only if it belongs to this user (or to
+root) and nobody else may write to it.  New folders are made that way; those above it are the user's choice.
 """
 
 from __future__ import annotations

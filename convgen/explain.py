@@ -1,4 +1,4 @@
-"""What convgen knows of a convolution, for people: `convgen explain`.
+"""What convgen knows about a convolution, as text: `convgen explain`.
 
 The problem and its roofline, the index formulas as derived and as they are with this problem's numbers,
 the tensor map's fields, which strategies serve it and why the others do not, and the plan.  Everything is

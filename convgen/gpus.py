@@ -1,4 +1,4 @@
-"""GPUs: one row a part, with the rates that a roofline is drawn from, and where each figure comes from.
+"""GPUs: one row per part, with the rates that a roofline is drawn from and the source of each figure.
 
 Rates are dense (without sparsity), of tensor cores that add in float32 where there are such, except `f32`, which is of
 the ordinary cores.  A measured figure is what the part sustained in a large product or a large copy; the others are

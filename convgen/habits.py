@@ -1,6 +1,6 @@
-"""What people write who come from elsewhere, and what it is called here: facts for hints, and nothing else.
+"""Names and habits from other projects, and what they are called here: facts for hints, and nothing else.
 
-Words are looked up by `plain`, which drops their case and whatever is neither a letter nor a digit.
+Words are looked up by `plain`, which ignores case and everything but letters and digits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked for: a spec's text and what overrides it, and how texts are read from files."""
+"""A request: a spec's text and its overrides, and how specs are read from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU targets: one row an architecture.
+"""GPU targets: one row per architecture.
 
 Shared memory and register limits: CUDA C++ Programming Guide, "Technical Specifications per Compute
 Capability".  `features` name the instruction families that a strategy may ask for.

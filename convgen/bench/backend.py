@@ -1,4 +1,4 @@
-"""Who makes arrays and CUDA graphs: PyTorch where it is installed, so that the baselines and the kernels
+"""The library that makes arrays and CUDA graphs: PyTorch if it is installed, so that baselines and kernels
 are measured alike, else CuPy.
 
 A backend owns one side stream.  Inside `with backend.stream():` it is the current stream of PyTorch and

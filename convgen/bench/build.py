@@ -1,4 +1,4 @@
-"""Many kernels at once: planned, rendered and compiled in a pool of processes, ahead of whoever measures.
+"""Many kernels at once: planned, rendered and compiled in a pool of processes, ahead of the measurements.
 
 Compiled kernels come back as artifacts and stay in the artifact cache, so that the same work is never
 done twice.

@@ -1,12 +1,12 @@
-"""The command line: one table of commands, and the one place where every error ends.
+"""The command line: one table of commands, and the one place that reports errors.
 
 A command is a module of `convgen.cli` with `configure(parser)`, which adds its arguments, and
 `run(arguments)`, which gives the exit code; its docstring is its help.  Only the command that was asked
 for is imported.
 
 Exit codes: 0 done; 1 the spec has errors, no kernel could be made or its result is wrong; 2 what was
-asked for cannot be done as asked (an unknown option, a file that cannot be read or written); 70 a defect
-of convgen; 130 interrupted; 141 nobody reads the output any more.
+asked for is impossible (an unknown option, a file that cannot be read or written); 70 a bug in convgen;
+130 interrupted; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a person reads: in colours and tables where they look at a terminal, plain text elsewhere."""
+"""Output for people: colors and tables on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 

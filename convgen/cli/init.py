@@ -187,7 +187,7 @@ class Layer:
         """One number an axis: one number is every axis's."""
         values, rank = self.answers[name], len(self.answers["size"])
         if len(values) not in (1, rank):
-            raise UsageError(f"--{name} has {len(values)} numbers, and --size {rank}\nhint: give one, or one an axis")
+            raise UsageError(f"--{name} has {len(values)} numbers, and --size {rank}\nhint: give one, or one per axis")
         return tuple(values) * (rank // len(values))
 
     def _dims(self, first: str, channels: str, axes: Sequence[str], extents: Sequence[int] | None) -> str:

@@ -1,10 +1,10 @@
-"""What happened in an emulation, with times: who waits for whom, and for how long.
+"""What happened in an emulation, with times: who waits for whom, and how long.
 
 The emulator knows an order of events and no durations.  Here each event gets a nominal one, in cycles of a
 multiprocessor, and times follow along the order (L. Lamport, "Time, Clocks, and the Ordering of Events in a Distributed
 System", 1978): whoever waits goes on when what it waits for has happened.  A multiprocessor's loads pass one after
-another, and so do its stores and its products.  Which of several things comes last, and so is waited for, the durations
-decide: it is the structure that is true here, not the microseconds.
+another, and so do its stores and its products.  The durations decide
+which of several things comes last and is waited for: the structure is right, the microseconds are not.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     with recording() as launches:
         kernel.emulate(x, w)
 
-The emulator is told by a context, not by an argument: arguments of a kernel are its tensors, by any name.
+A context enables it, not an argument, because a kernel's arguments are its tensors and may have any name.
 """
 
 from __future__ import annotations

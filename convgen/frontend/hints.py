@@ -1,4 +1,4 @@
-"""What is said of a syntax error: what the grammar expects there, and what the writer probably meant."""
+"""The message of a syntax error: what the grammar expects there, and what the writer probably meant."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What syntax errors leave of a file: statements without a fault, and what is known of the others.
 
-A check that needs a lost statement is left out: what it would say might not be so.
+A check that needs a lost statement is left out, since its result might be wrong.
 """
 
 from __future__ import annotations

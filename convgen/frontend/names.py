@@ -1,4 +1,4 @@
-"""Declared names: unique, of bounded length, none that means something else."""
+"""Declared names: unique, of bounded length, and not reserved."""
 
 from __future__ import annotations
 

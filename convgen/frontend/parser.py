@@ -1,8 +1,8 @@
 """Text to syntax tree, by lark's LALR parser, with every syntax error of the file.
 
-An error is reported, then mended where a word makes the difference: a sign that is missing, too much or in place of
-another one, a setting by the name that another project gives it, a brace.  What cannot be mended is lost: the parser
-drops the statement at hand and goes on at the next one.  Blocks are checked as far as they need nothing lost.
+An error is reported, then repaired where one word is enough: a missing, extra or wrong sign, a setting under another
+project's name, a brace.  What cannot be repaired is lost: the parser drops the current statement and continues with the
+next one.  Blocks are checked as far as that does not need what was lost.
 """
 
 from __future__ import annotations

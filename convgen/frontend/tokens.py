@@ -1,4 +1,4 @@
-"""Text to words: the grammar's tokens, and besides them what is no part of the language."""
+"""Text to words: the grammar's tokens, and tokens for what is not part of the language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syntax errors in words: what the grammar's tokens are called, and what to do about the usual mistakes."""
+"""The wording of syntax errors: names of the grammar's tokens, and remedies for the usual mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element types: one row a type.
+"""Element types: one row per type.
 
 `c_type` is the storage type in generated code (defined in `templates/types.cuh.j2`); `numpy` names the
 NumPy (or ml_dtypes) type; `tma` is the name of the driver's tensor-map type, None where TMA has none.

@@ -1,1 +1,1 @@
-"""What generates kernels: a folder a kernel, `strategies` that choose among them, and the parts that they share."""
+"""What generates kernels: one folder per kernel, the `strategies` that choose among them, and shared parts."""

@@ -81,9 +81,9 @@ class Kernel(Generic[C, L]):
         raise NotImplementedError
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[L]:
-        """Layouts worth a thought that go with the options that are fixed, legal or not.
+        """Layouts worth considering that go with the options that are fixed, legal or not.
 
-        Where nothing that is worth a thought goes with them, the nearest that does: its obstacles will be shown.
+        Where nothing that is worth considering goes with them, the nearest that does: its obstacles will be shown.
         Called where `unserved` is empty.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The kernels, a row each, and the strategies that users write: a strategy is one or more kernels.
+"""One row per kernel, with the strategy that it belongs to: a strategy, which users write, is one or more kernels.
 
 A row names a folder of this package.  Its `config` module has the class `Config`, and imports nothing that is
 slow to load; its `kernel` module has `KERNEL`.

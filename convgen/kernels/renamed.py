@@ -1,6 +1,6 @@
-"""Names that the language had: old specs and measurements are read by the new ones.
+"""Former names in the language, so that old specs and measurements can still be read.
 
-Specs that have an old name are warned; a release after the names changed, its row here goes.
+A spec with a former name gets a warning; a row is removed one release after the name changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The one ranking: a kernel's configurations for a problem, enumerated, timed and checked once.
 
-What stands against a kernel, its estimate, the candidates that a tuner tries and the plan are views of a search.
+Obstacles, the estimate, the tuner's candidates and the plan are views of a search.
 Times come before checks: a layout is checked when it is its turn, so that a plan costs the checks of the few
 that are faster than the first legal one.
 """

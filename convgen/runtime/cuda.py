@@ -1,6 +1,6 @@
 """The CUDA driver through ctypes: the few calls that loading and launching kernels takes.
 
-Nothing here is imported or loaded until a kernel is to run.  `driver()` is the one door; without a
+Nothing here is imported or loaded until a kernel has to run.  `driver()` is the only entry; without a
 driver or a GPU it raises NoGpu.  Structures follow cuda.h (CUDA driver API, "Execution Control").
 """
 

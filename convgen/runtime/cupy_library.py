@@ -1,4 +1,4 @@
-"""CuPy, which calls on a GPU take streams and memory from.  Nothing else needs it."""
+"""CuPy, the source of streams and memory for calls on a GPU.  Nothing else needs it."""
 
 from __future__ import annotations
 

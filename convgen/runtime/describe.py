@@ -1,4 +1,4 @@
-"""What a kernel says of itself: its docstring, its signature, and its table in a notebook.  Read off the manifest."""
+"""A kernel's docstring, signature and table in a notebook, from its manifest."""
 
 from __future__ import annotations
 

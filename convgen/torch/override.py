@@ -1,4 +1,4 @@
-"""`with enabled():` convolutions of models that nobody touched go through convgen, where it serves them faster."""
+"""`with enabled():` convolutions of unmodified models go through convgen where it is faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to try for a problem: every legal configuration that its strategies offer.
+"""The candidates for a problem: every legal configuration that its strategies offer.
 
 A strategy may have a method `candidates(problem, target)` that gives options worth measuring, the most
 promising first; every strategy's defaults are tried in any case.

@@ -1,4 +1,4 @@
-"""Measuring in a process of its own, which a candidate may crash or hang without harm to the search.
+"""Measuring in a separate process, which a candidate may crash or hang without harm to the search.
 
 A kernel that faults leaves its process without a working GPU context, and one that waits for a barrier
 for ever never returns.  `Worker` then ends the process, says so, and starts another for the next call.

@@ -1,1 +1,1 @@
-"""depthwise_direct: one filter a channel, from global memory on the ordinary cores; any layout and target."""
+"""depthwise_direct: one filter per channel, from global memory on the ordinary cores; any layout and target."""

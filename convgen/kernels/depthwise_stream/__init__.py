@@ -1,1 +1,1 @@
-"""depthwise_stream: one filter a channel, on rows of x that pass through shared memory by TMA."""
+"""depthwise_stream: one filter per channel, on rows of x that pass through shared memory by TMA."""

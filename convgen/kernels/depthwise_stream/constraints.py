@@ -1,4 +1,4 @@
-"""What a configuration of depthwise_stream asks for that means nothing, or that the hardware does not have."""
+"""Why a configuration of depthwise_stream is meaningless, or beyond the hardware."""
 
 from __future__ import annotations
 

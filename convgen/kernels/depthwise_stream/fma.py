@@ -1,4 +1,4 @@
-"""On the ordinary cores: a thread makes a patch of outputs for a few channels."""
+"""On the ordinary cores: a thread computes a tile of outputs for a few channels."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Maths(Protocol):
 
     @property
     def THREADS(self) -> tuple[int, ...]:
-        """That are worth a thought."""
+        """That are worth considering."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Maths(Protocol):
     def vectors(self, problem: ConvProblem, /) -> list[int]: ...
 
     def slices(self, problem: ConvProblem, divisors: list[int], /) -> set[int]:
-        """Of these, in ascending order, those worth a thought."""
+        """Of these, in ascending order, those worth considering."""
         ...
 
     def tiles(self, problem: ConvProblem, vector: int, /) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Configurations of depthwise_stream that are worth a thought."""
+"""Configurations of depthwise_stream that are worth considering."""
 
 from __future__ import annotations
 

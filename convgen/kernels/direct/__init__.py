@@ -1,1 +1,1 @@
-"""direct: one thread an output, or a few along a channel dim.  Serves every operator, layout and type."""
+"""direct: one output per thread, or a few along a channel dim.  Serves every operator, layout and type."""

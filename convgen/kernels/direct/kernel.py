@@ -1,4 +1,4 @@
-"""direct: one thread an output, or a few along a channel dim.  Serves every operator, layout and type.
+"""direct: one output per thread, or a few along a channel dim.  Serves every operator, layout and type.
 
 It is the reference on the GPU: a plain sum over the window, as the definition reads.  Whether it serves is said without
 the modules that write its source, which take long to load.

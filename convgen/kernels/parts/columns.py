@@ -1,4 +1,4 @@
-"""The kernels round a lowered matrix: im2col, col2im as a gather and as a scatter, and finish.
+"""The kernels around a lowered matrix: im2col, col2im as a gather and as a scatter, and finish.
 
 Without a loop over the matrix, after H. Zhang, "A Simple and Efficient Implementation of im2col in
 Convolution Neural Networks" (2017), Algorithms 1 and 2: a thread finds its element's coordinates from

@@ -1,4 +1,4 @@
-"""Copies that lay an operand out anew, and the kernel that makes them.
+"""Copies that rearrange an operand, and the kernel that makes them.
 
 A copy in which other dims than the channels are innermost goes through shared memory, transposed tile by
 tile (`Transpose`); every other copy gathers, element by element (`Gather`).

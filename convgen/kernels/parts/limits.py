@@ -1,5 +1,5 @@
-"""What bounds a kernel whatever its configuration.  Imports nothing that is slow to load: who only asks whether a
-kernel serves has no need of formulas."""
+"""Limits of a kernel in any configuration.  Imports nothing that is slow to load, since asking whether a kernel serves
+a problem needs no formulas."""
 
 from __future__ import annotations
 

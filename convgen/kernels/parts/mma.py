@@ -1,4 +1,4 @@
-"""The tensor-core instructions of mma.sync that the kernels are built on: one row an element type.
+"""The tensor-core instructions of mma.sync that the kernels are built on: one row per element type.
 
 Every row multiplies 16 rows by 8 columns over 32 bytes of gemm_k, so fragments look alike in bytes for all
 types (PTX ISA, "Matrix fragments for mma.m16n8k16", "m16n8k8", "m16n8k32"), and `ldmatrix` loads them all.

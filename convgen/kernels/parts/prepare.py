@@ -208,7 +208,7 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
 
 
 def bundles(problem: ConvProblem) -> tuple[int, ...]:
-    """How many neighbouring groups may go as one for wgmma, and are worth a thought; () where none may."""
+    """How many neighbouring groups may go as one for wgmma, and are worth considering; () where none may."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group

@@ -1,10 +1,10 @@
 """Sums by the definition, for kernels that multiply zeros which x does not have.
 
 Where a kernel fills its tiles up with zeros of its own (in the filters of packed groups or folded rows, between the
-bands of a banded matrix), such a zero times an infinity or a NaN of x is a NaN, in sums that x's element is no part of.
-So does the difference of a factor and its rounding, where f32 is taken apart for tf32's tensor cores.  A kernel of
-that kind looks for NaNs among its sums, and makes those once more, each from its own window and group.  The look is
-all that it costs where there are none.
+bands of a banded matrix), such a zero times an infinity or a NaN of x is a NaN, in sums to which x's element does not
+belong.  So is the difference of a factor and its rounding, where f32 is taken apart for tf32's tensor cores.  A kernel
+of that kind looks for NaNs among its sums and computes those again, each from its own window and group.  Where there
+are none, the look is the only cost.
 """
 
 from __future__ import annotations

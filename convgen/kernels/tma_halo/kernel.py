@@ -1,6 +1,6 @@
 """tma_halo: fprop, or dgrad of unit stride, with the input tile and its halo in shared memory, serving every tap.
 
-An im2col load reads each input pixel once a tap; where channels are few, L2 cannot feed it.  Here tiled
+An im2col load reads each input pixel once per tap; where channels are few, L2 cannot feed it.  Here tiled
 TMA loads bring a tile of x with its halo once, and a tap is a shift of wgmma's descriptor by whole rows
 of that tile (halo.py).  It is addressed as one line of pixels of padded width: the outputs that fall on the
 halo are computed and dropped.  Weights of a block of output channels stay in shared memory for the kernel's

@@ -1,4 +1,4 @@
-"""Configurations that are worth a thought, and the choice among them by the cost model."""
+"""Configurations that are worth considering, and the choice among them by the cost model."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _worth_folding(problem: ConvProblem, fold: int) -> bool:
 
 
 def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int, int]]:
-    """Strips, and images a tile, that are worth a thought."""
+    """Strips, and images a tile, that are worth considering."""
     h, w = windows(problem, fold)
     strips = {-(-w.output // parts) for parts in range(1, 9) if parts == 1 or w.output // parts >= 12}
     if h.output == 1:  # nothing is dropped where strips are tiles

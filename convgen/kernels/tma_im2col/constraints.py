@@ -134,7 +134,7 @@ def _cluster(layout: Layout) -> Obstacles:
     if not config.shared:
         return found
     if layout.gemm.a_planes:
-        found.no("a cluster does not share what lies in planes", "cluster 1", "cluster")
+        found.no("a cluster cannot share an operand that lies in planes", "cluster 1", "cluster")
     axis, extent = ("m", config.tile_m) if config.shared == "a" else ("n", config.tile_n)
     if extent % (8 * config.cluster):
         found.no(f"tile {axis}={extent} does not split into {config.cluster} slices of whole 8 rows", option="cluster")

@@ -1,4 +1,4 @@
-"""Configurations of tma_im2col that are worth a thought."""
+"""Configurations of tma_im2col that are worth considering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
 from convgen.targets import Target
 
-#: wgmma's rows of a tile, and how many consumers share them in which way, that are worth a thought.
+#: wgmma's rows of a tile, and how many consumers share them in which way, that are worth considering.
 SHAPES = (
     (128, 2, "cooperative"),
     (64, 1, "cooperative"),
@@ -25,7 +25,7 @@ SHAPES = (
     (128, 2, "pingpong"),
 )
 MAX_STAGES = 12
-#: k blocks of a stage that are worth a thought, and channels of all of them, at most.
+#: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.

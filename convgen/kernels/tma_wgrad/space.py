@@ -1,4 +1,4 @@
-"""Configurations of tma_wgrad that are worth a thought."""
+"""Configurations of tma_wgrad that are worth considering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_faul
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.targets import Target
 
-#: (tile_m, warps_m, warps_n) that are worth a thought.
+#: (tile_m, warps_m, warps_n) that are worth considering.
 SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12, 1), (256, 8, 1))
 STEP = 64  # pixels, where no option says otherwise
 MOST_STAGES = 8
