@@ -14,6 +14,7 @@ from dataclasses import fields as fields_of
 from importlib import import_module
 from pathlib import Path
 
+import error_examples
 import pytest
 
 from convgen import driver
@@ -179,6 +180,27 @@ def test_tables_of_what_the_code_knows(golden):
     golden.check(language, with_table(language, "| function | value |", functions))
     errors = ROOT / "docs" / "errors.md"
     golden.check(errors, with_table(errors, "| code | meaning |", [f"| {c} | {text} |" for c, text in CODES.items()]))
+
+
+@pytest.mark.parametrize("code", error_examples.EXAMPLES)
+def test_a_wrong_spec_has_the_error_of_its_example(code):
+    with pytest.raises(SpecError) as error:
+        driver.check_served(driver.load(driver.Spec(error_examples.wrong(code))))
+    assert code in {d.code for d in error.value.diagnostics}
+
+
+def test_every_error_has_an_example_in_its_page(golden):
+    driver.check_served(driver.load(driver.Spec(error_examples.RIGHT)))
+    page = ROOT / "docs" / "errors.md"
+    assert error_examples.RIGHT in blocks(page, "conv")
+    examples = {code: tuple(map(error_examples.shown, e)) for code, e in error_examples.EXAMPLES.items()}
+    for code, names in error_examples.DEFINES.items():
+        examples[code] = tuple(f"`-D {name}=64`" for name in names)
+        with pytest.raises(SpecError, match=code):
+            driver.load(driver.Spec(error_examples.RIGHT, defines={names[1]: 64}))
+    assert examples.keys() == CODES.keys(), "error_examples.py has no example"
+    rows = [f"| {code} | {examples[code][1]} | {examples[code][0]} |" for code in CODES]
+    golden.check(page, with_table(page, "| code | wrong | right |", rows))
 
 
 def test_the_page_of_strategies(golden):
