@@ -21,6 +21,7 @@ from convgen import driver
 from convgen.cli import COMMANDS
 from convgen.cli.arguments import Parser
 from convgen.diagnostics import CODES, SpecError
+from convgen.gpus import reference
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
@@ -28,8 +29,10 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import renamed, strategies
 from convgen.kernels.config import Option, option_rows
 from convgen.kernels.registry import kernels_of
+from convgen.planner.database import REFERENCE_GPU, read_all
 from convgen.runtime.manifest import Manifest
 from convgen.spec import read
+from convgen.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -180,6 +183,26 @@ def test_tables_of_what_the_code_knows(golden):
     golden.check(language, with_table(language, "| function | value |", functions))
     errors = ROOT / "docs" / "errors.md"
     golden.check(errors, with_table(errors, "| code | meaning |", [f"| {c} | {text} |" for c, text in CODES.items()]))
+
+
+def test_the_page_of_targets(golden):
+    depthwise = "filter w: f16[k=64, r=3, s=3] output y: f16[n, p, q, k] groups 64 }"
+    dense = "filter w: f16[k=64, r=3, s=3, c=64] output y: f16[n, p, q, k] }"
+    text = "".join(f"conv {n} {{ input x: f16[n=8, h=14, w=14, c=64] {t} " for n, t in (("a", dense), ("b", depthwise)))
+    problems = [c.request.problem for c in driver.load(driver.Spec(text))]
+    tuned = {m.gpu for m in read_all(ROOT / "convgen" / "planner" / "tuning.sqlite")}
+    rows = []
+    for target in TARGETS.values():
+        serve = [
+            f"`{name}`" for name, s in strategies.load_all().items()
+            if not all(s.obstacles(problem, target, {}) for problem in problems)
+        ]  # fmt: skip
+        rows.append(
+            f"| `{target}` | {reference(target.name).name.removeprefix('NVIDIA ')} | {', '.join(serve)} "
+            f"| {'yes' if REFERENCE_GPU.get(target.name) in tuned else 'no'} |"
+        )
+    page = ROOT / "docs" / "targets.md"
+    golden.check(page, with_table(page, "| target | such as | strategies | measured and tuned |", rows))
 
 
 @pytest.mark.parametrize("code", error_examples.EXAMPLES)
