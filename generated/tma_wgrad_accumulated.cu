@@ -163,6 +163,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The filter's gradient as a matrix product: gemm_m = y's channels, gemm_n = taps x channels of x, gemm_k = pixels of y.
 //
@@ -377,7 +384,7 @@ void convgen_tma_wgrad_accumulated(
       }
     }
 
-    // a thread holds rows warp * 16 + lane / 4 (+ 8) and columns 8 * j + lane % 4 * 2 (+ 1) of each 64 rows
+    // a fragment's rows are output channels, its columns are taps and input channels
     partials += blockIdx.y * 88128;  // elements of w
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 8); ++j) {
@@ -385,10 +392,10 @@ void convgen_tma_wgrad_accumulated(
       const int column = part * part_columns + rank * store_columns + j % (store_columns / 8) * 8;
       const int box = first_box + column / box_columns;
       const int tap = box / channel_blocks * box_taps + column % box_columns / span;
-      const int c = box % channel_blocks * span + column % span + lane % 4 * 2;
+      const int c = box % channel_blocks * span + column % span + accumulator_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
-        const int row = i / 2 * 64 + warp * 16 + lane / 4 + i % 2 * 8;
+        const int row = i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
         const float* v = &sum[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
         if (k < rows && c < channels) {
