@@ -126,6 +126,25 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
         check(spec(problem, "tma_im2col", {k: v for k, v in options.items() if k != "stages"}, text), seed)
 
 
+HALO_DGRADS: dict[str, ConvProblem] = {
+    "few channels": make("dgrad", 9, 64, 64, (57, 56), (3, 3), pad=1),
+    "streamed": make("dgrad", 9, 256, 264, (29, 28), (3, 3), pad=1),
+    "one axis": make("dgrad", 9, 40, 72, (3000,), (5,), pad=2, dilation=2),
+    "odd channels": make("dgrad", 9, 72, 19, (57, 56), (5, 3), pad=(2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", HALO_DGRADS)
+def test_dgrad_by_halo(name: str, seed: int) -> None:
+    """One of each kind of the candidates, and the first with an epilogue."""
+    problem = HALO_DGRADS[name]
+    check(spec(problem, "tma_halo", {}, _BRANCH.format(dims=", ".join(problem.spatial.input))), seed)
+    candidates = strategies.load("tma_halo").candidates(problem, TARGET)
+    kinds = {(c["schedule"], c["swap_ab"], c["weight_stages"], c["images"]): c for c in reversed(candidates)}
+    for options in kinds.values():
+        check(spec(problem, "tma_halo", options), seed)
+
+
 @settings(max_examples=25, deadline=None)
 @given(problem=dgrad_problems(pixels=3000, strided=True), seed=SEEDS)
 def test_any_strided_dgrad(problem: ConvProblem, seed: int) -> None:
