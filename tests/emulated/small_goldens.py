@@ -34,6 +34,7 @@ GEOMETRIES = {
     "direct_wgrad": Small({"n": 2, "h": 7, "w": 6, "c": 5, "k": 7}),
     "im2col_gemm": Small({"n": 3, "h": 7, "w": 6, "c": 5, "k": 9}),
     "im2col_lowered": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
+    "im2col_planes": Small({"n": 3, "h": 9, "w": 7, "c": 3, "k": 4}),
     "im2col_pixel": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
     "im2col_taps": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
     "implicit_gemm_cardinality": Small({"n": 3, "h": 13, "w": 11, "c": 64, "k": 64}, groups=8),

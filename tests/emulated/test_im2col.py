@@ -111,6 +111,19 @@ def test_slices_below_the_cap(op: Op, half: bool, images_first: bool) -> None:
         check_plan(STRATEGY, problem, options, 11)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_planes_are_products_of_the_filter_image_by_image(groups: int) -> None:
+    """phi(A) = phi(W) phi(X) of Zhang (2017): whole images as one batch, and no launch behind it."""
+    problem = make("fprop", 4, 6, 8, (9, 7), (3, 3), pad=1, groups=groups, dtype="f32")
+    problem = replace(problem, y=replace(problem.y, dims=("n", "k", "p", "q"), extents=(4, 8, 9, 7)))
+    plan = STRATEGY.plan(problem, TARGET, {})
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    gemms = [step for step in plan.steps if isinstance(step, Gemm)]
+    assert [step.entry for step in launches] == [f"convgen_{problem.name}_im2col"]
+    assert [(g.a, g.c, g.m, g.n, g.batch) for g in gemms] == [("w", "y", 8 // groups, 63, 4)] * groups
+    check_plan(STRATEGY, problem, {}, 21)
+
+
 def test_slices_with_groups_and_an_odd_rest() -> None:
     problem = make("fprop", 1, 26, 6, (47, 43), (3, 3), pad=1, groups=2, dtype="f32")
     options = {"workspace_mb": 1}

@@ -41,7 +41,11 @@ def _batched(gemm: Gemm, *axes: Batch) -> Iterator[Gemm]:
 
 
 def fprop_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, rows: int) -> Iterator[Gemm]:
-    """[rows, k] = lowered [rows, columns] x w^T, for each group."""
+    """[rows, k] = lowered [rows, columns] x w^T, for each group; where y is [k, pixels] an image and written here,
+    [k, pixels] = w x lowered^T, image by image."""
+    if result == "y" and v.y_form == "images":
+        yield from _plane_gemms(p, v, lowered, first, rows)
+        return
     k_first = v.filter_k == "first"
     gemm = Gemm(
         lowered, "w", result, m=rows, n=v.k, k=v.columns,
@@ -52,6 +56,23 @@ def fprop_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: i
         offset_c=first * v.y_row if result == "y" else 0,
     )  # fmt: skip
     yield from _batched(gemm, Batch(v.groups, v.columns, v.k * v.columns if k_first else v.k, v.k))
+
+
+def _plane_gemms(p: ConvProblem, v: Matrices, lowered: str, first: int, rows: int) -> Iterator[Gemm]:
+    """The product as Zhang (2017) has it, phi(A) = phi(W) phi(X); whole images are a batch."""
+    k_first = v.filter_k == "first"
+    for start, count, images in _whole_images(first, rows, v.pixels):
+        image, pixel = divmod(start, v.pixels)
+        gemm = Gemm(
+            "w", lowered, "y", m=v.k, n=count, k=v.columns,
+            trans_a=not k_first, trans_b=True,
+            lda=v.columns if k_first else v.all_k, ldb=v.all_columns, ldc=v.pixels,
+            dtype=p.x.dtype, c_dtype=p.y.dtype,
+            offset_b=(start if lowered == "x" else start - first) * v.all_columns,
+            offset_c=image * v.all_k * v.pixels + pixel,
+        )  # fmt: skip
+        group = Batch(v.groups, v.k * v.columns if k_first else v.k, v.columns, v.k * v.pixels)
+        yield from _batched(gemm, group, Batch(images, 0, v.pixels * v.all_columns, v.all_k * v.pixels))
 
 
 def dgrad_gemms(p: ConvProblem, v: Matrices, first_image: int, images: int) -> Iterator[Gemm]:
@@ -134,6 +155,15 @@ def _within_images(first: int, rows: int, pixels: int) -> Iterator[tuple[int, in
         count = min(end - first, pixels - first % pixels)
         yield first, count
         first += count
+
+
+def _whole_images(first: int, rows: int, pixels: int) -> Iterator[tuple[int, int, int]]:
+    """Runs of rows within an image, and whole images as one: (first row, rows of an image, images)."""
+    runs = list(_within_images(first, rows, pixels))
+    whole = [run for run in runs if run[1] == pixels]
+    yield from ((start, count, 1) for start, count in runs if count < pixels)
+    if whole:
+        yield whole[0][0], pixels, len(whole)
 
 
 def _result_type(problem: ConvProblem, result: str) -> str:

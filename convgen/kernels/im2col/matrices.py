@@ -137,7 +137,8 @@ def lowered_is_x(problem: ConvProblem, lowered: Tensor) -> bool:
 
 def gemm_writes_y(problem: ConvProblem, v: Matrices) -> bool:
     results = GEMM_TYPES[problem.x.dtype].results
-    return not has_epilogue(problem) and v.y_form == "rows" and problem.y.dtype in results
+    lies = v.y_form == "rows" or (v.y_form == "images" and not problem.y.pitch)
+    return lies and not has_epilogue(problem) and problem.y.dtype in results
 
 
 def gemm_writes_w(problem: ConvProblem) -> bool:
