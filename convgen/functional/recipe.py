@@ -315,7 +315,7 @@ def _clear_order(given: Given, *orders: tuple[int, ...]) -> tuple[int, ...] | No
     """The one of two orders, the first with channels last, that a tensor has; None where it has both (one channel, or
     one pixel) or neither."""
     fits = [order for order in orders if is_packed(given.shape, given.strides, order)]
-    if not fits and given.pitch(orders[0]):
+    if not fits and pitch_of(given.shape, given.strides, orders[0]):
         return orders[0]
     return fits[0] if len(fits) == 1 else None
 

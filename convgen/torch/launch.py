@@ -17,7 +17,7 @@ from convgen.functional.arrays import TORCH, WIDEST, element_type, inverse
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
-from convgen.functional.recipe import Given, Recipe, View, forward_padded
+from convgen.functional.recipe import Given, Recipe, View, forward_padded, into
 from convgen.runtime.errors import WrongType
 
 Tensor = Any
@@ -27,9 +27,10 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True)
 class Served:
-    """How convgen serves a call: `launch(input, weight, operands)`, or why it does not."""
+    """How convgen serves a call: `launch(input, weight, operands)`, and `out` behind these where the call has one; or
+    why it does not."""
 
-    launch: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor] | None
+    launch: Callable[..., Tensor] | None
     why_not: str = ""
     kernel: str = ""  # what serves, in words
     spec: str = ""  # the kernel's
@@ -41,14 +42,15 @@ _SERVED: dict[tuple[Any, ...], Served] = {}
 def served(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    out: Tensor | None = None,
 ) -> Served:  # fmt: skip
     """How convgen serves a call like this.  The first one of a kind builds the kernel."""
-    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
+    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out)
     found = _SERVED.get(key)
     if found is None:
         try:
-            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
-            found = _serve(made, (input, weight, *operands))
+            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out)
+            found = _serve(made, (input, weight, *operands), out)
         except ConvgenError as error:
             found = Served(None, str(error))
         except Exception as error:  # a defect of convgen's must not end a network that aten can run
@@ -61,18 +63,21 @@ def served(
 def key_of(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    out: Tensor | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
         _begins(input), *[(o.shape, o.stride(), o.dtype, _begins(o)) for o in operands],
         epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode,
+        None if out is None else (out.shape, out.stride(), out.dtype, _begins(out)),
     )  # fmt: skip
 
 
 def recipe(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    out: Tensor | None = None,
 ) -> Recipe:  # fmt: skip
     """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
     rank = len(stride)
@@ -80,7 +85,8 @@ def recipe(
     x, w, *others = (_given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
     pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
     steps = steps_of(epilogue)
-    return forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups, padding_mode)
+    made = forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups, padding_mode)
+    return made if out is None else into(made, _given("out", out))
 
 
 def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
@@ -98,19 +104,21 @@ def _begins(tensor: Tensor) -> int:
     return tensor.storage_offset() * tensor.itemsize % WIDEST
 
 
-def _serve(made: Recipe, tensors: Sequence[Tensor]) -> Served:
+def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None) -> Served:
     """Raises SpecError, CompileError."""
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, back = [result.shape[i] for i in result.order], inverse(result.order)
     if 0 in shape:
-        return Served(lambda input, weight, operands: torch.empty(shape, dtype=dtype, device=device).permute(back))
+        return Served(lambda input, weight, operands, *_: torch.empty(shape, dtype=dtype, device=device).permute(back))
     kernel = kernel_of((made.convolution.text, made.convolution.strategy))
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 
-    def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> Tensor:
-        out = torch.empty(shape, dtype=dtype, device=device)
-        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=out)  # noqa: B905
-        return out.permute(back)
+    view_out = None if out is None else _viewer(out, View(result.order))
+
+    def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        made = torch.empty(shape, dtype=dtype, device=device) if view_out is None else view_out(out)
+        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=made)  # noqa: B905
+        return made.permute(back)
 
     return Served(launch, "", f"{kernel.manifest.strategy}: {kernel.manifest.config}", made.convolution.text)
 

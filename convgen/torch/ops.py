@@ -2,6 +2,8 @@
 
     conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
     fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros")
+    fused_conv_into(out, input, weight, ...)    the same into a tensor, such as a slice of another's channels
+    copy_into(out, input)    aten's copy_, which Inductor would make a copy of all that `out` is a slice of
 
 `padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.
 `epilogue` is a chain of steps (convgen.functional.pointwise), whose operands broadcast to the result.  On a GPU both
@@ -30,6 +32,11 @@ library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) ->
 library.define(
     f"fused_conv(Tensor input, Tensor weight, Tensor[] operands, str epilogue, {_GEOMETRY}) -> Tensor", tags=_TAGS
 )
+library.define(
+    f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, Tensor[] operands, str epilogue, {_GEOMETRY}) -> ()",
+    tags=_TAGS,
+)
+library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_TAGS)
 
 
 def _fused_on_gpu(
@@ -53,6 +60,29 @@ def _fused_by_aten(
     order = _order(input, weight)
     made = made.permute(order).contiguous().permute(inverse(order))
     return made.clone(memory_format=torch.preserve_format) if made is input else made
+
+
+def _into_on_gpu(
+    out: Tensor, input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+) -> None:  # fmt: skip
+    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode
+    launch = served(*arguments, out).launch
+    if launch is not None:
+        try:
+            launch(input, weight, operands, out)
+            return
+        except ConvgenError:  # as above
+            pass
+    out.copy_(_fused_by_aten(*arguments))
+
+
+def _into_by_aten(out: Tensor, *arguments: Any) -> None:
+    out.copy_(_fused_by_aten(*arguments))
+
+
+def _copy_into(out: Tensor, input: Tensor) -> None:
+    out.copy_(input)
 
 
 def _fused_fake(
@@ -95,8 +125,13 @@ library.impl("conv", _conv_by_aten, "CompositeExplicitAutograd")
 library.impl("conv", _conv_on_gpu, "CUDA")
 library.impl("fused_conv", _fused_by_aten, "CompositeExplicitAutograd")
 library.impl("fused_conv", _fused_on_gpu, "CUDA")
+library.impl("fused_conv_into", _into_by_aten, "CompositeExplicitAutograd")
+library.impl("fused_conv_into", _into_on_gpu, "CUDA")
+library.impl("copy_into", _copy_into, "CompositeExplicitAutograd")
 torch.library.register_fake("convgen::conv", _conv_fake, lib=library)
 torch.library.register_fake("convgen::fused_conv", _fused_fake, lib=library)
+for _name in ("fused_conv_into", "copy_into"):
+    torch.library.register_fake(f"convgen::{_name}", lambda *_, **__: None, lib=library)
 
 
 # ---- the gradients of conv ----------------------------------------------------------------------

@@ -21,7 +21,6 @@ class Emulated:
         self.manifest = self._kernel.manifest
 
     def __call__(self, *tensors, out):
-        assert out.is_contiguous()
         self._kernel.emulate(*map(TORCH_ON_HOST.host, tensors), out=TORCH_ON_HOST.host(out))
 
 
@@ -59,6 +58,22 @@ def test_padding_modes(mode):
     arguments = integers(2, 8, 5, 6), integers(8, 8, 3, 3), [], "relu", [1, 1], [2, 1, 1, 2], [1, 1], 1, mode
     assert launch.served(*arguments).launch is not None
     assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))
+
+
+@pytest.mark.parametrize("first", [16, 20])
+def test_slices_of_channels_are_read_and_written_where_they_lie(first):
+    """By a kernel where they are aligned, else by aten."""
+    whole = integers(2, 48, 6, 6).to(memory_format=torch.channels_last)
+    before, out = whole.clone(), whole[:, first : first + 8]
+    x, z = whole[:, :16], whole[:, 40:]
+    arguments = x, integers(8, 16, 1, 1), [z], "add", [1, 1], [0, 0], [1, 1], 1
+    expected = aten.fused(*arguments)
+    ops._into_on_gpu(out, *arguments)
+    serving = launch.served(*arguments, "zeros", out)
+    assert ("k=8 of 48" in serving.spec) == (serving.launch is not None) == (first == 16)
+    assert torch.equal(out, expected)
+    before[:, first : first + 8] = expected
+    assert torch.equal(whole, before)
 
 
 def test_inputs_that_are_not_packed_are_copied():

@@ -14,7 +14,7 @@ Node = Any
 A: Any = torch.ops.aten
 #: BatchNorm's operators: the places of epsilon, and of `training` where there is one.  The first five arguments are
 #: input, weight, bias, running mean and running variance in each.
-_OPERATORS: dict[Any, tuple[int, int | None]] = {
+OPERATORS: dict[Any, tuple[int, int | None]] = {
     A.batch_norm.default: (7, 5),
     A.native_batch_norm.default: (7, 5),
     A.cudnn_batch_norm.default: (7, 5),
@@ -26,7 +26,7 @@ _OPERATORS: dict[Any, tuple[int, int | None]] = {
 
 def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
     """Folds each BatchNorm of constants whose input is a convolution that nothing else reads; how many there were."""
-    found = [node for node in graph.nodes if is_call(node, *_OPERATORS) and _foldable(node, constant)]
+    found = [node for node in graph.nodes if is_call(node, *OPERATORS) and _foldable(node, constant)]
     for node in found:
         _fold(graph, node)
     graph.eliminate_dead_code()
@@ -35,7 +35,7 @@ def fold_batch_norms(graph: Any, constant: Collection[Node]) -> int:
 
 def _foldable(node: Node, constant: Collection[Node]) -> bool:
     convolution, *statistics = node.args[:5]
-    _, training = _OPERATORS[node.target]
+    _, training = OPERATORS[node.target]
     return (
         is_call(convolution, A.convolution.default)
         and not convolution.args[6]  # transposed
@@ -54,7 +54,7 @@ def _outputs(node: Node) -> list[Node]:
 
 def _fold(graph: Any, node: Node) -> None:
     convolution, weight, bias, mean, variance = node.args[:5]
-    epsilon = node.args[_OPERATORS[node.target][0]]
+    epsilon = node.args[OPERATORS[node.target][0]]
     x, w, b, *geometry = convolution.args
     rank = len(geometry[0])
     dtype = value_of(w).dtype

@@ -231,3 +231,5 @@ _MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
     A.div.Scalar: _division,
     A._to_copy.default: _conversion,
 }
+#: aten's functions of one element, or of one of each of two tensors.
+POINTWISE = frozenset(_MATCHES)

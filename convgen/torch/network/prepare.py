@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from convgen.diagnostics import ConvgenError
+from convgen.functional.prebuild import prebuild
+from convgen.torch.launch import recipe
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
+from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, split
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
@@ -65,6 +70,11 @@ class Prepared:
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure) if on_gpu else OnCpu())
         restore(graph)
+        if joined := in_place(graph, options.inductor):
+            written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
+            self.report.notes.append(f"{written} written in place")
+            if on_gpu:
+                prebuild(texts_of_slices(graph))
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
@@ -74,6 +84,15 @@ class Prepared:
         with torch.no_grad():
             self._packed.update(weights)
             return self._run(*inputs)
+
+
+def texts_of_slices(graph: Any) -> list[str]:
+    """Specs of the convolutions that read or write slices."""
+    texts = []
+    for arguments in rebuilt(graph):
+        with suppress(ConvgenError):  # the one who asks for the kernel is told
+            texts.append(recipe(*arguments).convolution.text)
+    return [text for text in texts if " of " in text]
 
 
 def _compiled(run: Any, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:

@@ -1,0 +1,144 @@
+"""Concatenations of convolutions' results, written in place: which ones, and that results stay."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch.network.concatenations import in_place  # noqa: E402
+from convgen.torch.network.prepare import texts_of_slices  # noqa: E402
+from convgen.torch.network.trace import flat_graph  # noqa: E402
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
+nn, TF = torch.nn, torch.nn.functional
+Tensor = torch.Tensor
+
+
+def conv(x: Tensor, k: int) -> Tensor:
+    """A convolution by convgen's operator, of filters that are the same each time."""
+    taps = torch.arange(k * x.shape[1], dtype=x.dtype).remainder(7).sub(3).view(k, x.shape[1], 1, 1)
+    return torch.ops.convgen.fused_conv(x, taps, [], "relu", [1, 1], [0, 0], [1, 1], 1)
+
+
+def branches(x):
+    """GoogLeNet's."""
+    return torch.cat([conv(x, 8), conv(conv(x, 4), 12), TF.max_pool2d(x, 3, 1, 1)], 1)
+
+
+def dense(x):
+    """DenseNet's: a list that grows."""
+    features = [conv(x, 8)]
+    for _ in range(3):
+        features.append(conv(conv(torch.cat(features, 1), 16), 4))
+    return torch.cat(features, 1)
+
+
+def nested(x):
+    """The same, each on top of the one before, of which an average is taken as well."""
+    first = x = conv(x, 8)
+    for _ in range(3):
+        x = torch.cat([x, conv(conv(x, 16), 4)], 1)
+    return x + first.mean(1, keepdim=True)
+
+
+def skip(x):
+    """U-Net's: what is halved and what comes back."""
+    y = conv(x, 8)
+    up = TF.interpolate(conv(TF.max_pool2d(y, 2), 8), scale_factor=2)
+    return conv(torch.cat([up, y], 1), 8)
+
+
+def viewed(x):
+    """A view cannot be had of a slice."""
+    y = conv(x, 8)
+    return torch.cat([y, x[:, :4]], 1), y.view(2, 8, -1)
+
+
+def returned(x):
+    """A result of the graph is packed."""
+    y = conv(x, 8)
+    return torch.cat([y, x[:, :4]], 1), y
+
+
+def crossed(x):
+    """Each tensor has one place."""
+    a, b, c = conv(x, 8), conv(x, 4), conv(x, 12)
+    return torch.cat([a, b], 1), torch.cat([b, c], 1)
+
+
+def twice(x):
+    y = conv(x, 8)
+    return torch.cat([y, y], 1)
+
+
+def rows(x):
+    return torch.cat([conv(x, 8), conv(x, 8)], 2)
+
+
+def odd(x):
+    """Slices begin at multiples of 16 bytes."""
+    return torch.cat([x[:, :3], conv(x, 9)], 1)
+
+
+def mostly_copied(x):
+    return torch.cat([x, x * 2, conv(x, 8)], 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "cats", "writes", "copies"),
+    [
+        (branches, 0, 2, 1), (dense, 0, 4, 0), (nested, 0, 4, 0), (skip, 0, 1, 1), (viewed, 1, 0, 0),
+        (returned, 1, 0, 0), (crossed, 0, 3, 1), (twice, 1, 0, 0), (rows, 1, 0, 0), (odd, 1, 0, 0),
+        (mostly_copied, 1, 0, 0),
+    ],
+)  # fmt: skip
+def test_what_is_written_in_place(function: Callable[..., object], cats: int, writes: int, copies: int) -> None:
+    x = torch.randint(-3, 4, (2, 16, 4, 4)).float().to(memory_format=torch.channels_last)
+
+    def results(*given: Tensor) -> tuple[Tensor, ...]:
+        made = function(*given)
+        return made if isinstance(made, tuple) else (made,)
+
+    expected = results(x)
+    graph_module = flat_graph(results, [x])
+    before = Counter(str(node.target) for node in graph_module.graph.nodes)["aten.cat.default"]
+    count = in_place(graph_module.graph, inductor=False)
+    graph_module.graph.lint()
+    graph_module.recompile()
+    found = Counter(str(node.target) for node in graph_module.graph.nodes)
+    assert (found["aten.cat.default"], before - count) == (cats, cats)
+    assert (found["convgen.fused_conv_into.default"], found["convgen.copy_into.default"]) == (writes, copies)
+    texts = texts_of_slices(graph_module.graph)
+    assert sum(re.search(r"output y: .* of \d+\]", text) is not None for text in texts) == writes
+    for ours, theirs in zip(graph_module(x), expected, strict=True):
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+
+
+class Block(nn.Module):
+    """DenseNet's, with convolutions that have an epilogue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16 + 8 * i) for i in range(2))
+        self.convolutions = nn.ModuleList(nn.Conv2d(16 + 8 * i, 8, 3, padding=1) for i in range(2))
+
+    def forward(self, x):
+        for norm, convolution in zip(self.norms, self.convolutions, strict=True):
+            x = torch.cat([x, torch.relu(convolution(torch.relu(norm(x))))], 1)
+        return x
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_a_block_of_densenet(inductor: bool) -> None:
+    model, x = Block().eval(), torch.randn(2, 16, 6, 6)
+    fast = ct.optimize(model, x, inductor=inductor)
+    assert fast.report.notes == ["2 concatenations are written in place"]
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
