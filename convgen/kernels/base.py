@@ -76,6 +76,11 @@ class Kernel(Generic[C, L]):
     #: Whether it writes further results of epilogues; sums of them are made behind it.
     further: ClassVar[bool] = False
 
+    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+        """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`; where there are
+        others, it is asked for the values of their elements instead."""
+        return ()
+
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:
         """Constraints that fail whatever the options that are not fixed; empty where some configuration may serve."""
         raise NotImplementedError

@@ -50,7 +50,9 @@ class Strategy:
         ]
         rows = [row for row in rows if not excess(fixed, row.config)] or rows
         if problem.sums:
-            problem = _sums().spread(problem)
+            return [
+                search(k, _sums().spread(problem, k.adds_up(problem)), target, fixed) for k in (r.kernel for r in rows)
+            ]
         return [search(row.kernel, problem, target, fixed) for row in rows]
 
     def _best(self, problem: ConvProblem, target: Target, options: Options) -> Search:

@@ -19,6 +19,15 @@ def test_a_result_that_lies_as_y_does_leaves_by_tma():
     assert kinds["result_u"] == "pointer"
 
 
+def test_sums_of_channels_are_made_in_parts():
+    """16 pixels a part, where the kernel adds up; other sums are of every element's value."""
+    (compilation,) = driver.load(Spec(sums_spec("tma_im2col")))
+    sizes = {w.name: w.bytes for w in compilation.plan.workspaces}
+    pixels = -(-compilation.request.problem.output_pixels // 64) * 64
+    assert sizes["partial.s"] == 4 * 40 * pixels // 16 and "values.s" not in sizes
+    assert sizes["values.all"] == 4 * compilation.request.problem.y.size
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_operands_that_are_their_own_arrays(name):
     (compilation,) = driver.load(Spec(CASES[name]))

@@ -90,7 +90,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
     loads += [f"float further_{t.name}[2];" for t in stored]
     made = _epilogue(problem, "v[i]", values, loads, "[i]", arriving, leaving)
     stores = tuple(line for t in stored for line in _store_pair(t, problem, maps))
-    held = (f"further_{t.name}[i] = local_{t.name};" for t in problem.elementwise)
+    held = (f"further_{name}[i] = local_{name};" for name in (*(t.name for t in stored), *made.outs))
     return replace(made, body=(*made.body, *held), stores=stores)
 
 
@@ -156,7 +156,7 @@ def _epilogue(
         known[a.name] = f"local_{a.name}"
     loaded = _loaded_at_coordinates(problem, arriving)
     pointers = [(f"const {t.element.c_type}*", f"operand_{t.name}") for t in loaded]
-    outs = tuple(t.name for t in problem.elementwise if t.name in leaving)
+    outs = tuple(t.name for t in problem.further if t.name in leaving)
     stored = (t for t in problem.elementwise if t.name not in leaving)
     pointers += [(f"{t.element.c_type}*", f"result_{t.name}") for t in stored]
     formula = tuple(str(a) for a in used_body(problem))

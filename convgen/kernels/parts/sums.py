@@ -1,13 +1,13 @@
 """Sums: further results of epilogues that leave out dims.
 
-A kernel that does not add up writes every element's value to a workspace, as it does further results of all dims.
+A kernel writes partial sums to a workspace, or the value of every element, as it does further results of all dims.
 Launches behind it add these up, some of them a thread, until one is left: in the same order in every run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
@@ -19,6 +19,7 @@ from convgen.ir.integer import floordiv, mod
 from convgen.ir.plan import Launch, Plan, Step, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
+from convgen.kernels.base import Layout
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element
 from convgen.kernels.parts.lowering import Scope, drop_unused, index_type, offset
 
@@ -28,11 +29,12 @@ LEAST, MOST = 64, 128
 LAUNCH = 2.0
 
 
-def spread(problem: ConvProblem) -> ConvProblem:
-    """The problem with each element's value in place of each sum."""
-    if not problem.epilogue or not problem.sums:
+def spread(problem: ConvProblem, kept: Collection[str] = ()) -> ConvProblem:
+    """The problem with each element's value in place of each sum, but of those that are kept."""
+    if not problem.epilogue:
         return problem
-    results = tuple(_values(problem, t) if t in problem.sums else t for t in problem.further)
+    others = [t for t in problem.sums if t.name not in kept]
+    results = tuple(_values(problem, t) if t in others else t for t in problem.further)
     return replace(problem, epilogue=replace(problem.epilogue, results=results))
 
 
@@ -43,11 +45,12 @@ def _values(problem: ConvProblem, t: Tensor) -> Tensor:
 
 def completed(plan: Plan, problem: ConvProblem) -> Plan:
     """The plan of a problem with sums, from the plan of the same `spread`."""
-    buffers = {t.name: f"values.{t.name}" for t in problem.sums}
-    levels = _levels(problem)
-    values = (Workspace(buffers[t.name], 4 * problem.result.size) for t in problem.sums)
+    rows = _partial_rows(plan)
+    buffers = {t.name: f"values.{t.name}" for t in problem.sums if t.name not in rows}
+    levels = _levels(problem, rows)
+    values = (Workspace(buffer, 4 * problem.result.size) for buffer in buffers.values())
     parts = (Workspace(level.target, 4 * level.parts * level.columns) for level in levels if level.parts > 1)
-    moved = 4 * problem.result.size * len(problem.sums) / reference(plan.target.name).memory.per_second
+    moved = 4 * problem.result.size * len(buffers) / reference(plan.target.name).memory.per_second
     return replace(
         plan,
         problem=problem,
@@ -59,8 +62,20 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
 
 def source(plan: Plan) -> str:
     """The source of the launches that add up."""
-    kernels = [_kernel(level) for level in _levels(plan.problem)]
+    kernels = [_kernel(level) for level in _levels(plan.problem, _partial_rows(plan))]
     return tidy(environment().get_template("kernels.cu.j2").render(comment=(), kernels=kernels))
+
+
+def _partial_rows(plan: Plan) -> dict[str, int]:
+    """Of the sums that the plan's kernel makes in parts, by name: how many parts of each element."""
+    sizes = {w.name: w.bytes for w in plan.workspaces}
+    kept = plan.layout.problem.sums if isinstance(plan.layout, Layout) else ()
+    return {t.name: sizes[partial(t)] // t.bytes for t in kept}
+
+
+def partial(t: Tensor) -> str:
+    """The workspace of a kernel's partial sums: rows of the sum's elements."""
+    return f"partial.{t.name}"
 
 
 def _renamed(step: Step, buffers: dict[str, str]) -> Step:
@@ -82,7 +97,7 @@ def _renamed(step: Step, buffers: dict[str, str]) -> Step:
 @dataclass(frozen=True)
 class _Level:
     """A launch that adds up `rows` values to `parts` partial sums, for each of `columns` elements of a sum: from a
-    buffer to another.  The first level reads values, the last writes the sum."""
+    buffer to another.  Level 0 reads values, those behind it partial sums; the last writes the sum."""
 
     problem: ConvProblem
     sum: Tensor
@@ -108,11 +123,13 @@ class _Level:
         return self.sum.size
 
 
-def _levels(problem: ConvProblem) -> list[_Level]:
+def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Level]:
     """The launches of all sums, in order."""
     found = []
     for t in problem.sums:
         level = _Level(problem, t, 0, problem.result.size // t.size, f"values.{t.name}")
+        if t.name in partial_rows:
+            level = _Level(problem, t, 1, partial_rows[t.name], partial(t))
         found.append(level)
         while level.parts > 1:
             level = _Level(problem, t, level.number + 1, level.parts, level.target)

@@ -6,7 +6,7 @@ from convgen.ir.problem import Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
-from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
 
 #: Of a strided dgrad: rows of a table in constant memory.
 MOST_PHASES = 256
@@ -38,9 +38,12 @@ def _consumers(layout: Layout) -> Obstacles:
     if rows % share:
         each = "" if pingpong else f" for each of {config.consumers} consumers"
         no(f"tile {axis}={rows} does not split into 64 rows{each}", f"{axis}={share} or a multiple", f"tile.{axis}")
+    if layout.gemm.problem.sums and config.tile_m % PARTIAL_PIXELS:
+        no(f"tile m={config.tile_m} is not a multiple of {PARTIAL_PIXELS} pixels, which are summed at once",
+           f"m={PARTIAL_PIXELS} or a multiple", "tile.m")  # fmt: skip
     if config.swap_ab and layout.gemm.plane:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
-    accumulators, budget = config.accumulators, layout.registers - 40
+    accumulators, budget = config.accumulators, layout.registers - 40 - layout.sum_registers
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
     if config.columns // 2 > at_launch:
@@ -112,6 +115,8 @@ def _k_loop(layout: Layout) -> Obstacles:
             no("stream_k counts the k blocks of all tiles in 32 bits, which is too few here", "stream_k 0", "stream_k")
         if layout.gemm.a_planes:
             no("stream_k is not served if x is multiplied in planes", "stream_k 0", "stream_k")
+        if layout.gemm.problem.sums:
+            no("stream_k is not served with sums over pixels", "stream_k 0", "stream_k")
     return found
 
 

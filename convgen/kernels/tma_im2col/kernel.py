@@ -16,8 +16,9 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import assignment, prepare
 from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
+from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles
@@ -37,6 +38,15 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     config = Config
     slices = base.ANY_SLICES
     further = True
+
+    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+        """Sums of channels, where C leaves in epilogue tiles of pixels: each 16 pixels of a warp make a row."""
+        if not assignment.served(problem) or assignment.assignment(problem).phases:
+            return ()
+        forward = assignment.assignment(problem).problem
+        if forward.y.dims[-1:] != ("k",) or forward.y.dtype not in PACK:
+            return ()
+        return tuple(t.name for t in forward.sums if t.dims == ("k",))
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

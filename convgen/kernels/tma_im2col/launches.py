@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.plan import Launch, Param, Workspace
-from convgen.kernels.parts import operand_tiles
+from convgen.kernels.parts import operand_tiles, sums
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
@@ -27,6 +27,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         *([PARTIALS] if config.stream_k else []),
         *operand_tiles.params(problem, (*layout.arriving, *layout.leaving) if g.stores_by_tma else (), g.plane),
     ]
+    params += [Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums]
     # of sums that have to be made once more: x and w as they were given
     given = tuple(p.param for p in factor_pointers(layout.problem)) if layout.fills else ()
     main = Launch(
@@ -57,6 +58,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared operands, and parts of tiles."""
     config, found = layout.config, layout.gemm.prepared.workspaces
+    found += tuple(Workspace(sums.partial(t), layout.partial_rows * t.bytes) for t in layout.gemm.problem.sums)
     if not config.stream_k:
         return found
     return (*found, Workspace(PARTIALS.buffer, 2 * layout.launched * config.tile_m * config.tile_n * 4))

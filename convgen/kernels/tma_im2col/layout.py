@@ -15,6 +15,8 @@ from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 
 #: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
 WIDEST_EPI_TILE = 104
+#: Pixels that a warp adds up: those of a fragment that it makes results of at once.
+PARTIAL_PIXELS = 16
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,17 @@ class Layout(base.Layout[Config]):
         m, n = self.epi_tile_shape
         row = (g.plane or g.problem.k) if g.stores_by_tma else 0
         return result_tiles.result_tiles(g.problem, row, g.store_vector, *((n, m) if g.plane else (m, n)))
+
+    @property
+    def partial_rows(self) -> int:
+        """Rows of partial sums: one for each 16 pixels, of whole tiles."""
+        return self.gemm.m_tiles(self.cluster_m) * self.cluster_m // PARTIAL_PIXELS
+
+    @property
+    def sum_registers(self) -> int:
+        """Registers for what is summed over pixels."""
+        sums = self.gemm.problem.sums
+        return 8 + 16 * len(sums) if sums else 0
 
     @property
     def leaving_bytes(self) -> int:

@@ -92,8 +92,9 @@ def source(plan: Plan, layout: Layout) -> str:
         store_pairs=layout.stores_pairs,
         y=problem.y,
         pointers=_pointers(problem),
-        epilogue=epilogue_of(problem, by_value, [t.name for t in leaving]),
+        epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
+        partial=[t.name for t in problem.sums],
         stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
