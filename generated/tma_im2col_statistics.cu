@@ -181,10 +181,6 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
-// one is 8 rows below.
-__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
-
 // The first column of a lane's accumulators in such a fragment; the other one is the next.
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
@@ -394,10 +390,6 @@ void convgen_tma_im2col_statistics(
             float further_squares[8];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              const int fragment_row = warp * 16 + accumulator_row(lane) + e % 2 * 8;
-              const int fragment_column = j * 16 + e / 2 * 8 + accumulator_column(lane);
-              const int gemm_m = m0 + i * 64 + fragment_row;
-              const int gemm_n = n0 + n + fragment_column;
               float both[2] = {sums[2 * e], sums[2 * e + 1]};
               float both_s[2];
               float both_squares[2];
