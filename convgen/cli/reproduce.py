@@ -6,6 +6,7 @@ examples:
   convgen reproduce memory
   convgen reproduce memory --out memory.json --plot memory.svg
   convgen reproduce networks --from benchmarks/results/bench_n8_h200.json
+  convgen reproduce stride --from benchmarks/results/strides_h200.json
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from convgen.cli.arguments import UsageError
 from convgen.cli.files import check_place, write_all
 from convgen.spec import read_file
 
-#: What a row of results has.
-_ROW = {"spec", "n", "us", "cudnn_us"}
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list shows them")
     parser.add_argument("--list", action="store_true", help="list the experiments")
     parser.add_argument(
-        "--from", dest="results", type=Path, metavar="FILE", help="results of `convgen bench --out`, for networks"
+        "--from",
+        dest="results",
+        type=Path,
+        metavar="FILE",
+        help="results of a benchmark, for an experiment that weighs them",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
@@ -62,18 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _record(name: str, weighs: bool, path: Path | None) -> dict[str, Any] | None:
+def _record(name: str, weighs: reproduce.Results | None, path: Path | None) -> dict[str, Any] | None:
     """The results that an experiment weighs.  Raises UsageError."""
-    if not weighs:
+    if weighs is None:
         if path:
-            raise UsageError(f"--from does not go with {name}, which measures nothing")
+            raise UsageError(f"--from does not go with {name}, which weighs no results")
         return None
     if not path:
-        raise UsageError(f"{name} weighs results of `convgen bench --out`\nhint: --from names their file")
+        raise UsageError(f"{name} weighs results of `{weighs.command}`\nhint: --from names their file")
     try:
         record = json.loads(read_file(str(path)))
-        if {"rows", "gpu", "commit"} <= record.keys() and all(row.keys() >= _ROW for row in record["rows"]):
+        if {"rows", "gpu", "commit"} <= record.keys() and all(row.keys() >= weighs.row for row in record["rows"]):
             return record
     except (ValueError, AttributeError):
         pass
-    raise UsageError(f"{path}: is no result file of `convgen bench --out`")
+    raise UsageError(f"{path}: is no result file of `{weighs.command}`")

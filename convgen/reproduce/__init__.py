@@ -19,14 +19,29 @@ _ZHOU = "Zhou et al., 2021"
 
 
 @dataclass(frozen=True)
+class Results:
+    """What a benchmark writes: the command, and what its rows have."""
+
+    command: str
+    row: frozenset[str]
+
+
+_BENCH = Results("convgen bench --out", frozenset({"spec", "n", "us", "cudnn_us"}))
+_STRIDES = Results(
+    "benchmarks/strides.py --json",
+    frozenset({"layer", "n", "stride", "us", "cudnn_us", "per_output", "cudnn_per_output"}),
+)
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """What it shows, which table or figure of which document that is, and the function: `module.function`; whether that
-    takes the record of a benchmark."""
+    """What it shows, which table or figure of which document that is, and the function, `module.function`; of one that
+    `weighs` a benchmark's results, that takes their record."""
 
     summary: str
     source: str
     function: str
-    weighs: bool = False
+    weighs: Results | None = None
 
     def run(self, record: dict[str, Any] | None = None) -> Outcome:
         """Raises UsageError."""
@@ -38,7 +53,16 @@ class Experiment:
 EXPERIMENTS: dict[str, Experiment] = {
     "memory": Experiment("bytes of inputs and of lowered inputs, by network", f"{_ZHOU}, table I", "memory.memory"),
     "networks": Experiment(
-        "whole networks beside cuDNN, from results of `convgen bench`", f"{_ZHOU}, figure 17", "measured.networks", True
+        "whole networks beside cuDNN, from results of `convgen bench`",
+        f"{_ZHOU}, figure 17",
+        "measured.networks",
+        _BENCH,
+    ),
+    "stride": Experiment(
+        "strides 1, 2 and 4 on a GPU, from results of benchmarks/strides.py",
+        f"{_ZHOU}, figures 4a and 18a",
+        "measured.stride",
+        _STRIDES,
     ),
     "tpu-stride": Experiment("a systolic array at strides 1, 2 and 4", f"{_ZHOU}, figure 4b", "tpu.stride"),
     "tpu-gemm": Experiment("matrix products on a systolic array", f"{_ZHOU}, figure 13a", "tpu.gemm"),

@@ -84,12 +84,29 @@ def test_networks_are_weighed_by_their_layers(tmp_path, capsys):
         find("networks").run(record)
 
 
+def test_strides_are_means_over_layers():
+    rows = [
+        {"layer": layer, "n": 8, "stride": at, "us": 10.0, "cudnn_us": us, "per_output": per, "cudnn_per_output": 3.0}
+        for layer, at, us, per in (
+            ("a", 2, 20.0, 2.0),
+            ("b", 2, 80.0, 8.0),
+            ("a", 1, 10.0, 1.0),
+            ("3_channels", 1, 99.0, 9.0),
+        )
+    ]
+    outcome = find("stride").run({"gpu": "a GPU", "commit": "0123456789", "rows": rows})
+    assert outcome.labels == ["8, 1", "8, 2"] and "means of 2 layers" in outcome.title
+    ours, cudnn, ratio = (list(s.values) for s in outcome.series)
+    assert (ours, cudnn, ratio) == (pytest.approx([1, 4]), pytest.approx([3, 3]), pytest.approx([1, 4]))
+
+
 def test_results_that_are_none(tmp_path, capsys):
     (tmp_path / "r.json").write_text('{"rows": [{"us": 3}], "gpu": "a GPU", "commit": "0"}')
     for arguments, message in (
         (["networks"], "--from names their file"),
         (["networks", "--from", f"{tmp_path}/r.json"], "is no result file of `convgen bench --out`"),
         (["networks", "--from", __file__], "is no result file of `convgen bench --out`"),
+        (["stride", "--from", f"{tmp_path}/r.json"], "is no result file of `benchmarks/strides.py --json`"),
         (["memory", "--from", f"{tmp_path}/r.json"], "--from does not go with memory"),
     ):
         assert main(["reproduce", *arguments]) == 2
