@@ -73,6 +73,11 @@ class Layout(base.Layout[Config]):
         return max(d for d in range(1, MOST_SLICE + 1) if self.vectors % d == 0)
 
     @property
+    def slice(self) -> int:
+        """Channels of a block."""
+        return self.slice_vectors * self.config.vector
+
+    @property
     def slices(self) -> int:
         return self.vectors // self.slice_vectors
 
@@ -109,8 +114,7 @@ class Layout(base.Layout[Config]):
     @property
     def pitch(self) -> int:
         """Elements of a tap's filters in shared memory: a multiple of 4 that is no multiple of 32, for banks."""
-        width = self.slice_vectors * self.config.vector
-        return -(-width // 4) * 4 + 4
+        return -(-self.slice // 4) * 4 + 4
 
     @property
     def shared_bytes(self) -> int:

@@ -198,9 +198,14 @@ class Layout(base.Layout[Config]):
         return self.slab_bytes + 16
 
     @property
+    def filter_room(self) -> int:
+        """Bytes of the filters, and up to where barriers may lie."""
+        return -(-self.filter_bytes // 16) * 16
+
+    @property
     def fixed_bytes(self) -> int:
         """The alignment of the base, results and filters."""
-        return self.alignment + 2 * self.staged_bytes + -(-self.filter_bytes // 16) * 16
+        return self.alignment + 2 * self.staged_bytes + self.filter_room
 
     @property
     def shared_bytes(self) -> int:

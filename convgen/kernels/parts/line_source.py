@@ -20,11 +20,10 @@ def values(layout: Lines) -> dict[str, object]:
     bits_type = output.bits_type(problem.x.element)
     index = lowering.index_type(problem, (layout.tiles * config.tile_m,))
     maps = output.product_map(problem)
-    copies = layout.line_elements // layout.vector
     digits = [
         *([Digit("c", problem.c, 0)] if layout.window.planes else []),
         Digit("row", layout.halo_rows, 0),
-        Digit("vector", copies, 0),
+        Digit("vector", layout.line_copies, 0),
     ]
     digits = [d for i, d in enumerate(digits) if i == 0 or d.extent > 1 or d.name != "c"]
 
@@ -44,8 +43,8 @@ def values(layout: Lines) -> dict[str, object]:
         "column_of": output.column_of(run),
         "accumulator": lowering.ACCUMULATORS[problem.accumulate].c_type,
         "result": result,
+        "row_pitch": f"({layout.row_stride} * PITCH)" if layout.row_stride > 1 else "PITCH",
         "held": 0 < len(result.channels) * config.tile_n // 4 <= MOST_HELD,
-        "copies": copies,
         "next_copy": advance(digits, number(digits, layout.threads)),
         "x_offset": _x_offset(problem, layout, index),
         "w_offset": _w_offset(problem, layout),

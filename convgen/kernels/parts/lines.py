@@ -117,9 +117,31 @@ class Lines(base.Layout[Any]):
         """Where in a line the window of output column 0 begins."""
         return self.margin_bytes - self.problem.pad_lo[-1] * self.window.pixel * self.element_bytes
 
+    @property
+    def first_elements(self) -> int:
+        return self.first_bytes // self.element_bytes
+
+    @property
+    def step_bytes(self) -> int:
+        return self.step * self.element_bytes
+
+    @property
+    def starts_words(self) -> bool:
+        """Whether every window begins with a word."""
+        return self.step_bytes % WORD == self.first_bytes % WORD == 0
+
+    @property
+    def element_bits(self) -> int:
+        return 8 * self.element_bytes
+
+    @property
+    def element_mask(self) -> str:
+        """C text: a word's lowest element."""
+        return f"0x{(1 << self.element_bits) - 1:x}u"
+
     def shift(self, phase: int) -> int:
         """Elements from a word's start to where the windows of a phase begin."""
-        return (self.first_bytes // self.element_bytes + phase * self.step) % self.per_word
+        return (self.first_elements + phase * self.step) % self.per_word
 
     @property
     def run_words(self) -> int:
@@ -147,6 +169,11 @@ class Lines(base.Layout[Any]):
     @property
     def padded_q(self) -> int:
         return -(-self.q // self.phases) * self.phases
+
+    @property
+    def lane_distance(self) -> int:
+        """Pixels from one of a lane's rows of an instruction to the next."""
+        return 8 * self.phases
 
     @property
     def image_tiles(self) -> int:
@@ -218,8 +245,21 @@ class Lines(base.Layout[Any]):
         return vector if vector * self.element_bytes >= LEAST_ASYNC_BYTES else 1
 
     @property
+    def copy_bytes(self) -> int:
+        return self.vector * self.element_bytes
+
+    @property
     def asynchronous(self) -> bool:
-        return self.vector * self.element_bytes >= LEAST_ASYNC_BYTES
+        return self.copy_bytes >= LEAST_ASYNC_BYTES
+
+    @property
+    def line_copies(self) -> int:
+        return self.line_elements // self.vector
+
+    @property
+    def plane_copies(self) -> int:
+        """Copies of a channel's lines."""
+        return self.line_copies * self.halo_rows
 
     # --- shared memory
 
@@ -237,13 +277,22 @@ class Lines(base.Layout[Any]):
         return max(1, self.threads // (4 * self.config.tile_n))
 
     @property
+    def filter_quads(self) -> int:
+        """Quads of words of a column's filter that a quad of threads brings."""
+        return -(-2 * self.k_steps // self.filter_shares)
+
+    @property
     def table_bytes(self) -> int:
         """Between the filters and the halo tiles."""
         return 0
 
     @property
+    def halo_start(self) -> int:
+        return self.filter_bytes + self.table_bytes
+
+    @property
     def shared_bytes(self) -> int:
-        return self.filter_bytes + self.table_bytes + self.config.stages * self.halo_bytes
+        return self.halo_start + self.config.stages * self.halo_bytes
 
     # --- the product
 

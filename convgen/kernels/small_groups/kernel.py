@@ -124,9 +124,36 @@ class Layout(base.Layout[Config]):
         return self.axes[1].inputs(self.axes[1].output)
 
     @property
+    def in_slice(self) -> int:
+        """Input channels of a block."""
+        return self.in_channels * self.config.slice
+
+    @property
+    def out_slice(self) -> int:
+        return self.out_channels * self.config.slice
+
+    @property
+    def row_chunks(self) -> int:
+        """Chunks of a row of the halo tile."""
+        return self.halo_columns * self.chunks
+
+    @property
+    def per_word(self) -> int:
+        """Elements of a word."""
+        return output.WORD // self.element_bytes
+
+    @property
+    def per_chunk(self) -> int:
+        return CHUNK_BYTES // self.element_bytes
+
+    @property
+    def element_bits(self) -> int:
+        return 8 * self.element_bytes
+
+    @property
     def chunks(self) -> int:
         """Chunks of 16 bytes of a pixel's slice."""
-        return self.config.slice * self.in_channels * self.element_bytes // CHUNK_BYTES
+        return self.in_slice * self.element_bytes // CHUNK_BYTES
 
     @property
     def pitch(self) -> int:

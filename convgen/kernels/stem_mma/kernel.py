@@ -48,6 +48,16 @@ class Layout(lines.Lines):
         return self.mma.function(*factors)
 
     @property
+    def warp_rows(self) -> int:
+        """Instructions of a warp along the pixels."""
+        return self.config.warp_m // ROWS
+
+    @property
+    def warp_columns(self) -> int:
+        """And along the channels."""
+        return self.config.tile_n // COLUMNS
+
+    @property
     def threads(self) -> int:
         return WARP * self.config.warps_m
 
