@@ -44,6 +44,16 @@ def convolution(
     return torch.convolution(input, weight, bias, stride, padding, dilation, False, (0,) * rank, groups)
 
 
+def composite(
+    input: Tensor, weight: Tensor, bias: Tensor | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+) -> Tensor:  # fmt: skip
+    """`convolution` by torch.nn.functional, which has more types."""
+    rank = len(stride)
+    input, padding = padded(input, padding, rank, padding_mode)
+    return getattr(TF, f"conv{rank}d")(input, weight, bias, stride, padding, dilation, groups)
+
+
 def padded(input: Tensor, padding: Sequence[int], rank: int, mode: str) -> tuple[Tensor, Sequence[int]]:
     """The input with the padding that aten's convolution does not make, and the padding that is left to it: what one
     side of an axis has more than the other, and all that is not of zeros."""

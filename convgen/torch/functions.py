@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.parameters import Amounts, Numbers, by_axis, padding_of, paddings
+from convgen.functional.parameters import Amounts, Numbers, by_axis, output_extents, padding_of, paddings
 from convgen.functional.pointwise import Step, text_of
 from convgen.functional.pointwise import activation as steps_of_activation
 from convgen.runtime.errors import WrongShape, WrongType
@@ -57,7 +57,7 @@ def _conv(
     dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None, padding_mode: str,
 ) -> Tensor:  # fmt: skip
     _check(rank, input, weight, bias, residual)
-    if torch.is_autocast_enabled(input.device.type):
+    if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
         input, weight, bias, residual = (
             None if t is None else _cast(t, dtype) for t in (input, weight, bias, residual)
@@ -73,6 +73,12 @@ def _conv(
     geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), groups, padding_mode
     padding_of(padding_mode, input.shape[2:], pads)  # raises
     steps = steps_of_activation(activation)
+    if residual is not None:
+        extents = output_extents(input.shape[2:], weight.shape[2:], strides, pads, dilations)
+        _check_residual(residual, (input.shape[0], weight.shape[0], *extents))
+    if input.is_complex():  # for which aten's convolution is a function of several
+        made = aten.composite(input, weight, bias, *geometry)
+        return aten.apply(steps, made if residual is None else made + residual, ())
     given = [t for t in (input, weight, bias, residual) if t is not None]
     if residual is None and not steps:
         return torch.ops.convgen.conv(input, weight, bias, *geometry)
@@ -86,14 +92,27 @@ def _conv(
 
 def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
     """Raises WrongShape, WrongType: of what aten would say later and in other words, or not at all."""
+    given = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or name in ("input", "weight")):
+            raise WrongType(f"{name} is of type {type(tensor).__name__}: expected a torch.Tensor")
     if weight.dim() != rank + 2 or input.dim() not in (rank + 1, rank + 2):
         axes = f"weight of {rank + 2} axes, and input of as many, or of one less"
         raise WrongShape(f"input has shape {tuple(input.shape)} and weight {tuple(weight.shape)}: expected {axes}")
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
+        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {weight.shape[0]} values, one a channel")
     for name, operand in (("bias", bias), ("residual", residual)):
         if operand is None or operand.dtype == input.dtype:
             continue
         if not (operand.is_floating_point() and input.is_floating_point()):
             raise WrongType(f"{name} has elements of {operand.dtype}, input of {input.dtype}: expected one type")
+
+
+def _check_residual(residual: Tensor, result: Sequence[int]) -> None:
+    """Raises WrongShape where it does not broadcast to the result."""
+    lead = len(result) - residual.dim()
+    if lead < 0 or any(e not in (1, r) for e, r in zip(residual.shape, result[lead:], strict=True)):
+        raise WrongShape(f"residual has shape {tuple(residual.shape)}: it does not broadcast to {tuple(result)}")
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:

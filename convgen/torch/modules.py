@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 
 from convgen.functional.pointwise import activation as steps_of_activation
+from convgen.runtime.errors import WrongArguments
 from convgen.torch import functions
 from convgen.torch.functions import Activation
 
@@ -25,7 +26,11 @@ class _Convolution(Module):
 
     @classmethod
     def from_module(cls, module: Any, activation: Activation = None) -> Self:
-        """A module with the geometry of torch's, and its very parameters.  Raises WrongArguments."""
+        """A module with the geometry of torch's, and its very parameters.
+
+        Raises WrongArguments for modules of another class, with a forward of their own, or whose weights are computed.
+        """
+        _check(module, next(base for base in cls.__mro__ if base.__module__.startswith("torch.")))
         made = cls(
             module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation,
             module.groups, module.bias is not None, module.padding_mode, device="meta", activation=activation,
@@ -44,6 +49,23 @@ class _Convolution(Module):
     def extra_repr(self) -> str:
         shown = super().extra_repr()
         return shown if self.activation is None else f"{shown}, activation={self.activation!r}"
+
+
+def _check(module: Any, base: Any) -> None:
+    """Whether a module computes what torch's class does, of parameters of its own.  Raises WrongArguments."""
+    kind = type(module)
+    if not isinstance(module, base):
+        raise WrongArguments(f"the module is of type {kind.__name__}: expected a torch.nn.{base.__name__}")
+    if not all(isinstance(p, torch.nn.Parameter) for p in (module.weight, module.bias) if p is not None):
+        raise WrongArguments(
+            "the module's weight is computed when it is asked for"
+            "\nhint: torch.nn.utils.parametrize.remove_parametrizations, or optimize, which computes it ahead"
+        )
+    if isinstance(module.weight, torch.nn.UninitializedParameter):
+        raise WrongArguments("the module has no weights yet\nhint: call it once")
+    own = kind.forward is not base.forward or kind._conv_forward not in (base._conv_forward, _Convolution._conv_forward)
+    if own:
+        raise WrongArguments(f"{kind.__name__} has a forward of its own, which would be lost")
 
 
 class Conv1d(_Convolution, torch.nn.Conv1d):

@@ -155,6 +155,39 @@ def test_changed_weights_are_noticed(network):
         near(fast(x), network(x), 2e-2)
 
 
+def test_weights_that_come_to_lie_where_others_were_are_noticed():
+    """The allocator gives the second weight the memory that the first one left."""
+    model, x = nn.Conv2d(64, 64, 3, **HALF).eval().requires_grad_(False), image()
+    fast = ct.optimize(model, x, measure=False, inductor=False)
+    for _ in range(3):
+        for _ in range(2):
+            model.weight.data = torch.randn_like(model.weight)
+        near(fast(x), TF.conv2d(x.double(), model.weight.double(), model.bias.double()))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_modes_launch_convgens_kernels(mode, channels_last):
+    w = torch.randn(32, 16, 3, 3, **HALF, requires_grad=True)
+    x = (
+        image(c=16)
+        .contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        .requires_grad_()
+    )
+    arguments = (x, w, [], "", [1, 1], [2, 1, 1, 2], [1, 1], 1, mode)
+    assert served(*arguments).launch is not None, served(*arguments).why_not
+    found = ct.conv2d(x, w, padding=((2, 1), (1, 2)), padding_mode=mode)
+    exact, filters = (t.detach().double().requires_grad_() for t in (x, w))
+    expected = TF.conv2d(TF.pad(exact, (1, 2, 2, 1), mode=mode), filters)
+    near(found, expected)
+    grad = torch.randn_like(found)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, (x, w), grad), torch.autograd.grad(expected, (exact, filters), grad.double()),
+        strict=True,
+    ):  # fmt: skip
+        near(mine, theirs)
+
+
 def test_enabled_serves_models_as_they_are(network):
     x = image(4, 3, 64)
     with torch.no_grad():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -127,6 +129,74 @@ def test_padding_that_cannot_be_is_refused():
         ct.conv2d(x, w, padding=1, padding_mode="mirror")
     with pytest.raises(ConvgenError, match="axis 0: padding 3 by 'reflect' of 3 pixels: expected at most 2"):
         ct.conv2d(x, w, padding=3, padding_mode="reflect")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(input=np.zeros((1, 3, 5, 5))), "input is of type ndarray: expected a torch.Tensor"),
+        (dict(weight=None), "weight is of type NoneType"),
+        (dict(bias=1.0), "bias is of type float"),
+        (dict(input=torch.zeros(5, 5)), "input has shape (5, 5) and weight (4, 3, 3, 3): expected weight of 4 axes"),
+        (dict(weight=torch.zeros(4, 3, 3)), "expected weight of 4 axes, and input of as many, or of one less"),
+        (dict(bias=torch.zeros(4, 1)), "bias has shape (4, 1): expected 4 values"),
+        (dict(bias=torch.zeros(5)), "bias has shape (5,): expected 4 values"),
+        (
+            dict(bias=torch.zeros(4, dtype=torch.complex64)),
+            "bias has elements of torch.complex64, input of",
+        ),
+        (
+            dict(residual=torch.zeros(2, 4, 3, 3)),
+            "residual has shape (2, 4, 3, 3): it does not broadcast",
+        ),
+        (dict(residual=torch.zeros(1, 1, 4, 3, 3)), "it does not broadcast to (1, 4, 3, 3)"),
+    ],
+)
+def test_mistakes_are_named(arguments, message):
+    good = dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3))
+    with pytest.raises(ConvgenError, match=re.escape(message)):
+        ct.conv2d(**(good | arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float64, torch.int64])
+def test_types_that_convgen_does_not_serve_are_torchs(dtype):
+    x, w, b = (torch.randint(-4, 5, shape).to(dtype) for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    assert torch.equal(ct.conv2d(x, w, b, padding=(1, 0)), TF.conv2d(x, w, b, padding=(1, 0)))
+    assert torch.equal(ct.conv2d(x, w, padding=((1, 0), (0, 0))), TF.conv2d(TF.pad(x, (0, 0, 1, 0)), w))
+
+
+def test_tensors_without_data_have_shapes():
+    assert ct.Conv2d(3, 4, 3, activation="relu", device="meta")(torch.empty(2, 3, 5, 6, device="meta")).shape == (
+        2,
+        4,
+        3,
+        4,
+    )
+
+
+class Scaled(torch.nn.Conv2d):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (torch.nn.Linear(3, 4), "the module is of type Linear: expected a torch.nn.Conv2d"),
+        (torch.nn.ConvTranspose2d(3, 4, 3), "the module is of type ConvTranspose2d"),
+        (torch.nn.Conv1d(3, 4, 3), "the module is of type Conv1d"),
+        (torch.nn.LazyConv2d(4, 3), "the module has no weights yet"),
+        (Scaled(3, 4, 3), "Scaled has a forward of its own, which would be lost"),
+        (
+            torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 4, 3)),
+            "weight is computed when",
+        ),
+    ],
+)
+def test_modules_that_would_compute_something_else_are_refused(module, message):
+    with pytest.raises(ConvgenError, match=message):
+        ct.Conv2d.from_module(module)
+    assert ct.Conv2d.from_module(ct.Conv2d(3, 4, 3)).weight.shape == (4, 3, 3, 3)
 
 
 def test_a_module_with_an_activation_shows_it():

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import pickle
 import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -222,6 +224,13 @@ class TestWeights:
             model.load_state_dict(other.state_dict())
             near(fast(x), other(x))
 
+    def test_writes_that_torch_does_not_count_need_a_refresh(self):
+        model, x = trained(conv_bn(4, 6, 3)), torch.randn(2, 4, 8, 8)
+        fast = ct.optimize(model, x, inductor=False)
+        model[0].weight.data.mul_(2)
+        fast.refresh()
+        near(fast(x), model(x))
+
     def test_modules_that_share_code_keep_their_own_weights(self):
         blocks = [trained(Bottleneck(16, 16)) for _ in range(2)]
         x = torch.randn(1, 16, 8, 8)
@@ -293,12 +302,61 @@ def test_constants_of_the_code_stay():
         near(torch.compile(model, backend=ct.compile_graph, options={"inductor": False})(x), model(x))
 
 
+def test_threads_may_bring_new_shapes_at_once():
+    model = nn.Sequential(conv_bn(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3))
+    trained(model)
+    fast = ct.optimize(model, torch.randn(1, 4, 8, 8), inductor=False)
+
+    def differs(n: int) -> bool:
+        x = torch.ones(1 + n % 4, 4, 8, 8)
+        return not all(torch.allclose(fast(x), model(x), atol=1e-4) for _ in range(3))
+
+    with ThreadPoolExecutor(6) as pool, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not any(pool.map(differs, range(6)))
+
+
+def test_autocast_is_part_of_what_is_prepared():
+    model = trained(nn.Sequential(conv_bn(4, 6, 3), nn.ReLU()))
+    x = torch.randn(2, 4, 8, 8)
+    fast = ct.optimize(model, x, inductor=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = fast(x), model(x)
+    assert found.dtype is expected.dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    assert fast(x).dtype is torch.float32
+
+
+def test_arguments_that_nobody_can_tell_apart_go_to_the_model():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x, scale):
+            return self.conv(x) * scale[0]
+
+    model, x = Model().eval(), torch.randn(1, 3, 5, 5)
+    fast = ct.optimize(model, (x, bytearray(b"2")), inductor=False)
+    for scale in (2, 3):
+        torch.testing.assert_close(fast(x, bytearray([scale])), model(x, [scale]))
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(ConvgenError, match="the model is of type function"):
+        ct.optimize(lambda x: x, torch.randn(1))
+
+
 def test_a_model_in_training_mode_is_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     with pytest.raises(ConvgenError, match="training mode"):
         ct.optimize(model, torch.randn(1, 3, 8, 8))
     with pytest.raises(ConvgenError, match="for inference"):
         ct.optimize(model.eval(), torch.randn(1, 3, 8, 8), inductor=False).train()
+    fast = ct.optimize(model, torch.randn(1, 3, 8, 8), inductor=False)
+    model.train()
+    with pytest.raises(ConvgenError, match="training mode"):
+        fast(torch.randn(1, 3, 8, 8))
 
 
 def test_what_cannot_be_traced_runs_as_it_is():

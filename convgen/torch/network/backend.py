@@ -13,6 +13,7 @@ import torch
 
 from convgen.torch.network.prepare import Options, Prepared, kind
 from convgen.torch.network.report import Report
+from convgen.torch.network.trace import tracing
 
 Tensor = Any
 _log = logging.getLogger("convgen.torch")
@@ -70,7 +71,9 @@ class _Graph:
         # one code object may serve several modules, which Dynamo tells apart by their weights alone
         key = (weights[0].data_ptr() if weights else None, *map(kind, inputs))
         if key not in self._prepared:
-            self._prepared[key] = self._prepare(weights, inputs)
+            with tracing:
+                if key not in self._prepared:
+                    self._prepared[key] = self._prepare(weights, inputs)
         prepared = self._prepared[key]
         if prepared is None:
             return self._function(*arguments)

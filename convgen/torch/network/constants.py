@@ -6,6 +6,7 @@ converted), and `run` makes the results of those and the inputs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -58,7 +59,8 @@ class Packed:
     """Packed constants of the weights that were seen last, held as a module's buffers."""
 
     def __init__(self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any]) -> None:
-        self._pack, self._seen = pack, _state(weights)
+        self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
+        self._lock = threading.Lock()
         self._held = [value.detach() for value in self._values(weights)]
         for i in range(count):
             run.register_buffer(f"packed_{i}", self._held[i])
@@ -68,15 +70,27 @@ class Packed:
         seen = _state(weights)
         if seen == self._seen:
             return False
-        self._seen = seen
-        for held, value in zip(self._held, self._values(weights), strict=True):
-            if held.data_ptr() != value.data_ptr() or held.stride() != value.stride():
-                held.copy_(value)
+        with self._lock:
+            if seen == self._seen:  # another thread was faster
+                return False
+            for held, value in zip(self._held, self._values(weights), strict=True):
+                if held.data_ptr() != value.data_ptr() or held.stride() != value.stride():
+                    held.copy_(value)
+            self._seen, self._alive = seen, _memory(weights)
         return True
+
+    def forget(self) -> None:
+        """Lets the next update pack, whatever the weights say."""
+        self._seen = []
 
     def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
             return self._pack(*weights)
+
+
+def _memory(weights: Sequence[Any]) -> list[Any]:
+    """What keeps the weights' memory, so that no other weights come to lie there unnoticed."""
+    return [w.untyped_storage() for w in weights]
 
 
 def _state(weights: Sequence[Any]) -> list[tuple[int, int]]:

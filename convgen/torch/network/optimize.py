@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from convgen.runtime.errors import WrongArguments
-from convgen.torch.network.prepare import Options, Prepared, kind
+from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import Report
+from convgen.torch.network.trace import tracing
 
 Tensor = Any
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
+_IN_TRAINING = WrongArguments(
+    "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
+)
 
 
 def optimize(
@@ -37,12 +43,12 @@ def optimize(
     torch._inductor.config).  Inputs of other shapes prepare themselves at their first call.  The model is not changed,
     and shares its weights with the result.  What cannot be traced runs as the model does, and the report says why.
 
-    Raises WrongArguments for a model in training mode.
+    Raises WrongArguments for a model in training mode, and for what is no module.
     """
+    if not isinstance(model, Module):
+        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
     if any(module.training for module in model.modules()):
-        raise WrongArguments(
-            "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
-        )
+        raise _IN_TRAINING
     made = Optimized(model, Options(measure, inductor, dict(options or {})))
     arguments = example if isinstance(example, tuple) else (example,)
     made.prepare(*arguments)
@@ -57,11 +63,13 @@ class Optimized(Module):
         self.model = model
         self.options = options
         self.report = Report()
-        self._prepared: dict[Any, Callable[[Sequence[Any]], Any]] = {}
+        self._prepared: dict[Any, _Ready] = {}
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results, without gradients."""
+        """The model's results, without gradients.  Raises WrongArguments where the model is in training mode again."""
+        if self.model.training:
+            raise _IN_TRAINING
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
         leaves, structure = pytree.tree_flatten((args, kwargs))
@@ -70,6 +78,11 @@ class Optimized(Module):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
         self._for(*pytree.tree_flatten((args, kwargs)))
+
+    def refresh(self) -> None:
+        """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`."""
+        for ready in self._prepared.values():
+            ready.refresh()
 
     def train(self, mode: bool = True) -> Optimized:
         """Raises WrongArguments for training mode: what was folded cannot be trained."""
@@ -82,13 +95,19 @@ class Optimized(Module):
         return self.__dict__ | {"_prepared": {}}
 
     def _for(self, leaves: Sequence[Any], structure: Any) -> Callable[[Sequence[Any]], Any]:
-        key = (structure, *map(kind, leaves))
-        found = self._prepared.get(key)
+        key = (structure, autocast(), *map(kind, leaves))
+        try:
+            found = self._prepared.get(key)
+        except TypeError:  # an argument that has no hash: nobody can tell it from others
+            return lambda leaves: self._as_it_is(leaves, structure)
         if found is None:
-            found = self._prepared[key] = self._made(leaves, structure)
-        return found
+            with tracing:
+                found = self._prepared.get(key)
+                if found is None:
+                    found = self._prepared[key] = self._made(leaves, structure)
+        return found.run
 
-    def _made(self, leaves: Sequence[Any], structure: Any) -> Callable[[Sequence[Any]], Any]:
+    def _made(self, leaves: Sequence[Any], structure: Any) -> _Ready:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         try:
             return self._exported(args, kwargs)
@@ -96,17 +115,17 @@ class Optimized(Module):
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=4)
             self.report = Report(notes=[f"nothing was optimized: {reason}"])
-            return lambda leaves: self._as_it_is(leaves, structure)
+            return _Ready(lambda leaves: self._as_it_is(leaves, structure))
 
     def _as_it_is(self, leaves: Sequence[Any], structure: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         with torch.no_grad():
             return self.model(*args, **kwargs)
 
-    def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Sequence[Any]], Any]:
+    def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
         """Raises what torch.export and Inductor raise."""
         with torch.no_grad():
-            program = torch.export.export(self.model, args, kwargs, strict=False)
+            program = torch.export.export(_sharing_tensors(self.model), args, kwargs, strict=False)
         flat = _Flat(program, pytree.tree_leaves((args, kwargs)))
         weights = _Weights(self.model, program)
         inputs = [leaf for leaf in flat.leaves if isinstance(leaf, torch.Tensor)]
@@ -117,7 +136,25 @@ class Optimized(Module):
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             return flat.results(made.run(weights.now(), tensors))
 
-        return run
+        return _Ready(run, made.forget_weights)
+
+
+def _sharing_tensors(model: Any) -> Any:
+    """A copy of the model with the same tensors: while one is exported, its parameters are fake, for all threads."""
+    own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    memo = {id(t): t for t in (*model.parameters(), *model.buffers(), *own)}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception:  # it holds what cannot be copied
+        return model
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What computes results from the leaves of arguments, and what makes it pack its weights anew."""
+
+    run: Callable[[Sequence[Any]], Any]
+    refresh: Callable[[], None] = lambda: None
 
 
 class _Weights:

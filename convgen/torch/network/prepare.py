@@ -47,6 +47,13 @@ def kind(argument: Any) -> Any:
     return argument
 
 
+def autocast() -> tuple[Any, ...]:
+    """What a preparation depends on of the context: the types that autocast casts to."""
+    return tuple(
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None for device in ("cpu", "cuda")
+    )
+
+
 class Prepared:
     """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
 
@@ -84,6 +91,10 @@ class Prepared:
         with torch.no_grad():
             self._packed.update(weights)
             return self._run(*inputs)
+
+    def forget_weights(self) -> None:
+        """Lets the next run pack the weights anew."""
+        self._packed.forget()
 
 
 def texts_of_slices(graph: Any) -> list[str]:

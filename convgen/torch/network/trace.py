@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 Node = Any
 GraphModule = Any
+#: Held while something is traced: torch's tracers put functions of their own in place of others, for all threads.
+tracing = threading.RLock()
 
 
 def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
