@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from convgen.systolic.machine import Machine
 from convgen.systolic.schedule import Shape, auto_tiles, passes, shape_of
 from convgen.systolic.timing import simulate
 
+ROOT = Path(__file__).parents[2]
 SMALL = Machine(array=4, word=2)
 
 
@@ -89,6 +92,18 @@ def test_figure_10_rows_read_while_columns_write(seed):
         assert uses == (["read", "write"] * 2 if cycle % 2 == 0 else ["write", "read"] * 2)
     assert array.cycles == stream + 2 * 4 - 1
     assert (array.result() == convolution(p, x, w, [(0, 0)])).all()
+
+
+def test_the_page_shows_what_the_ports_do():
+    p = problem()
+    array = SystolicArray(p, SMALL, numbered(p), np.zeros((4, 4, 3, 3)))
+    one = next(passes(shape_of(p), SMALL, 1))
+    array.load(one)
+    array.execute(one)
+    page = (ROOT / "docs" / "systolic.md").read_text(encoding="utf-8")
+    for i, memory in enumerate(array.memories):
+        uses = "".join(memory.uses.get(cycle, ".")[0] for cycle in range(array.cycles))
+        assert f"memory {i + 1} {uses.rstrip('.')}" in page
 
 
 # ---- figure 11: taps <1, 1> and <1, 2> at once, 2 channels ---------------------------------------
