@@ -24,7 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import shtab
 
-    console.write(shtab.complete(whole_parser(), arguments.shell))
+    with console.spinner("reading the commands"):
+        script = shtab.complete(whole_parser(), arguments.shell)
+    console.write(script)
     return 0
 
 

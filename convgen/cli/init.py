@@ -113,7 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     answers = _answers(arguments)
     layer = Layer(identifier(path.stem) if to_file else "layer", answers, arguments.bias, arguments.residual)
     text = layer.text()
-    driver.check_all(driver.Spec(text, arguments.path))
+    with console.spinner("checking"):
+        driver.check_all(driver.Spec(text, arguments.path))
     if not to_file:
         console.write(text.rstrip("\n"))
         return 0
