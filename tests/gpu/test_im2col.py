@@ -47,6 +47,14 @@ def test_slices(op: Op, groups: int, images_first: bool, seed: int) -> None:
         gpu_runs.check(problem, "im2col", options, seed)
 
 
+@pytest.mark.parametrize("form", ["taps", "pixel"])
+def test_threads_that_copy_windows(form: str, seed: int) -> None:
+    sliced = make("fprop", 16, 32, 64, (56, 55), (3, 3), pad=1, groups=2)
+    gpu_runs.check(sliced, "im2col", {"form": form, "workspace_mb": 8}, seed)
+    planes = make("im2col", 5, 20, 1, (61, 50), (5, 3), stride=(2, 1), pad=2, lowered="n*c*r*s,p*q", dtype="f32")
+    gpu_runs.check(planes, "im2col", {"form": form}, seed)
+
+
 @pytest.mark.parametrize("filter_k", ["first", "last"])
 @pytest.mark.parametrize("op", PRODUCTS)
 def test_s8(op: Op, filter_k: str, seed: int) -> None:
