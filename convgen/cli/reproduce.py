@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(path)
     if arguments.plot:
         plot.check(arguments.plot)
-    outcome = experiment.run(_record(arguments.name, experiment.weighs, arguments.results))
+    with console.spinner(f"repeating {arguments.name}"):
+        outcome = experiment.run(_record(arguments.name, experiment.weighs, arguments.results))
     files: dict[Path, bytes] = {}
     if arguments.out:
         weighed = ["--from", str(arguments.results)] if experiment.weighs else []

@@ -38,8 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     machine = Machine(arguments.array, arguments.word)
     found: list[tuple[str, Timing]] = []
-    for spec in read_specs(arguments):
-        for compilation in driver.load(spec):
+    with console.spinner("simulating") as say:
+        for compilation in (c for spec in read_specs(arguments) for c in driver.load(spec)):
+            say(f"simulating {compilation.name}")
             found.append((compilation.name, simulate(shape_of(compilation.request.problem), machine, arguments.tiles)))
     rows = [(name, *_cells(timing)) for name, timing in found]
     seconds, macs = sum(t.seconds for _, t in found), sum(t.macs for _, t in found)
