@@ -141,7 +141,7 @@ def format_text(diagnostics: Iterable[Diagnostic], text: str, path: str) -> str:
 
 
 def format_rich(diagnostics: Iterable[Diagnostic], text: str, path: str) -> Text:
-    """The same in colours, for `rich.console.Console.print`."""
+    """The same in colors, for `rich.console.Console.print`."""
     from rich.text import Text
 
     return Text.assemble(*_parts(diagnostics, text, path), no_wrap=True)

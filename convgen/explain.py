@@ -2,7 +2,7 @@
 
 The problem and its roofline, the index formulas as derived and as they are with this problem's numbers,
 the tensor map's fields, which strategies serve it and why the others do not, and the plan.  Everything is
-a table of text, which `str()` sets plainly and rich in colours.
+a table of text, which `str()` sets plainly and rich in colors.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ constexpr int TAPS = 9;
 constexpr int K_SLICES = 1;  // instructions a tap
 constexpr int RUN = 4;
 
-// The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbours.
+// The channel in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // Starts copying a tile's halo tile.

@@ -89,7 +89,7 @@ constexpr int SLICES = ROW_BYTES / 32;  // of a step
 constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
 constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
 
-// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbours at once.
+// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors at once.
 constexpr int ROWS = 2;
 constexpr int COLUMNS = 2;
 constexpr int WARPS_ACROSS = 4;
@@ -100,7 +100,7 @@ __device__ __forceinline__ u32 slot(int row, int chunk) {
   return row * ROW_BYTES + ((chunk ^ (row >> 1 & 3)) << 4);
 }
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 2 instructions are neighbours.
+// The tile's column in place `at`: dealt out such that a lane's columns of 2 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~15) | (at >> 1 & 3) << 2 | (at >> 3 & 1) << 1 | (at & 1); }
 
 // x: 64 pixels by 16 of gemm_k; cp.async of 16 bytes
@@ -347,7 +347,7 @@ __device__ __forceinline__ float window_sum(const float* __restrict__ x, const f
   return sum;
 }
 
-// The sums of 2 slices of gemm_k, in order; 4 neighbours of y a thread.
+// The sums of 2 slices of gemm_k, in order; 4 neighbors of y a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_implicit_gemm_f32_reduce(
     const float* __restrict__ partial,

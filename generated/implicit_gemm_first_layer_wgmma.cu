@@ -154,13 +154,13 @@ constexpr u32 HALO_BYTES = 18096;
 // Shared memory: filters, halo tiles.
 constexpr u32 HALO_TILES = 20480;
 
-// A warpgroup makes UNITS / WARPGROUPS times 64 pixels by TILE_N channels; a lane stores RUN neighbours.
+// A warpgroup makes UNITS / WARPGROUPS times 64 pixels by TILE_N channels; a lane stores RUN neighbors.
 constexpr int WARPGROUPS = 4;
 constexpr int UNITS = TILE_M / 64;
 constexpr int HELD_STEPS = 5;  // k steps whose pixels are in registers at once; there are two
 constexpr int RUN = 8;
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbours.
+// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // Elements between a word's start and the window's.

@@ -104,7 +104,7 @@ constexpr int SLICES = ROW_BYTES / 32;  // of a step
 constexpr u32 X_TILE_BYTES = TILE_M * ROW_BYTES;
 constexpr u32 STAGE_BYTES = X_TILE_BYTES + TILE_N * ROW_BYTES;
 
-// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbours at once.
+// A warp's part: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors at once.
 constexpr int ROWS = 2;
 constexpr int COLUMNS = 4;
 constexpr int WARPS_ACROSS = 4;
@@ -115,7 +115,7 @@ __device__ __forceinline__ u32 slot(int row, int chunk) {
   return row * ROW_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbours.
+// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // x: 64 pixels by 128 of gemm_k; cp.async of 16 bytes

@@ -131,12 +131,12 @@ constexpr u32 FILTER_BYTES = 4096;  // of one class
 constexpr u32 TABLE = 8192;
 constexpr u32 HALO_TILES = 8448;
 
-// A warp's part of the product: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbours.
+// A warp's part of the product: ROWS x COLUMNS instructions of 16 pixels by 8 channels; a lane stores RUN neighbors.
 constexpr int ROWS = 1;
 constexpr int COLUMNS = 8;
 constexpr int RUN = 8;
 
-// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbours.
+// The tile's column in place `at`: dealt out such that a lane's columns of 4 instructions are neighbors.
 __device__ __forceinline__ int column_of(int at) { return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 3 & 3) << 1 | (at & 1); }
 
 // Elements between a word's start and the window's, for a class of columns.

@@ -169,7 +169,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // x from n c h w to n h w c: a block takes 64 channels by 104 columns of 196 through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
   constexpr int channels = 64;
-  constexpr int columns = 196;  // neighbours in the source
+  constexpr int columns = 196;  // neighbors in the source
   constexpr int tile_columns = 104;
   constexpr int vector = 4;  // elements of a load
   constexpr int loads = 1664;  // of a tile
@@ -226,7 +226,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
 // w from k c r s to k r s c: a block takes 64 channels by 9 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 tile, int block) {
   constexpr int channels = 64;
-  constexpr int columns = 9;  // neighbours in the source
+  constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
   constexpr int vector = 8;  // elements of a load
   constexpr int loads = 72;  // of a tile

@@ -189,7 +189,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// Two neighbouring elements by one load.
+// Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
   v[0] = pair.x;
@@ -216,7 +216,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int plane = 784;  // pixels of an image: a channel's are neighbours in y
+constexpr int plane = 784;  // pixels of an image: a channel's are neighbors in y
 constexpr int images = 8;
 constexpr int image_tiles = (plane + tile_m - 1) / tile_m;
 constexpr int m_tiles = images * image_tiles;
@@ -255,7 +255,7 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 slot_full_barriers = empty_barriers + 8 * stages;
 constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
 
-// Two neighbouring output channels of one pixel.
+// Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_b)[2],

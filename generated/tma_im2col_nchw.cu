@@ -187,7 +187,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // x from n c h w to n h w c, 5 channels of zeros: a block takes 8 channels by 1024 columns through shared memory.
 __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 tile, int block) {
   constexpr int channels = 3;
-  constexpr int columns = 1024;  // neighbours in the source
+  constexpr int columns = 1024;  // neighbors in the source
   constexpr int tile_columns = 1024;
   constexpr int vector = 8;  // elements of a load
   constexpr int loads = 1024;  // of a tile
@@ -244,7 +244,7 @@ __device__ __forceinline__ void prepare_x(const u16* source, u16* target, u32 ti
 // w from k c r s to k r s c, 5 channels of zeros: a block takes 8 channels by 9 columns through shared memory.
 __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 tile, int block) {
   constexpr int channels = 3;
-  constexpr int columns = 9;  // neighbours in the source
+  constexpr int columns = 9;  // neighbors in the source
   constexpr int tile_columns = 9;
   constexpr int vector = 1;  // elements of a load
   constexpr int loads = 72;  // of a tile
@@ -332,7 +332,7 @@ constexpr int tile_k = 16;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int plane = 1024;  // pixels of an image: a channel's are neighbours in y
+constexpr int plane = 1024;  // pixels of an image: a channel's are neighbors in y
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
 constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;

@@ -211,7 +211,7 @@ constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
 
-// Two neighbouring output channels of one pixel.
+// Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_b)[2]
@@ -361,7 +361,7 @@ void convgen_tma_im2col_odd_channels(
                         cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           sync_consumer(consumer);
-          // neighbouring threads store neighbouring channels of a pixel
+          // neighboring threads store neighboring channels of a pixel
           const int channel = thread % 64;
           const int gemm_n = n0 + n + channel;
 #pragma unroll 8

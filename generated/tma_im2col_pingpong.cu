@@ -179,7 +179,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// Two neighbouring elements by one load.
+// Two neighboring elements by one load.
 __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
   const Vec2 pair = *reinterpret_cast<const Vec2*>(p);
   v[0] = pair.x;
@@ -242,7 +242,7 @@ constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
 
-// Two neighbouring output channels of one pixel.
+// Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_scale)[2],

@@ -243,7 +243,7 @@ constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
-// Two neighbouring output channels of one pixel.
+// Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     float (&further_s)[2],

@@ -279,7 +279,7 @@ __device__ __forceinline__ int steps_of(int work) {
   return phases[min(work / (m_tiles * n_tiles), phase_count - 1)].steps;
 }
 
-// Two neighbouring output channels of one pixel.
+// Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
     float (&v)[2],
     const float (&value_branch)[2],
@@ -494,7 +494,7 @@ void convgen_tma_im2col_strided_dgrad(
           }
           sync_consumer(consumer);
           request(part + slots);
-          // neighbouring threads store neighbouring channels of a pixel
+          // neighboring threads store neighboring channels of a pixel
           const int channel = thread % 8 * 8;
           const int gemm_n = n0 + n + channel;
 #pragma unroll 8

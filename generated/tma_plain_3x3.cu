@@ -194,7 +194,7 @@ void convgen_tma_plain_3x3(
     }
   }
 
-  // a thread has pairs of neighbouring channels of two pixels (PTX ISA, "wgmma.mma_async", accumulator D)
+  // a thread has pairs of neighboring channels of two pixels (PTX ISA, "wgmma.mma_async", accumulator D)
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

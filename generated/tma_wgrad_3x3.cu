@@ -337,7 +337,7 @@ void convgen_tma_wgrad_3x3(
   }
 }
 
-// Adds the sums of 5 slices, in order, and finishes w: 4 neighbours a thread.
+// Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_wgrad_3x3_sum(
     const float* __restrict__ partials,

@@ -406,7 +406,7 @@ void convgen_tma_wgrad_accumulated(
   }
 }
 
-// Adds the sums of 2 slices, in order, and finishes w: 4 neighbours a thread.
+// Adds the sums of 2 slices, in order, and finishes w: 4 neighbors a thread.
 // Epilogue:
 //   w = acc + 0.5 * g
 extern "C" __global__ __launch_bounds__(256)

@@ -105,7 +105,7 @@ def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopele
 
 
 def time_in_turn(entrants: Sequence[Sequence[Captured]], backend: Backend) -> list[Timing]:
-    """Time entrants side by side: the GPU's clocks depend on what ran before, and must not favour one.
+    """Time entrants side by side: the GPU's clocks depend on what ran before, and must not favor one.
 
     In each of `ROUNDS` rounds every entrant replays one of its graphs (they take turns where it has several)
     behind a rest in proportion to its work.  The order is reversed from round to round, so that each meets the

@@ -83,7 +83,7 @@ def diagnose(error: SpecError, stream: TextIO) -> None:
 
 
 def show(report: object) -> None:
-    """What knows its own text, and its own colours by rich.  Raises as `write` does."""
+    """What knows its own text, and its own colors by rich.  Raises as `write` does."""
     if is_terminal(sys.stdout):
         _rich(sys.stdout).print(report)
     else:

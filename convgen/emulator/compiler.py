@@ -2,7 +2,7 @@
 
 Both are kept in the cache by content.  A source is compiled with the header of include/ before it, and with
 two sanitizers whose calls the runtime answers: the address sanitizer reports every access to global memory,
-the undefined-behaviour sanitizer what C++ leaves undefined.
+the undefined-behavior sanitizer what C++ leaves undefined.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     """A generated source as a shared library with one `convgen_call_<entry>` an entry.
 
     CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find; the code is then not
-    optimised.  Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
+    optimized.  Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
     """
     compiler = host_compiler()
     runtime_library()  # who cannot compile that is not asked what it thinks of a kernel

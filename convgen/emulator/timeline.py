@@ -15,7 +15,7 @@ from functools import cached_property
 
 from convgen.emulator.trace import FIELDS, Did, Launch
 
-#: Cycles, of the order that Hopper has: to issue something, to synchronise, for the first byte of a load or a store.
+#: Cycles, of the order that Hopper has: to issue something, to synchronize, for the first byte of a load or a store.
 ISSUE, SYNC, LATENCY = 8, 24, 640
 #: Bytes a cycle that a multiprocessor loads or stores.
 BYTES = 48

@@ -267,7 +267,7 @@ class ConvProblem:
         return sum(t.bytes for t in (*self.reads, *self.operands, *self.results)) - skipped
 
     def _bytes_in_windows(self) -> int:
-        """Of x.  Neighbours along an axis that share a sector come together."""
+        """Of x.  Neighbors along an axis that share a sector come together."""
         read = self.x.bytes
         axes = (self.spatial.input, self.input, self.output, self.filter, self.stride, self.dilation, self.pad_lo)
         for dim, extent, *window in zip(*axes, strict=True):

@@ -2,7 +2,7 @@
 
 `Kernel._call` is what a call does; after the first one with `out=`, `warm` writes a `__call__` that comes to the
 same launch in a quarter of the time.  Either reads each argument's shape, type, layout, device and address:
-arrays can be changed in place.  A call does not synchronise, and can be captured in a CUDA graph.
+arrays can be changed in place.  A call does not synchronize, and can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FILE = "convgen.cu"
 _CONTEXT = 2  # source lines shown before and after the one to blame
 _MOST_SHOWN = 5  # errors shown in full
 
-# ptxas's reports that wgmma is serialised or setmaxnreg ignored: the kernel would run, several times slower
+# ptxas's reports that wgmma is serialized or setmaxnreg ignored: the kernel would run, several times slower
 _SLOW = re.compile(r"^.*\(C75\d\d\).*$", re.MULTILINE)
 _ERROR = re.compile(
     r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic )?error\b[^:]*: (?P<message>.*)$", re.M

@@ -176,7 +176,7 @@ def _offsets(address: str) -> list[str]:
 
 
 def stage(source: Source) -> Iterator[Change]:
-    """The neighbour in a ring of stages, or in a pair of buffers."""
+    """The neighbor in a ring of stages, or in a pair of buffers."""
     extents = _ring_extents(source)
     for extent in extents:
         for found in source.find(rf"\+\+(\w+) == ({extent})\)"):

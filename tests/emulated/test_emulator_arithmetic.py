@@ -17,7 +17,7 @@ from convgen.ir.dtypes import numpy_dtype
 
 
 def floats() -> np.ndarray:
-    """Every f16 and its neighbours, ties of each type, what saturates, overflows and vanishes."""
+    """Every f16 and its neighbors, ties of each type, what saturates, overflows and vanishes."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     finite = halves[np.isfinite(halves)]
     near = finite.view(np.uint32)[:, None] + np.array([-1, 1, 0x1000, 0x0FFF, 0x8000], np.int64)
@@ -118,7 +118,7 @@ def test_mma(function: str):
     a, b, d = (r.integers(-4, 5, shape) for shape in ((16, k), (k, 8), (16, 8)))
     per = 4 // element(a_type).itemsize
     registers = k // per // 2
-    # lane 4 g + t holds rows g and g + 8 of a, column g of b, `per` neighbours along k
+    # lane 4 g + t holds rows g and g + 8 of a, column g of b, `per` neighbors along k
     a_fragments = np.zeros((32, registers, per), element(a_type))
     b_fragments = np.zeros((32, registers // 2, per), element(b_type))
     out = np.zeros((32, 4), np.int32 if d_type == "s32" else np.float32)

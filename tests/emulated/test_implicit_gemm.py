@@ -188,7 +188,7 @@ def test_rows_of_other_types(dtype: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["stem_mma", "stem_wgmma"])
-def test_a_neighbours_nan_stays_out_of_the_window(kernel: str, seed: int) -> None:
+def test_a_neighbors_nan_stays_out_of_the_window(kernel: str, seed: int) -> None:
     """Words hold elements of the next pixel, which count as zero even where they are not numbers."""
     for problem in (STEMS["vgg16"], STEMS["resnet50"], laid_out(STEMS["resnet50"], {"x": "nchw"}), STEMS["alexnet"]):
         arrays = verify.random_inputs(problem, seed)

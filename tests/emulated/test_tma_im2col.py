@@ -126,7 +126,7 @@ def test_y_in_planes(name: str, tile_n: int, seed: int) -> None:
     check_emulated(spec(problem, "tma_im2col", options, "bias f32" if k % 2 else "residual"), seed)
 
 
-#: y whose channels are neighbours, but no rows for TMA: threads store as many bytes at once as alignment allows.
+#: y whose channels are neighbors, but no rows for TMA: threads store as many bytes at once as alignment allows.
 CHANNELS = {
     "2 bytes": make("fprop", 4, 24, 37, (13, 9), (3, 3), pad=1),
     "4 bytes": make("fprop", 4, 24, 42, (13, 9), (3, 3), pad=1, dtype="bf16"),

@@ -153,7 +153,7 @@ def test_too_much_shared_memory_shows_the_log():
     assert "uses too much shared data" in str(failure(source))
 
 
-def test_serialised_wgmma_is_a_failure():
+def test_serialized_wgmma_is_a_failure():
     assert re.search(r"\(C75\d\d\)", str(failure(SERIALISED)))
 
 

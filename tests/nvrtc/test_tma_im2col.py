@@ -1,4 +1,4 @@
-"""tma_im2col compiles for sm_90a over its option space: wgmma not serialised, registers within the launch's.
+"""tma_im2col compiles for sm_90a over its option space: wgmma not serialized, registers within the launch's.
 
 `compile_source` raises where ptxas says that it makes a kernel slow (C75xx).
 """

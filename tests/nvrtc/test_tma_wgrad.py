@@ -1,4 +1,4 @@
-"""tma_wgrad compiles for sm_90a: wgmma not serialised, no spills, registers within the launch's.
+"""tma_wgrad compiles for sm_90a: wgmma not serialized, no spills, registers within the launch's.
 
 `compile_source` raises where ptxas says that it makes a kernel slow (C75xx).
 """

@@ -37,7 +37,7 @@ conv second {
   target sm_80
 }
 """
-WRONG = SPEC.replace("pad 1", "pad 1\n  colour 3").replace("c=16]\n  output", "c=17]\n  output")
+WRONG = SPEC.replace("pad 1", "pad 1\n  color 3").replace("c=16]\n  output", "c=17]\n  output")
 
 
 @pytest.fixture(autouse=True)
@@ -273,7 +273,7 @@ def test_check_reports_every_error_of_every_spec(capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert "layer.conv: 2 convolutions, no errors" in out
-    assert "wrong.conv:" in out and "colour" in out and "^" in out
+    assert "wrong.conv:" in out and "color" in out and "^" in out
     assert out.rstrip().endswith("wrong.conv: 3 errors")
 
 
@@ -467,7 +467,7 @@ def test_a_full_standard_output_is_an_error_of_one_line():
     assert err == "convgen: error: standard output cannot be written: No space left on device\n"
 
 
-def test_a_terminal_gets_colours(tmp_path):
+def test_a_terminal_gets_colors(tmp_path):
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
     made = process("explain", "layer.conv", "--only", "first", stdout=child)

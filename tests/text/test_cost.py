@@ -239,7 +239,7 @@ def test_a_choice_is_quick(strategy: str, layer: str) -> None:
         ("stepping", "tma_im2col"),
     ],
 )
-def test_auto_takes_the_kernel_that_measurements_favour(
+def test_auto_takes_the_kernel_that_measurements_favor(
     layer: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few channels are bound by L2 under im2col, many channels leave no room for resident weights; a stride beyond the

@@ -113,16 +113,16 @@ def test_json_says_the_same(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda p: p.stem)
-def test_colours_change_no_word(spec):
+def test_colors_change_no_word(spec):
     from rich.console import Console
 
     error = errors_of(spec)
     stream = io.StringIO()
     rendered = format_rich(error.diagnostics, error.text, error.path)
     Console(file=stream, force_terminal=True, color_system="truecolor").print(rendered, soft_wrap=True)
-    coloured = stream.getvalue()
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).rstrip("\n") == str(error)
+    colored = stream.getvalue()
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored).rstrip("\n") == str(error)
 
 
 def caret_of(text: str, line: str, span: Span) -> str:

@@ -99,12 +99,12 @@ def test_operands_are_read_where_their_dims_say(problem: ConvProblem, data: st.D
     first, *second = loaded("\n".join(pairs.loads), "e")
     names = {"gemm_m": m, "gemm_n": n}
     assert evaluated(first, names) == place(operand, at)
-    for neighbour in second:
-        assert evaluated(neighbour, names) == place(operand, {**at, "k": n + 1})
+    for neighbor in second:
+        assert evaluated(neighbor, names) == place(operand, {**at, "k": n + 1})
     assert len(second) == 1 or "load_pair" in pairs.loads[-1] or "k" not in operand.dims
 
 
-def test_neighbours_are_one_load_where_it_is_aligned() -> None:
+def test_neighbors_are_one_load_where_it_is_aligned() -> None:
     for dtype, element in (("f32", "float"), ("f16", "f16"), ("bf16", "bf16")):
         problem = with_epilogue(LAYER, f"operand b: {dtype}[k]  operand e: {dtype}[n, k]  y = acc * b + e")
         found = fragments.of_pairs(problem)
@@ -114,7 +114,7 @@ def test_neighbours_are_one_load_where_it_is_aligned() -> None:
         assert found.pointers == ((f"const {element}*", "operand_e"),)
 
 
-def test_the_last_channel_of_an_odd_number_has_no_neighbour() -> None:
+def test_the_last_channel_of_an_odd_number_has_no_neighbor() -> None:
     found = fragments.of_pairs(with_epilogue(ODD, "operand b: f32[k]  operand e: f32[n, k]  y = acc * b + e"))
     assert found
     assert "load_pair" not in "\n".join((*found.loads, found.channels[0].load))

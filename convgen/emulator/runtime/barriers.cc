@@ -1,4 +1,4 @@
-// Synchronisation: lanes that meet, named barriers, mbarriers, the cluster's barrier, and a thread's exit.
+// Synchronization: lanes that meet, named barriers, mbarriers, the cluster's barrier, and a thread's exit.
 
 #include "state.h"
 
@@ -180,7 +180,7 @@ static Mbarrier& use_mbarrier(Block* block, u32 address, int line) {
   Mbarrier& b = find_mbarrier(block, address, line);
   if (!current->clock.seen.covers(b.initialised)) {
     finding("race", line,
-            format("uses the mbarrier at %s with no synchronisation since its initialisation at line %d",
+            format("uses the mbarrier at %s with no synchronization since its initialisation at line %d",
                    shared_name(block, b.offset).c_str(), b.line));
   }
   return b;

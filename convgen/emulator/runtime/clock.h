@@ -49,7 +49,7 @@ class Counts {
 
 // `seen`: what happened before; `fenced`: the part of it that a proxy fence has made visible to asynchronous
 // reads; `published`: the part that a release at the scope of the cluster has made visible to other blocks.  All
-// travel along every synchronisation.
+// travel along every synchronization.
 struct Clock {
   Counts seen, fenced, published;
 

@@ -1,5 +1,5 @@
 // Global memory: the compiler reports every load and store of the generated code (kernel address sanitizer,
-// outlined), and undefined arithmetic (undefined behaviour sanitizer); what they mean is decided here.
+// outlined), and undefined arithmetic (undefined behavior sanitizer); what they mean is decided here.
 
 #include <dlfcn.h>
 #include <signal.h>

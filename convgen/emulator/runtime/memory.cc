@@ -117,7 +117,7 @@ static void read_cell(Cell& cell, const Block* block, u32 offset, const View& vi
     case Content::ordinary:
       if (!view.seen(cell.write.epoch)) {
         finding("race", access.line,
-                format("%s %s, which %s wrote at line %d, with no synchronisation between", what, where().c_str(),
+                format("%s %s, which %s wrote at line %d, with no synchronization between", what, where().c_str(),
                        agent_name(block->cluster, cell.write.epoch.agent).c_str(), cell.write.line));
       } else if (unpublished(block, cell.write.epoch, view)) {
         finding("race", access.line,
@@ -148,7 +148,7 @@ static void write_cell(Cell& cell, const Block* block, u32 offset, const View& v
   } else if (cell.content != Content::nothing && !view.seen(cell.write.epoch)) {
     finding(
         "race", access.line,
-        format("%s %s, which line %d wrote, with no synchronisation between", what, where().c_str(), cell.write.line));
+        format("%s %s, which line %d wrote, with no synchronization between", what, where().c_str(), cell.write.line));
   } else if (cell.content == Content::ordinary && unpublished(block, cell.write.epoch, view)) {
     finding("race", access.line,
             format("%s %s, which line %d wrote and published %s", what, where().c_str(), cell.write.line,

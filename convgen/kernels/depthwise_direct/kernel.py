@@ -1,6 +1,6 @@
 """depthwise_direct: from global memory, on the ordinary cores, for any layout and target.
 
-A thread computes a tile of output pixels for a few neighbouring channels, its thread tile.  It walks the input rows
+A thread computes a tile of output pixels for a few neighboring channels, its thread tile.  It walks the input rows
 under the tile once, holds one row in registers, and adds it to every output row whose window it is in.  Filters wait
 in shared memory (in registers where they are few) while a block computes tile after tile.
 """
@@ -53,7 +53,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def planes(self) -> bool:
-        """Whether a pixel's channels are not neighbours in x: then neighbouring threads go along q."""
+        """Whether a pixel's channels are not neighbors in x: then neighboring threads go along q."""
         return channel_run(self.problem) == 1 and self.problem.x.stride("c") != 1
 
     @property

@@ -7,7 +7,7 @@ of the channels, and zeros between them:
 
     A[(d, p, q), (w, c)] = filter[c, h - p stride, w - q stride] where c = d, else 0
 
-A lane loads 8 channels of a pixel at once: the words of four mmas.  Their results are neighbours, too: a lane has 8
+A lane loads 8 channels of a pixel at once: the words of four mmas.  Their results are neighbors, too: a lane has 8
 channels of a pixel.  Filters wait in shared memory with zeros around them, or in registers where they are small;
 results leave through shared memory, by TMA.
 """

@@ -140,8 +140,8 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
 def _outputs(scope: Scope, problem: ConvProblem, tile: int) -> tuple[list[str], dict[str, Expr]]:
     """Dims that threads run over, outermost first, and the coordinates of a thread's first output.
 
-    Neighbouring threads take neighbouring pixels, and read the same weights.  With groups they follow
-    the result's layout, because neighbouring channels then read neighbouring elements of x.
+    Neighboring threads take neighboring pixels, and read the same weights.  With groups they follow
+    the result's layout, because neighboring channels then read neighboring elements of x.
     """
     result, tiled_dim = problem.result, PRODUCTS[problem.op].tiled_dim
     dims = list(result.dims)

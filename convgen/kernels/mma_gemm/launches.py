@@ -22,8 +22,8 @@ def pointers(layout: Layout) -> list[Pointer]:
 
 
 def reduce_run(problem: ConvProblem) -> int:
-    """Neighbouring elements that a thread of the reduction finishes."""
-    return math.gcd(output.neighbours(problem.y, output.columns(problem)), 4)
+    """Neighboring elements that a thread of the reduction finishes."""
+    return math.gcd(output.neighbors(problem.y, output.columns(problem)), 4)
 
 
 def reduce_pointers(layout: Layout) -> tuple[Pointer, ...]:

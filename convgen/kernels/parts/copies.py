@@ -69,7 +69,7 @@ class Copy:
 
     @property
     def scattered(self) -> bool:
-        """Whether it gathers channels that are no neighbours in the source."""
+        """Whether it gathers channels that are no neighbors in the source."""
         return bool(self.low) and _live(self.source)[-1:] != ["c"]
 
     def step(self, dim: str) -> int:
@@ -181,7 +181,7 @@ def transpose(copy: Copy) -> Transpose | None:
     live = _live(source)
     if copy.channel != symbol("c") or copy.low or not live or live[-1] == "c":
         return None
-    inner = [live[-1]]  # the source's innermost dims that are neighbours in the target too
+    inner = [live[-1]]  # the source's innermost dims that are neighbors in the target too
     order = [d for d in target.dims if source.extent(d) > 1]
     for dim in reversed(live[:-1]):
         if dim == "c" or source.pitch or order[order.index(inner[0]) - 1 : order.index(inner[0])] != [dim]:

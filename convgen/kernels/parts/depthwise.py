@@ -33,13 +33,13 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
 
 
 def channel_run(problem: ConvProblem) -> int:
-    """Channels that are neighbours in x and in y, as a power of two that divides all offsets: of outputs."""
+    """Channels that are neighbors in x and in y, as a power of two that divides all offsets: of outputs."""
     along = output.Columns("channels", ("k",), problem.k)
     in_x = problem.x.dims[-1] == "c"
     multiplier = problem.k_per_group
-    if not in_x or output.neighbours(problem.y, along) <= 1:
+    if not in_x or output.neighbors(problem.y, along) <= 1:
         return 1
-    run = math.gcd(output.neighbours(problem.y, along), 16)
+    run = math.gcd(output.neighbors(problem.y, along), 16)
     while run > 1 and multiplier % run and run % multiplier:
         run //= 2
     # a run of inputs must be aligned as well
@@ -49,7 +49,7 @@ def channel_run(problem: ConvProblem) -> int:
 
 
 def run_result(problem: ConvProblem, vector: int) -> output.Result:
-    """The epilogue and the store of `vector` neighbouring channels from channel k of output pixel n, p, q."""
+    """The epilogue and the store of `vector` neighboring channels from channel k of output pixel n, p, q."""
     along = output.Columns("channels", ("k",), problem.k)
     return output.result(problem, _element_map(problem), along, symbol("k"), vector, problem.accumulate)
 

@@ -1,6 +1,6 @@
 """Epilogues and stores of kernels whose threads hold accumulators in registers.
 
-wgmma leaves two neighbouring columns of the tile in a thread.  Where columns are output channels, the
+wgmma leaves two neighboring columns of the tile in a thread.  Where columns are output channels, the
 generated `epilogue` function takes such a pair; where they are pixels, one element at a time.  Operands
 that depend on the channel alone are loaded ahead, while the tensor cores work, and handed over by value;
 so are values of operands that arrive as tiles (operand_tiles); the others are loaded at the element's
@@ -28,7 +28,7 @@ from convgen.kernels.parts.lowering import (
     used_operands,
 )
 
-#: Functions that load two neighbours at once.
+#: Functions that load two neighbors at once.
 PAIR_LOADS = {"f32": "load_pair_f32", "f16": "load_pair_f16", "bf16": "load_pair_bf16"}
 
 
@@ -63,7 +63,7 @@ class Epilogue:
 
 
 def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()) -> Epilogue | None:
-    """For two neighbouring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue.  Operands
+    """For two neighboring channels `v` of pixel gemm_m, from gemm_n on; None where there is no epilogue.  Operands
     `arriving` as tiles are handed over by value, further results `leaving` as tiles by reference."""
     if not has_epilogue(problem):
         return None
@@ -82,7 +82,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
             continue
         second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
         pair = [convert.format(f"operand_{t.name}[{text}]") for text in (offset, c_expr(second, maps.ranges))]
-        if problem.k % 2:  # the last channel has no neighbour
+        if problem.k % 2:  # the last channel has no neighbor
             pair[1] = f"gemm_n + 1 < {problem.k} ? {pair[1]} : 0.0f"
         start = f"const float {name}[2] = {{"
         loads += [f"{start}{pair[0]},", f"{' ' * len(start)}{pair[1]}}};"]
@@ -128,14 +128,14 @@ def _of_elements(
 
 
 def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
-    """Lines that store a further result of two neighbouring channels: at once, where they are aligned neighbours."""
+    """Lines that store a further result of two neighboring channels: at once, where they are aligned neighbors."""
     offset, pair = _offset(maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
     if t.dims[-1:] == ("k",) and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
         made = f"Vec2{{{', '.join(pair)}}}" if t.dtype == "f32" else f"{PACK[t.dtype]}({', '.join(pair)})"
         word = "Vec2" if t.dtype == "f32" else "u32"
         return [f"*reinterpret_cast<{word}*>(result_{t.name} + ({offset})) = {made};"]
     second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
-    has_second = f"if (gemm_n + 1 < {problem.k}) " if problem.k % 2 else ""  # the last channel has no neighbour
+    has_second = f"if (gemm_n + 1 < {problem.k}) " if problem.k % 2 else ""  # the last channel has no neighbor
     convert = CONVERSIONS[t.dtype].from_float
     return [
         f"result_{t.name}[{offset}] = {convert.format(pair[0])};",
@@ -176,7 +176,7 @@ def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
 
 
 def _loads_pairs(t: Tensor) -> bool:
-    """Whether two neighbouring channels are one aligned load."""
+    """Whether two neighboring channels are one aligned load."""
     return t.dtype in PAIR_LOADS and t.extent("k") % 2 == (t.pitch or 0) % 2 == 0
 
 

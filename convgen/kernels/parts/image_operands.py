@@ -1,6 +1,6 @@
 """Operands with a value for each image, or for each image and channel: gates of squeeze-and-excitation.
 
-A thread loads them once for many pixels, since neighbouring pixels are of one image, or of few.  Where its rows of
+A thread loads them once for many pixels, since neighboring pixels are of one image, or of few.  Where its rows of
 a fragment are pixels, it holds the channels' values of each row; where they are channels, the values of each image
 that the tile's pixels touch, and chooses among them by comparison.
 """
@@ -45,7 +45,7 @@ def of_images(problem: ConvProblem) -> tuple[Tensor, ...]:
 
 
 def most_images(problem: ConvProblem, pixels: int) -> int:
-    """Images that so many neighbouring pixels touch, from a multiple of their number on."""
+    """Images that so many neighboring pixels touch, from a multiple of their number on."""
     plane = math.prod(problem.output)
     return min((plane - math.gcd(plane, pixels) + pixels - 1) // plane + 1, problem.n)
 
@@ -56,7 +56,7 @@ def registers(tensors: Iterable[Tensor], pixel_rows: int, columns: int) -> int:
 
 
 def of_rows(problem: ConvProblem, tensors: Sequence[Tensor]) -> list[ImageOperand]:
-    """For rows that are pixels: words of two neighbouring channels."""
+    """For rows that are pixels: words of two neighboring channels."""
     return [_of_rows(problem, t) for t in tensors]
 
 

@@ -51,7 +51,7 @@ class Window:
     """How a window's elements lie in x's rows.
 
     A line is a contiguous stretch of x: an input row, or with planes one channel's row.  A window takes a
-    run of `run` elements from each of `lines` lines; neighbouring pixels are `pixel` elements apart.
+    run of `run` elements from each of `lines` lines; neighboring pixels are `pixel` elements apart.
     """
 
     planes: bool
@@ -298,7 +298,7 @@ class Lines(base.Layout[Any]):
 
     @cached_property
     def columns(self) -> output.Columns:
-        """A lane's neighbours are channels; where those are none in y, it stores element by element."""
+        """A lane's neighbors are channels; where those are none in y, it stores element by element."""
         return output.Columns("channels", ("k",), self.problem.k_per_group)
 
     @cached_property
@@ -313,7 +313,7 @@ class Lines(base.Layout[Any]):
 
     @property
     def conflicts(self) -> int:
-        """Words that a bank has to give for one load of a warp: eight neighbours of a class of columns."""
+        """Words that a bank has to give for one load of a warp: eight neighbors of a class of columns."""
         return line_cost.conflicts(self.step * self.phases / self.per_word)
 
     def time(

@@ -29,7 +29,7 @@ PAIR_LOADS = {1: "ld_shared_u16", 4: "ld_shared_u64"}
 
 @dataclass(frozen=True)
 class EpilogueTile:
-    """A part of y, or of a tensor that lies as y does, in shared memory: `rows` of `columns` neighbours each.
+    """A part of y, or of a tensor that lies as y does, in shared memory: `rows` of `columns` neighbors each.
 
     TMA moves boxes no wider than a swizzle's span; they lie one after the other.  `start`: byte of a slot, which has
     an epilogue tile of each operand."""
@@ -175,7 +175,7 @@ class Arriving:
 def text(
     epi_tiles: Sequence[EpilogueTile], vector: int, offset: Callable[[Tensor], str], single: bool, transposed: bool
 ) -> list[Arriving]:
-    """For accumulators one by one (`single`), or by the pair.  `vector`: neighbours that are aligned wherever a row of
+    """For accumulators one by one (`single`), or by the pair.  `vector`: neighbors that are aligned wherever a row of
     y begins; `offset`: C text of where an element is in memory; `transposed`: fragments lie across an epilogue tile's
     rows."""
     values = _single if single else _pair

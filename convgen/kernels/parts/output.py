@@ -1,8 +1,8 @@
-"""From accumulators to y and further results: runs of neighbouring elements, the epilogue, vector stores.
+"""From accumulators to y and further results: runs of neighboring elements, the epilogue, vector stores.
 
-mma.sync leaves a lane two neighbouring columns of each 8.  Which column of the problem an mma column stands
+mma.sync leaves a lane two neighboring columns of each 8.  Which column of the problem an mma column stands
 for is ours to choose, so the tile's columns are dealt out such that a lane's columns of `run / 2`
-instructions are neighbours in y: what a lane stores at once is one vector, and a warp's vectors fill whole
+instructions are neighbors in y: what a lane stores at once is one vector, and a warp's vectors fill whole
 sectors without a detour through shared memory.  Columns are output channels where y's channels are
 innermost, and pixels otherwise (then x and w change places in the product).
 """
@@ -86,9 +86,9 @@ def element_map(problem: ConvProblem) -> IndexMap:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of the product are: y's innermost dims, along which a lane holds neighbours.
+    """What the columns of the product are: y's innermost dims, along which a lane holds neighbors.
 
-    A run of neighbours begins at a multiple of its length and does not cross a multiple of `extent`.
+    A run of neighbors begins at a multiple of its length and does not cross a multiple of `extent`.
     """
 
     role: str  # "channels" or "pixels"
@@ -109,8 +109,8 @@ def columns(problem: ConvProblem) -> Columns:
     return Columns("pixels", tuple(inner), math.prod(problem.extent(d) for d in inner))
 
 
-def neighbours(tensor: Tensor, along: Columns) -> int:
-    """How many neighbouring columns are neighbours in a tensor too, as a power of two: any run of so many
+def neighbors(tensor: Tensor, along: Columns) -> int:
+    """How many neighboring columns are neighbors in a tensor too, as a power of two: any run of so many
     that begins at a multiple of them is contiguous and as much aligned.  0 where the tensor has one element
     for all of them."""
     if along.extent == 1:
@@ -128,14 +128,14 @@ def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
     """Elements that a lane stores at once: one vector, where y's rows are aligned and a warp's `width`
     columns hold four of them (one for each lane of a quad)."""
     widest = max(VECTOR_BYTES // problem.y.element.bytes, 2)
-    return max(math.gcd(neighbours(problem.y, along), widest, width // 4), 1)
+    return max(math.gcd(neighbors(problem.y, along), widest, width // 4), 1)
 
 
 def column_of(run: int) -> str:
     """C text: the tile's column that stands in place `at` of the tile's columns in shared memory.
 
     Place j * 8 + 2 * t + e is column 2 * t + e of instruction j, which lane t of a quad holds; it becomes
-    neighbour 2 * j + e of lane t's run.
+    neighbor 2 * j + e of lane t's run.
     """
     per_run = run // 2
     if per_run <= 1:
@@ -184,13 +184,13 @@ class Result:
 def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, run: int, accumulator: str) -> Result:
     """The epilogue and the store of a run of the result that begins where `maps` says.
 
-    `index` is the variable of `maps` that runs along the neighbours.
+    `index` is the variable of `maps` that runs along the neighbors.
     """
 
     def text(e: Expr) -> str:
         return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)})
 
-    def neighbour(t: Tensor) -> Expr:
+    def neighbor(t: Tensor) -> Expr:
         """Offset of element i of the run."""
         offset = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
         return integer.simplify(offset, {**maps.ranges, symbol("i"): (0, run - 1)})
@@ -206,7 +206,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     values: dict[str, str] = {}
     for t in lowering.used_operands(problem):
         name, at = f"value_{t.name}", maps.offset(t.name)
-        common = neighbours(t, along)
+        common = neighbors(t, along)
         if common == 0:
             loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
             values[t.name] = name
@@ -219,7 +219,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             else:
                 loads += lines
             continue
-        element = f"operand_{t.name}[{text(neighbour(t))}]"
+        element = f"operand_{t.name}[{text(neighbor(t))}]"
         loads += [f"float {name}[{run}];", *_each(run, f"{name}[i] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
@@ -231,11 +231,11 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         name = f"further_{t.name}"
         loads.append(f"float {name}[{run}];")
         body.append(f"{name}[i] = {values[t.name]};")
-        if neighbours(t, along) >= run:
+        if neighbors(t, along) >= run:
             pointer = f"result_{t.name} + {_bracket(text(maps.offset(t.name)))}"
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
-            element = f"result_{t.name}[{text(neighbour(t))}]"
+            element = f"result_{t.name}[{text(neighbor(t))}]"
             further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
     body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
     return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), _words(dtype, run, "f32"), y,
@@ -317,7 +317,7 @@ def _broken(head: str, parts: Sequence[str], separator: str, tail: str) -> list[
 
 
 def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "", accumulator: str = "f32") -> list[str]:
-    """Lines that load `run` neighbours, as vectors of at most 16 bytes, into `name[run]` of the accumulator's
+    """Lines that load `run` neighbors, as vectors of at most 16 bytes, into `name[run]` of the accumulator's
     type; zeros where `condition` is given and does not hold."""
     size = DTYPES[dtype].bytes
     c_type = lowering.ACCUMULATORS[accumulator].c_type

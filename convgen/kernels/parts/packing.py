@@ -1,4 +1,4 @@
-"""The option of kernels that multiply neighbouring groups as one."""
+"""The option of kernels that multiply neighboring groups as one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Operands laid out anew in the workspace, before the kernel that reads them.
 
-TMA walks pixels whose channels are neighbours, in rows of 16 bytes.  `channels_last` says what a problem
+TMA walks pixels whose channels are neighbors, in rows of 16 bytes.  `channels_last` says what a problem
 looks like to a kernel that reads it so, and which copies make it so: x and w from any layout, channels
 filled up with zeros, x with its padding where that is not of zeros.  Groups that are too small for wgmma go in
-bundles: neighbouring groups become one, whose filters have zeros for the channels of the others.  The copies of a
+bundles: neighboring groups become one, whose filters have zeros for the channels of the others.  The copies of a
 problem are one launch; the main kernel, launched behind it, reads the workspace.
 """
 
@@ -32,7 +32,7 @@ WIDEST_BUNDLE = 64
 #: Microseconds that the launch adds, and bytes a microsecond, read and written (NVIDIA H200).
 LAUNCH_US = 1.5
 BYTES_PER_US = 3.6e6
-#: Times the bytes that a copy takes which gathers channels that are no neighbours.  A guess: not measured.
+#: Times the bytes that a copy takes which gathers channels that are no neighbors.  A guess: not measured.
 SCATTERED = 4.0
 
 
@@ -92,7 +92,7 @@ def channels_last(
     loads_pad: bool = False,
 ) -> Prepared:  # fmt: skip
     """The problem with x as n d h w c, unless `copy_x` is False, and w as k t r s c (or, where it lies so and
-    `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `bundle` neighbouring
+    `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `bundle` neighboring
     groups as one.  For fprop of 2-byte types; groups are served in the bundles of `bundles`.
 
     Of x, a filter of one tap gets the pixels that it reads, and strides no more.  An x whose padding is not of zeros
@@ -208,7 +208,7 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
 
 
 def bundles(problem: ConvProblem) -> tuple[int, ...]:
-    """How many neighbouring groups may go as one for wgmma, and are worth considering; () where none may."""
+    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
@@ -218,7 +218,7 @@ def bundles(problem: ConvProblem) -> tuple[int, ...]:
 
 
 def bundle_fault(problem: ConvProblem, bundle: int) -> str:
-    """Why this many neighbouring groups cannot go as one; empty where they can."""
+    """Why this many neighboring groups cannot go as one; empty where they can."""
     if problem.groups % bundle:
         return f"group_pack {bundle} does not divide the {problem.groups} groups"
     c, k = bundle * problem.c_per_group, bundle * problem.k_per_group

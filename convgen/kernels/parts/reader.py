@@ -51,7 +51,7 @@ class Share:
 
 
 def share(tile: Tile, along_rows: bool) -> Share:
-    """`along_rows`: neighbouring threads take neighbouring rows, else neighbouring chunks."""
+    """`along_rows`: neighboring threads take neighboring rows, else neighboring chunks."""
     if not along_rows:
         step = tile.threads // tile.chunks
         rows = -(-tile.rows // step)
@@ -88,7 +88,7 @@ def loading(walk: Walk, tile: Tile) -> Loading:
     vector = min(walk.aligned, elements)
     if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
         return Loading(True, vector, share(tile, along_rows=False), True)
-    # neighbouring threads go along what is contiguous
+    # neighboring threads go along what is contiguous
     inner = walk.digits[-1]
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
     together = along_rows or inner.step == 1 or inner.extent < tile.k

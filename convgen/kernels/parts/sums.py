@@ -138,7 +138,7 @@ def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Leve
 
 
 def _kernel(level: _Level) -> Kernel:
-    """Threads are of a part and an element of the sum; neighbours have neighbouring elements."""
+    """Threads are of a part and an element of the sum; neighbors have neighboring elements."""
     problem, t, rows, columns = level.problem, level.sum, level.rows, level.columns
     values = _values(problem, t)
     kept = [d for d in values.dims if d in t.dims]

@@ -2,7 +2,7 @@
 
 gemm_k is a mixed-radix number: its digits are the taps and the channel, in the order that the option
 `order` names.  A tensor's offset is linear in the digits, so a thread keeps the digits of the chunk that it
-loads and adds a constant number to them at every step, with carries.  Neighbouring digits that the tensor's
+loads and adds a constant number to them at every step, with carries.  Neighboring digits that the tensor's
 layout (and its bounds) allow to run on are one: KRSC filters have a single digit, a 1x1 layer its channel.
 """
 
@@ -168,7 +168,7 @@ def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
 
 
 def merge(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-    """The same number with as few digits as can be: digits of extent 1 go, and two neighbours become one
+    """The same number with as few digits as can be: digits of extent 1 go, and two neighbors become one
     where the inner one's end meets the outer one's next unit."""
     kept: list[Digit] = []
     for digit in digits:

@@ -6,7 +6,7 @@ products that this wastes cost less than the memory traffic that bounds such lay
 rows of x under its output rows once, for a slice of the channels; each warp keeps the filters of one joined
 group in its registers and takes every tap's fragments from the halo tile, a constant distance apart.
 
-A zero times an infinity or a NaN of a joined neighbour is a NaN: sums that are NaN are made once more (`window_sum`).
+A zero times an infinity or a NaN of a joined neighbor is a NaN: sums that are NaN are made once more (`window_sum`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def pitch(self) -> int:
-        """Bytes of a pixel in shared memory: an odd number of chunks, so that 8 neighbours are in different banks."""
+        """Bytes of a pixel in shared memory: an odd number of chunks, so that 8 neighbors are in different banks."""
         return (self.chunks | 1) * CHUNK_BYTES
 
     @property

@@ -5,7 +5,7 @@ A; filters stay in shared memory as its factor B.  A warpgroup multiplies 64 pix
 cores work on one warpgroup's pixels, the others load theirs and store their results.
 
 Words of gemm_k lie as in stem_mma, line after line.  Every place is known when the kernel is compiled but for
-the lane's part of it, so a load is one instruction with an offset: a quad of lanes reads four neighbouring
+the lane's part of it, so a load is one instruction with an offset: a quad of lanes reads four neighboring
 words, of two lines at most.
 """
 

@@ -38,7 +38,7 @@ def w_columns(problem: ConvProblem, config: Config) -> bool:
 
 
 def pixels_outside(problem: ConvProblem) -> bool:
-    """Whether the channels of y are neighbours."""
+    """Whether the channels of y are neighbors."""
     return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
 
 

@@ -181,7 +181,7 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filter
     step = windows(problem, config.fold)[0].step
     extents = {"k": config.own_channels, "c": w.extent("c") // vector, **{d: problem.extent(d) for d in taps}}
     vectors = math.prod(extents.values())
-    # neighbouring threads read neighbours
+    # neighboring threads read neighbors
     order = [*(d for d in w.dims if d in extents), *(d for d in extents if d not in w.dims)]
     at = symbol("at")
     ranges = {at: (0, vectors - 1)}

@@ -17,7 +17,7 @@ class Config(config.Config):
     tiles in turn, one multiplying while the other stores.
 
     Where `swap_ab` is 1, wgmma's m runs over output channels, 64 at a time, with 16 to 256 pixels as its n: tiles that
-    fit the number of multiprocessors better.  The blocks of a `cluster` take neighbouring tiles that have pixels
+    fit the number of multiprocessors better.  The blocks of a `cluster` take neighboring tiles that have pixels
     (`multicast` a) or channels (b) in common, and TMA brings those to all of them at once."""
 
     tile_m: Annotated[int, Field("output pixels per tile", range(16, 257, 16))]

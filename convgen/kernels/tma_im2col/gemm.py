@@ -80,7 +80,7 @@ class Gemm:
 
     @cached_property
     def plane(self) -> int:
-        """The pixels of an image where they are neighbours in C, channels outside of them; else 0."""
+        """The pixels of an image where they are neighbors in C, channels outside of them; else 0."""
         return 0 if self.phases else plane(self.problem)
 
     @cached_property
@@ -103,8 +103,8 @@ class Gemm:
 
     @cached_property
     def store_vector(self) -> int:
-        """Elements that threads may store at once where TMA cannot: neighbours in C, aligned wherever a row begins.  0
-        where neighbours are neither channels nor pixels of an image, or not of 2 bytes."""
+        """Elements that threads may store at once where TMA cannot: neighbors in C, aligned wherever a row begins.  0
+        where neighbors are neither channels nor pixels of an image, or not of 2 bytes."""
         y = self.problem.y
         if self.plane:
             return math.gcd(self.plane, 8)
@@ -131,7 +131,7 @@ def is_pointwise(problem: ConvProblem) -> bool:
 
 
 def plane(problem: ConvProblem) -> int:
-    """The pixels of an image where they are neighbours in y, channels outside of them; else 0."""
+    """The pixels of an image where they are neighbors in y, channels outside of them; else 0."""
     y, pixels = problem.y, math.prod(problem.output)
     in_order = lies_as(y, ("n", "k", *problem.spatial.output))
     return pixels if in_order and y.element.bytes == 2 and pixels > 1 and problem.k > 1 else 0
@@ -146,7 +146,7 @@ def x_in_planes(problem: ConvProblem) -> bool:
 
 @lru_cache(maxsize=64)
 def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
-    """The GEMM of a problem that `assignment.served` says is one, neighbouring groups packed."""
+    """The GEMM of a problem that `assignment.served` says is one, neighboring groups packed."""
     assigned = assignment(problem)
     forward = assigned.problem
     # dgrad's filter, as it lies, has B's columns innermost and its channels outermost

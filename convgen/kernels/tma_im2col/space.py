@@ -54,7 +54,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
     alone = list(itertools.islice((x for x in best if x.config.split_k == 1), CLUSTERED))
     for layout in alone:
         for blocks, operand in CLUSTERS:
-            if fixed.get("multicast", operand) == operand and _neighbours(layout, operand) >= blocks:
+            if fixed.get("multicast", operand) == operand and _neighbors(layout, operand) >= blocks:
                 yield _staged(layout, fixed, blocks, operand, layout.config.stream_k)
     if "stream_k" not in fixed and not any(x.gemm.phases for x in alone):
         whole = [x for x in alone if x.config.schedule == "cooperative" and x.config.blocks == 1]
@@ -62,7 +62,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
             yield _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
 
 
-def _neighbours(layout: Layout, operand: str) -> int:
+def _neighbors(layout: Layout, operand: str) -> int:
     """Tiles that read the same part of an operand: all that differ in the other's dim alone."""
     config, g = layout.config, layout.gemm
     return -(-g.problem.k_per_group // config.tile_n) if operand == "a" else -(-g.pixels // config.tile_m)

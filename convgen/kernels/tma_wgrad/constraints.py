@@ -19,7 +19,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 
 def _row_taps(layout: Layout) -> Obstacles:
-    """Where a box of x serves a filter row, neighbouring pixels of y must be neighbours in x."""
+    """Where a box of x serves a filter row, neighboring pixels of y must be neighbors in x."""
     problem, found = layout.gemm.problem, Obstacles()
     if not layout.config.row_taps:
         return found

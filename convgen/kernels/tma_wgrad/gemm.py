@@ -18,7 +18,7 @@ class Gemm:
     of x], of 2-byte factors.
 
     A is y's gradient, B is x by the windows of y's pixels, C the filter's gradient.  Both factors have their channels
-    innermost, which are wgmma's m and n (MN-major); the sums run over pixels.  `group_pack` neighbouring groups are
+    innermost, which are wgmma's m and n (MN-major); the sums run over pixels.  `group_pack` neighboring groups are
     multiplied as one: of the products, those of channels of one group are kept.
     """
 
@@ -69,7 +69,7 @@ class Gemm:
 
 
 def pack_fault(problem: ConvProblem, pack: int) -> str:
-    """Why this many neighbouring groups cannot go as one; empty where they can: TMA reads a pack's channels from a
+    """Why this many neighboring groups cannot go as one; empty where they can: TMA reads a pack's channels from a
     multiple of 16 bytes on."""
     if problem.groups % pack:
         return f"group_pack {pack} does not divide the {problem.groups} groups"
@@ -90,5 +90,5 @@ def lowering_fault(problem: ConvProblem) -> str:
 
 @lru_cache(maxsize=64)
 def gemm(problem: ConvProblem, group_pack: int = 1, lower_rows: bool = False) -> Gemm:
-    """The GEMM of a wgrad, neighbouring groups packed, or the taps of filter rows made channels of x."""
+    """The GEMM of a wgrad, neighboring groups packed, or the taps of filter rows made channels of x."""
     return Gemm(prepare.gradient_factors(problem, lower_rows), group_pack)

@@ -13,7 +13,7 @@ PARTIALS = Param("partials", "pointer", "workspace.partials")
 
 
 def _strides(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes between neighbours along all dims but the innermost, which comes first."""
+    """Bytes between neighbors along all dims but the innermost, which comes first."""
     found = [(tensor.pitch or dims[0]) * tensor.element.bytes]
     for extent in dims[1:-1]:
         found.append(found[-1] * extent)

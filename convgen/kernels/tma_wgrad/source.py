@@ -86,7 +86,7 @@ def _start(layout: Layout) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Stored:
-    """How a pair of neighbouring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
+    """How a pair of neighboring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
     whether both are stored at once."""
 
     index: str
@@ -143,7 +143,7 @@ def sum_pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
 
 
 def sum_run(problem: ConvProblem) -> int:
-    """Neighbouring elements that a thread of it finishes."""
+    """Neighboring elements that a thread of it finishes."""
     return math.gcd(problem.w.size, 4)
 
 
