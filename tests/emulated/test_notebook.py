@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 from pathlib import Path
 
+import needs
 import pytest
 from test_trace import SPEC
 
@@ -18,14 +17,9 @@ from convgen.ir.verify import Report
 TUTORIAL = Path(__file__).parents[2] / "examples" / "tutorial.ipynb"
 
 
-def needed(module: str):
-    """Skips where a module is not installed, except in CI, which installs it."""
-    return importlib.import_module(module) if os.environ.get("CI") else pytest.importorskip(module)
-
-
 def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    nbclient, nbformat = needed("nbclient"), needed("nbformat")
-    needed("ipykernel")
+    nbclient, nbformat = needs.module("nbclient"), needs.module("nbformat")
+    needs.module("ipykernel")
     notebook = nbformat.read(TUTORIAL, as_version=4)
     nbformat.validate(notebook)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 
 import convgen
@@ -178,13 +178,8 @@ class Client:
         return json.loads(self._process.stdout.read(length))
 
 
-def needed(module: str) -> None:
-    """Skips where a module is not installed, except in CI, which installs it."""
-    importlib.import_module(module) if os.environ.get("CI") else pytest.importorskip(module)
-
-
 def test_the_server_speaks_the_protocol():
-    needed("pygls")
+    needs.module("pygls")
     environment = os.environ | {"PYTHONPATH": str(Path(convgen.__file__).parents[1])}
     command = [sys.executable, "-m", "convgen", "lsp"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from pathlib import Path
 
+import needs
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def needed(module: str):
-    """Skips where a module is not installed, except in CI, which installs it."""
-    return importlib.import_module(module) if os.environ.get("CI") else pytest.importorskip(module)
-
-
 @pytest.fixture
 def build(monkeypatch):
-    needed("material")
-    needed("railroad")
+    needs.module("material")
+    needs.module("railroad")
     monkeypatch.syspath_prepend(str(ROOT / "website"))
     return importlib.import_module("build")
 
