@@ -319,7 +319,7 @@ def check_plan(plan: Plan) -> str:
     launch = main_launch(plan)
     source = strategies.load(plan.strategy).render(plan)
     check_launch(plan, launch, source)
-    sizes = {t.name: t.bytes for t in (*plan.problem.reads, plan.problem.result, *plan.problem.operands)}
+    sizes = {t.name: t.bytes for t in (*plan.problem.reads, *plan.problem.operands, *plan.problem.results)}
     prepared = {w.name: w.bytes for w in plan.workspaces}
     for param in launch.params:
         if param.map is not None:
