@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
-from convgen.kernels.tma_wgrad.layout import SUM_BLOCK, Y_SPAN, Layout
-from convgen.kernels.tma_wgrad.source import sum_pointers, sum_run
-
-PARTIALS = Param("partials", "pointer", "workspace.partials")
+from convgen.kernels.parts import gradient
+from convgen.kernels.tma_wgrad.layout import Y_SPAN, Layout
 
 
 def _strides(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,7 +58,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     params = (
         Param("x_map", "tensor_map", "x", x_map(layout)),
         Param("y_map", "tensor_map", "y", y_map(layout)),
-        Param("w", "pointer", "w") if layout.stores_w else PARTIALS,
+        Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
     )
     main = Launch(
         entry,
@@ -76,17 +72,10 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     )
     if layout.stores_w:
         return (*g.prepared.launches(), main)
-    elements = SUM_BLOCK // layout.lanes * sum_run(problem)
-    reads = tuple(replace(p.vector_param, name=p.name) for p in sum_pointers(problem))
-    shared = 16 * SUM_BLOCK + 16 if layout.lanes > 1 else 0
-    blocks = -(-problem.w.size // elements)
-    last = Launch(f"{entry}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=True)
+    last = gradient.sum_launch(problem, config.slices, layout.target.sms, dependent=True)
     return (*g.prepared.launches(), main, last)
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared factors, and the slices' sums."""
-    found = layout.gemm.prepared.workspaces
-    if layout.stores_w:
-        return found
-    return (*found, Workspace(PARTIALS.buffer, 4 * layout.problem.w.size * layout.config.slices))
+    return (*layout.gemm.prepared.workspaces, *gradient.workspaces(layout.problem, layout.config.slices))

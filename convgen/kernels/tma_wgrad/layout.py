@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.kernels import base
+from convgen.kernels.parts.gradient import is_whole
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
-from convgen.kernels.parts.lowering import has_epilogue
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
 
@@ -16,8 +16,6 @@ Y_SPAN = 64
 ELEMENT = 2  # bytes of a factor's
 #: Share of the multiprocessors that clusters of so many blocks find room on (NVIDIA H200, docs/hardware/clusters.md).
 PLACED = {1: 1.0, 2: 1.0, 4: 128 / 132, 8: 120 / 132}
-#: Threads of a block of the kernel that adds the slices' sums, and the most of them that share a filter element.
-SUM_BLOCK, MOST_LANES = 256, 16
 
 
 @dataclass(frozen=True)
@@ -171,12 +169,4 @@ class Layout(base.Layout[Config]):
     @property
     def stores_w(self) -> bool:
         """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
-        return self.config.slices == 1 and not has_epilogue(self.problem)
-
-    @property
-    def lanes(self) -> int:
-        """Threads of the second kernel that share an element's slices: as many as keep the GPU busy."""
-        lanes, elements = 1, self.problem.w.size // 4
-        while lanes < MOST_LANES and 4 * lanes <= self.config.slices and elements * lanes < self.target.sms * 1024:
-            lanes *= 2
-        return lanes
+        return is_whole(self.problem, self.config.slices)

@@ -1,0 +1,134 @@
+"""How a gradient of the filter leaves tensor cores: sums of slices of the pixels, and a second kernel that adds them.
+
+Kernels for wgrad share y's pixels among blocks.  What a block sums up is the result where it has all pixels and nothing
+is left to do; else it goes to a workspace, laid out as the filter, and a second kernel adds the slices in order and
+runs the epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from convgen.codegen.c_expr import c_expr
+from convgen.ir.index_map import decompose, derive, extent, variable
+from convgen.ir.plan import Launch, Param, Workspace
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
+
+PARTIALS = Param("partials", "pointer", "workspace.partials")
+#: Threads of a block of the second kernel, and the most of them that share a filter element.
+SUM_BLOCK, MOST_LANES = 256, 16
+
+
+def is_whole(problem: ConvProblem, slices: int) -> bool:
+    """Whether the product's kernel stores the result; else sums of its slices are left over."""
+    return slices == 1 and not lowering.has_epilogue(problem)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a pair of neighbouring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
+    whether both are stored at once."""
+
+    index: str
+    offset: str
+    pair: bool
+    target: str
+    type: str
+    c_type: str
+    one: str
+    both: str
+
+
+def stored(problem: ConvProblem, slices: int, lower_rows: bool = False) -> Stored:
+    """Of channels c of x; where rows are lowered, of taps of a filter row by these channels."""
+    w, sp = problem.w, problem.spatial
+    whole = is_whole(problem, slices)
+    index = lowering.index_type(problem, (w.size * slices,))
+    outer, inner = (sp.filter[:-1], sp.filter[-1:]) if lower_rows else (sp.filter, ())
+    channels = math.prod(map(problem.extent, inner)) * problem.c_per_group
+    k, tap = variable("k", problem.k), variable("tap", math.prod(map(problem.extent, outer)))
+    c = variable("c", channels)
+    at = decompose(tap.symbol, outer, lambda d: Integer(problem.extent(d)))
+    at |= decompose(c.symbol, (*inner, "c_in_group"), lambda d: Integer(extent(problem, d)))
+    maps = derive(problem, (k, tap, c), at | {"k": k.symbol})
+    dtype = w.dtype if whole else "f32"
+    packed = dtype in lowering.PACK
+    return Stored(
+        index, c_expr(maps.offset("w"), maps.ranges, index),
+        w.dims[-1 - len(inner) :] == (*inner, "c") and channels % 2 == 0,
+        "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
+        lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
+    )  # fmt: skip
+
+
+# ---- the second kernel -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The kernel that adds the slices' sums, in order, and finishes w's gradient."""
+
+    launch: Launch
+    pointers: tuple[Pointer, ...]
+    formulas: list[str]
+    slices: int
+    lanes: int
+    size: int
+    run: int
+    index: str
+    load: Sequence[str]
+    result: output.Result
+
+
+def _pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
+    w = Pointer("w", problem.w.dtype, "w", written=True)
+    return (Pointer("partials", "f32", PARTIALS.buffer), w, *epilogue_pointers(problem))
+
+
+def _run(problem: ConvProblem) -> int:
+    """Neighbouring elements that a thread finishes."""
+    return math.gcd(problem.w.size, 4)
+
+
+def _lanes(problem: ConvProblem, slices: int, sms: int) -> int:
+    """Threads that share an element's slices: as many as keep the GPU busy."""
+    lanes, elements = 1, problem.w.size // 4
+    while lanes < MOST_LANES and 4 * lanes <= slices and elements * lanes < sms * 1024:
+        lanes *= 2
+    return lanes
+
+
+def sum_launch(problem: ConvProblem, slices: int, sms: int, dependent: bool) -> Launch:
+    lanes = _lanes(problem, slices, sms)
+    blocks = -(-problem.w.size // (SUM_BLOCK // lanes * _run(problem)))
+    reads = tuple(p.vector_param for p in _pointers(problem))
+    shared = 16 * SUM_BLOCK + 16 if lanes > 1 else 0
+    return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
+
+
+def workspaces(problem: ConvProblem, slices: int) -> tuple[Workspace, ...]:
+    """The slices' sums."""
+    return () if is_whole(problem, slices) else (Workspace(PARTIALS.buffer, 4 * problem.w.size * slices),)
+
+
+def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch) -> Sum:
+    """Finished values for templates/parts/gradient_sum.j2."""
+    w, run = problem.w, _run(problem)
+    names = {"c": "c_in_group"}
+    absent: dict[str, Expr] = {names.get(d, d): Integer(0) for d in ("k", *problem.spatial.filter, "c")}
+    dims = [names.get(d, d) for d in w.dims]
+    loop = absent | decompose(output.OFFSET, dims, lambda d: Integer(extent(problem, d)))
+    maps = derive(problem, (variable("offset", w.size),), loop)
+    along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
+    return Sum(
+        launch, _pointers(problem), epilogue_formulas(problem), slices, _lanes(problem, slices, sms), w.size, run,
+        lowering.index_type(problem, (w.size * slices + SUM_BLOCK * run,)),
+        output.load_run("f32", "part", "partials + slice * size + offset", run),
+        output.result(problem, maps, along, output.OFFSET, run, "f32"),
+    )  # fmt: skip
