@@ -170,14 +170,12 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int rows = 256;  // y's channels
-constexpr int channels = 256;  // and x's
 constexpr int tile_m = 128;
 constexpr int tile_k = 64;  // pixels
 constexpr int span = 64;  // channels of a box of x
 constexpr int channel_blocks = 4;
 constexpr int box_taps = 3;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
-constexpr int boxes = 12;  // of all taps and channels
 constexpr int tile_boxes = 1;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
 constexpr int steps = 28;  // of tile_k pixels

@@ -192,7 +192,6 @@ constexpr int span = 16;  // channels of a box of x
 constexpr int channel_blocks = 5;
 constexpr int box_taps = 1;  // taps that a box serves
 constexpr int box_columns = box_taps * span;
-constexpr int boxes = 45;  // of all taps and channels
 constexpr int tile_boxes = 9;
 constexpr int m_tiles = (rows + tile_m - 1) / tile_m;
 constexpr int steps = 25;  // of tile_k pixels

@@ -43,6 +43,7 @@ KERNELS: tuple[KernelRow, ...] = (
     KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
     KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),
     KernelRow("mma_gemm", "implicit_gemm", "operands gathered from computed addresses, for any problem"),
+    KernelRow("mma_wgrad", "implicit_gemm", "the gradient of the filter, summed over pixels"),
     KernelRow("stem_wgmma", "implicit_gemm", "first layers with few channels, by wgmma"),
     KernelRow("stem_mma", "implicit_gemm", "first layers with few channels, by mma.sync"),
     KernelRow("small_groups", "implicit_gemm", "groups with few channels"),

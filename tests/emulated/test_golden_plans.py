@@ -25,6 +25,7 @@ from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
 from convgen.kernels.im2col import config as im2col
 from convgen.kernels.mma_gemm import config as mma_gemm
+from convgen.kernels.mma_wgrad import config as mma_wgrad
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.small_groups import config as small_groups
 from convgen.kernels.stem_mma import config as stem_mma
@@ -111,6 +112,11 @@ def _mma_gemm(p: ConvProblem, c: mma_gemm.Config) -> Work:
     return Work(tiles, -(-gemm_k // c.tile_k) // c.split_k, c.stages)
 
 
+def _mma_wgrad(p: ConvProblem, c: mma_wgrad.Config) -> Work:
+    tiles = {"m": (p.k, c.tile_m), "n": (p.taps * p.c, c.tile_n), "k": (p.output_pixels, c.tile_k)}
+    return Work(tiles, p.output_pixels // c.tile_k // c.slices, c.stages)
+
+
 def _rows(p: ConvProblem, c: stem_mma.Config | stem_wgmma.Config) -> Work:
     return Work({"m": (math.prod(p.output), c.tile_m), "n": (p.k, c.tile_n)})
 
@@ -144,6 +150,7 @@ WORK: dict[type, Callable[..., Work]] = {
     tma_wgrad.Config: _tma_wgrad,
     tma_plain.Config: _tma_plain,
     mma_gemm.Config: _mma_gemm,
+    mma_wgrad.Config: _mma_wgrad,
     stem_mma.Config: _rows,
     stem_wgmma.Config: _rows,
     small_groups.Config: _small_groups,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from problems import make
-from tma_specs import TARGET, compilation, spec, typed
+from tma_specs import TARGET, compilation, laid_out, spec, typed
 
 from convgen.kernels.base import Options
 from convgen.runtime.nvrtc import compile_source
@@ -24,11 +24,28 @@ SHAPES: dict[str, Options] = {
 }
 
 
+#: Of which constants and tests are left out that others need.
+GEOMETRIES = {
+    "groups": make("wgrad", 8, 256, 256, (28, 28), (3, 3), pad=1, groups=2),
+    "small groups": make("wgrad", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32),
+    "first layer in planes": laid_out(make("wgrad", 8, 3, 64, (224, 224), (7, 7), 2, 3), x="nchw", w="kcrs", y="nkpq"),
+    "1x1": make("wgrad", 1, 64, 64, (7, 7), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name: str) -> None:
+    made = compilation(spec(GEOMETRIES[name], "tma_im2col", {"kernel": "tma_wgrad"}))
+    assert "warning" not in compile_source(made.source, TARGET).log
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shape(name: str) -> None:
     problem = typed(LAYER, w="f32") if SHAPES[name]["row_taps"] else LAYER
     made = compilation(spec(problem, "tma_im2col", {"kernel": "tma_wgrad", "span": 64, **SHAPES[name]}))
-    resources = compile_source(made.source, TARGET).resources
+    compiled = compile_source(made.source, TARGET)
+    assert "warning" not in compiled.log
+    resources = compiled.resources
     assert set(resources) == {launch.entry for launch in made.plan.launches}
     for launch in made.plan.launches:
         found = resources[launch.entry]

@@ -99,6 +99,13 @@ KERNELS = {
       op dgrad
       epilogue { operand z: f16[n, h, w, c of 72]  x = acc + z }
       strategy tma_im2col""",
+    "mma_wgrad": """
+      input x: f16[n=2, h=9, w=8, c=12 of 20]
+      filter w: f16[k=24, r=3, s=3, c=12]
+      output y: f16[n, p, q, k of 27]
+      pad 1
+      op wgrad
+      strategy implicit_gemm { kernel mma_wgrad }""",
     "tma_wgrad": """
       input x: f16[n=2, h=9, w=8, c=40 of 64]
       filter w: f32[k=24, r=3, s=3, c=40]

@@ -1,0 +1,115 @@
+"""mma_wgrad: the gradient of the filter by mma.sync and cp.async, for sm_80 and up.
+
+As tma_wgrad, but threads compute the addresses: any stride, dilation, padding and alignment.  gemm_m runs over y's
+channels, gemm_n over taps and x's channels, gemm_k over y's pixels.  Tiles of both factors are rows of pixels;
+`ldmatrix` transposes them on the way to the registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convgen.ir.plan import Launch, Plan
+from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.mma_wgrad import cost
+from convgen.kernels.mma_wgrad.config import Config
+from convgen.kernels.mma_wgrad.layout import Layout
+from convgen.kernels.mma_wgrad.source import pointers, source
+from convgen.kernels.parts import gradient
+from convgen.kernels.parts.hopper import type_obstacles
+from convgen.targets import Target
+
+#: (tile_m, tile_n, warps_m, warps_n) that are worth a thought.
+SHAPES = ((128, 128, 2, 4), (128, 64, 4, 1), (64, 128, 1, 4), (64, 64, 2, 2))
+STEP, STAGES = 32, 4
+#: Channels of a pack of small groups.
+PACKED = 64
+#: Sums that slices leave, at most, and waves of blocks that they may make.
+MOST_SUMS, WAVES = 128 << 20, (1, 2, 4)
+MOST_PIXELS = 2**31 - 1024
+
+
+class MmaWgrad(base.Kernel[Config, Layout]):
+    name = "mma_wgrad"
+    config = Config
+    slices = frozenset("xy")
+    writes = frozenset({"elementwise"})
+
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
+        if problem.op is not Op.WGRAD:
+            return [Obstacle(f"op {problem.op}: kernel mma_wgrad serves wgrad alone", option="kernel")]
+        found = type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        if not {"mma", "cp_async"} <= target.features:
+            found.no(f"target {target} has no mma.sync, or no cp.async", "sm_80 and later have them")
+        if problem.output_pixels >= MOST_PIXELS:
+            found.no("the pixels of y do not fit 32 bits")
+        pack = int(fixed.get("group_pack", 1))
+        if problem.groups % pack:
+            found.no(f"group_pack {pack} does not divide the {problem.groups} groups", option="group_pack")
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        pack = int(fixed["group_pack"]) if "group_pack" in fixed else _pack(problem)
+        tile_k, stages = int(fixed.get("tile.k", STEP)), int(fixed.get("stages", STAGES))
+        for m, n, warps_m, warps_n in _shapes(fixed):
+            whole = Layout(problem, target, Config(m, n, tile_k, warps_m, warps_n, stages, 1, pack))
+            for slices in [int(fixed["slices"])] if "slices" in fixed else _slices(whole):
+                yield Layout(problem, target, Config(m, n, tile_k, warps_m, warps_n, stages, slices, pack))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        c, target, found = layout.config, layout.target, Obstacles()
+        rows, columns = layout.fragments
+        if rows * columns > 32:
+            found.no(f"a warp's part of {rows * 16}x{columns * 8} does not fit its registers", "more warps", "warps.m")
+        if c.tile_k * c.tile_m // 8 % c.threads or c.tile_k * c.tile_n // 8 % c.threads:
+            found.no(f"{c.threads} threads do not share {c.tile_k} rows of {c.tile_m} and {c.tile_n} channels evenly",
+                     "a larger tile k, or fewer warps", "tile.k")  # fmt: skip
+        if layout.shared_bytes > target.shared_bytes_per_block:
+            found.no(f"{c.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
+                     f"{target.shared_bytes_per_block}", "fewer stages", "stages")  # fmt: skip
+        if c.slices > layout.steps:
+            found.no(f"{layout.steps} steps of {c.tile_k} pixels are fewer than {c.slices} slices", option="slices")
+        return found
+
+    def time(self, layout: Layout) -> float:
+        return cost.time(layout)
+
+    def plan(self, layout: Layout) -> Plan:
+        problem, slices = layout.problem, layout.config.slices
+        params = tuple(p.vector_param for p in pointers(layout))
+        grid = (layout.tiles, slices, 1)
+        main = Launch(f"convgen_{problem.name}", grid, layout.config.threads, params, layout.shared_bytes)
+        steps = [main]
+        if not layout.stores_w:
+            steps.append(gradient.sum_launch(problem, slices, layout.target.sms, dependent=False))
+        return plan_of(layout, steps, gradient.workspaces(problem, slices))
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+def _pack(problem: ConvProblem) -> int:
+    """Groups that fill a tile, or one."""
+    most = max(PACKED // max(problem.c_per_group, problem.k_per_group), 1)
+    return max(p for p in range(1, most + 1) if problem.groups % p == 0)
+
+
+def _shapes(fixed: Options) -> list[tuple[int, int, int, int]]:
+    names = ("tile.m", "tile.n", "warps.m", "warps.n")
+    found = [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]
+    m, n, warps_m, warps_n = (int(fixed.get(name, v)) for name, v in zip(names, SHAPES[-1], strict=True))
+    return found or [(m, n, warps_m, warps_n)]
+
+
+def _slices(layout: Layout) -> list[int]:
+    """Shares of the pixels that make so many waves."""
+    most = max(min(layout.steps, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
+    wanted = (waves * layout.target.sms // layout.tiles for waves in WAVES)
+    return sorted({1, *(max(min(s, most), 1) for s in wanted)})
+
+
+KERNEL = MmaWgrad()

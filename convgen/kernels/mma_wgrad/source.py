@@ -1,0 +1,114 @@
+"""The text of mma_wgrad: finished values for templates/mma_wgrad/kernel.cu.j2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, Symbol
+
+from convgen.codegen.c_expr import c_expr
+from convgen.codegen.render import render
+from convgen.ir import integer
+from convgen.ir.index_map import Access, decompose, derive
+from convgen.ir.integer import symbol
+from convgen.ir.plan import Plan
+from convgen.kernels.mma_wgrad.layout import CHUNK, Layout
+from convgen.kernels.parts import gradient
+from convgen.kernels.parts.elementwise import Pointer, window_formulas
+from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
+from convgen.kernels.parts.mma import MMAS
+
+
+def pointers(layout: Layout) -> list[Pointer]:
+    """The product's parameters."""
+    problem = layout.problem
+    last = Pointer("w", problem.w.dtype, "w", written=True)
+    if not layout.stores_w:
+        last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """C text of a pixel of y by its number `pixel`, of the pixel of x under a tap, and of where both lie in memory."""
+
+    index: str
+    taps: tuple[str, ...]  # lines that name the tap of a thread's chunk, and where it begins along x's dims
+    pixel: tuple[str, ...]
+    inside: tuple[str, ...]
+    x: str
+    y: str
+
+
+def walk(layout: Layout) -> Walk:
+    # long: each name's range goes into the next one's formula
+    problem, sp = layout.problem, layout.problem.spatial
+    pixel, tap = symbol("pixel"), symbol("tap")
+    index = index_type(problem, ())
+    ranges: dict[Symbol, tuple[int, int]] = {pixel: (0, problem.output_pixels - 1), tap: (0, problem.taps - 1)}
+
+    def extent(dim: str) -> Expr:
+        return Integer(problem.extent(dim))
+
+    def text(e: Expr) -> str:
+        return c_expr(integer.simplify(e, ranges), ranges, index)
+
+    taps, coordinates, inside = [], [], []
+    at: dict[str, Expr] = {}
+    for f, value in decompose(tap, sp.filter, extent).items():
+        at[f] = integer.simplify(value, ranges)
+    outputs = decompose(pixel, ("n", *sp.output), extent)
+    loop = derive(problem, (), {d: symbol(d) for d in (*sp.output, *sp.filter)}).loop
+    for i, f, o in zip(sp.input, sp.filter, sp.output, strict=True):
+        start = loop[i].subs({symbol(o): Integer(0)})
+        first = integer.simplify(start.subs({symbol(f): at[f]}), ranges)
+        bounds = integer.bounds(first, ranges)
+        taps.append(f"const int first_{i} = {text(first)};")
+        stride = problem.stride[sp.input.index(i)]
+        ranges[symbol(f"first_{i}")] = bounds
+        name = coordinate_name(i)
+        value = integer.simplify(outputs[o] * stride + symbol(f"first_{i}"), ranges)
+        coordinates.append(f"const {index} {name} = {text(value)};")
+        low, high = integer.bounds(value, ranges)
+        inside += [f"{name} >= 0"] * (low < 0) + [f"{name} < {problem.extent(i)}"] * (high >= problem.extent(i))
+        ranges[symbol(name)] = (0, problem.extent(i) - 1)
+    coordinates.insert(0, f"const {index} n = {text(outputs['n'])};")
+    ranges |= {symbol("n"): (0, problem.n - 1), symbol("c"): (0, problem.c - 1), symbol("k"): (0, problem.k - 1)}
+    places = {d: symbol(coordinate_name(d)) for d in ("n", *sp.input, "c")}
+    x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset)
+    own = {**outputs, "k": symbol("k")}
+    y = text(Access(problem.y, {d: own[d] for d in problem.y.dims}).offset)
+    lines = drop_unused(["const int tap = (first_chunk + x_chunk) / TAP_CHUNKS;", *taps, *coordinates],
+                        " ".join([*inside, x]))  # fmt: skip
+    of_pixels = tuple(line for line in lines if line in coordinates)
+    return Walk(index, tuple(line for line in lines if line not in coordinates), of_pixels, tuple(inside), x, y)
+
+
+def source(plan: Plan, layout: Layout) -> str:
+    """The CUDA source of a plan."""
+    problem, config = layout.problem, layout.config
+    rows, columns = layout.fragments
+    return render(
+        "mma_wgrad/kernel.cu.j2",
+        plan,
+        config=config,
+        layout=layout,
+        launch=plan.launch(),
+        pointers=pointers(layout),
+        formulas=window_formulas(problem),
+        walk=walk(layout),
+        chunk=CHUNK,
+        row_mmas=rows,
+        col_mmas=columns,
+        vectors={role: layout.vector(role) for role in "xy"},
+        steps={"x": max(problem.x.stride("c"), 1), "y": max(problem.y.stride("k"), 1)},
+        multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
+        stored=gradient.stored(problem, config.slices),
+        sum=_sum(plan, layout),
+    )
+
+
+def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
+    if layout.stores_w:
+        return None
+    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))
