@@ -1,7 +1,7 @@
 """The cost model of mma_wgrad: microseconds from a configuration, before anything is compiled.
 
 A step takes the longest of its products, its copies and its reads of shared memory; waves of blocks, sums that are left
-over and device memory come on top.  Rates are those of mma_gemm, which is measured; none was fitted to this kernel.
+over and device memory come on top.  The rates are cautious guesses: nobody has timed this kernel.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import math
 from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.parts.cost import CYCLES, over
 
-INSTRUCTION = 1.6  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
-COPY = {
-    8: 0.06,
-    4: 0.12,
-    2: 0.24,
-    1: 1.0,
-}  # cycles of 16 bytes to shared memory, by the channels that are copied at once
+INSTRUCTION = 2.2  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
+#: Cycles of two channels to shared memory, by those that are copied at once.
+COPY = {8: 0.06, 4: 0.12, 2: 0.24, 1: 1.0}
 WAIT = 200.0  # cycles of a step that other blocks of a multiprocessor hide
-BLOCK = 1.5  # microseconds of a block's first copies, and its stores
-START, SUM = 2.0, 1.5  # of a launch, and of the second kernel
+BLOCK = 2.0  # microseconds of a block's first copies, and its stores
+START, SUM = 4.5, 1.5  # of a launch, and of the second kernel
 SUMS, MEMORY = 4e6, 3e6  # bytes a microsecond: of sums, and of device memory
 
 
