@@ -79,6 +79,14 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 
 #endif
 
+// ---- helpers ---------------------------------------------------------------------------------
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
+
+// The first column of a lane's accumulators in such a fragment; the other one is the next.
+__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+
 // ---- kernel ----------------------------------------------------------------------------------
 // The filter's gradient as a matrix product: gemm_m = y's channels, gemm_n = taps x channels of x, gemm_k = pixels of y.
 //
@@ -208,11 +216,11 @@ void convgen_mma_wgrad(
   for (int j = 0; j < COLUMN_MMAS; ++j) {
     const int chunk = first_chunk + own_column / 8 + j;
     const int tap = chunk / TAP_CHUNKS;
-    const int c = chunk % TAP_CHUNKS * 8 + lane % 4 * 2;
+    const int c = chunk % TAP_CHUNKS * 8 + accumulator_column(lane);
     if (chunk >= CHUNKS) continue;
 #pragma unroll
     for (int i = 0; i < 2 * ROW_MMAS; ++i) {
-      const int k = first_k + own_row + i / 2 * 16 + lane / 4 + i % 2 * 8;
+      const int k = first_k + own_row + i / 2 * 16 + accumulator_row(lane) + i % 2 * 8;
       const float* v = &acc[i / 2][j][i % 2 * 2];
       if (k < ROWS && c < CHANNELS) {
         *reinterpret_cast<Vec2*>(partials + k * 648 + tap * 72 + c) = Vec2{v[0], v[1]};
