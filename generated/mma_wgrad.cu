@@ -229,7 +229,7 @@ void convgen_mma_wgrad(
   }
 }
 
-// Adds the sums of 8 slices, in order, and finishes w: 4 neighbours a thread.
+// Adds the sums of 8 slices, in order, and finishes w: 4 neighbors a thread.
 // 4 threads share the slices of an element: each adds every 4th, then the first adds theirs, in order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_mma_wgrad_sum(

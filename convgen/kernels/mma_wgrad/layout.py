@@ -60,7 +60,7 @@ class Layout(base.Layout[Config]):
         return -(-self.problem.output_pixels // self.config.tile_k)
 
     def vector(self, role: str) -> int:
-        """Channels of x or y that a copy takes: neighbours that are aligned wherever a pack's channels begin."""
+        """Channels of x or y that a copy takes: neighbors that are aligned wherever a pack's channels begin."""
         tensor = self.problem.tensor(role)
         total, own, dim = (self.problem.c, self.channels, "c") if role == "x" else (self.problem.k, self.rows, "k")
         if tensor.stride(dim) != 1:

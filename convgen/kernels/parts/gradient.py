@@ -32,7 +32,7 @@ def is_whole(problem: ConvProblem, slices: int) -> bool:
 
 @dataclass(frozen=True)
 class Stored:
-    """How a pair of neighbouring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
+    """How a pair of neighboring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
     whether both are stored at once."""
 
     index: str
@@ -92,7 +92,7 @@ def _pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
 
 
 def _run(problem: ConvProblem) -> int:
-    """Neighbouring elements that a thread finishes."""
+    """Neighboring elements that a thread finishes."""
     return math.gcd(problem.w.size, 4)
 
 
