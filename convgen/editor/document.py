@@ -120,6 +120,8 @@ class Document:
             yield f"{DTYPES[word].numpy}, {DTYPES[word].bytes} bytes an element"
         if context.in_dims and word in facts.DIMS:
             yield _dim(word, problem)
+        if word.type == "OF":
+            yield facts.OF
         yield from self._names(word, conv, problem, context)
         if word.type.lower() == word and word in facts.KEYWORDS:
             yield facts.KEYWORDS[word]

@@ -38,5 +38,6 @@ DIMS: dict[str, str] = {
     "q": "width of the output",
 }
 
+OF = "these channels are a slice of a packed tensor that has so many: `c=64 of 256`"
 RESULT = "a further result that the epilogue assigns: `result t: f16[n, p, q, k]`"
 ACC = "the sum of products, before the epilogue, as a 32-bit value"

@@ -88,6 +88,13 @@ def test_hover_says_what_a_word_means(what, nth, said):
     assert (span.line, span.column) == place(SPEC, what, nth)
 
 
+def test_of_is_a_word_of_the_language_in_dims():
+    text = SPEC.replace("q, k]", "q, k of 256]")
+    assert Document(text).hover(*place(text, "of 256"))[0] == facts.OF
+    assert ("of", "keyword.other") in scopes("c=64 of 256")
+    assert ("of", "keyword.other") not in scopes("of = acc + 1")
+
+
 def test_hover_shows_formulas():
     text, _ = Document(SPEC).hover(*place(SPEC, "layer"))
     assert "offset of y = 128*gemm_m + gemm_n" in text
