@@ -304,11 +304,12 @@ def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     return replace(problem, epilogue=Epilogue(used_operands(problem), used_body(problem), problem.further))
 
 
-#: By strategy, and those of tma_im2col's kernel for gradients of the filter.
+#: By strategy, and by kernel for gradients of the filter.
 PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "tma_im2col": im2col_problems(),
     "tma_halo": halo_problems(),
     "tma_wgrad": wgrad_problems(),
+    "mma_wgrad": wgrad_problems(),
     "dgrad": dgrad_problems(),
 }
 

@@ -1,4 +1,4 @@
-"""Ways in which tma_wgrad computes a gradient, with problems that have tails in every direction."""
+"""Ways in which tma_wgrad and mma_wgrad compute a gradient, with problems that have tails in every direction."""
 
 from __future__ import annotations
 
@@ -69,4 +69,27 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         make("wgrad", 3, 40, 40, (9, 7), (3, 3), pad=1, groups=40),
         {**ROWS, "span": 32, "tile.n": 96, "group_pack": 8},
     ),
+}  # fmt: skip
+
+#: The same of mma_wgrad, which has no limits of tensor maps.
+MMA_PLAIN: Options = {"kernel": "mma_wgrad", "tile.m": 64, "tile.n": 64, "slices": 1, "group_pack": 1}
+MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "vectors of 16 bytes": (make("wgrad", 2, 72, 88, (9, 8), (3, 3), pad=1), {}),
+    "8 and 4 bytes, large tile": (
+        make("wgrad", 3, 20, 134, (9, 8), (3, 3), pad=1, dtype="bf16"), {"tile.m": 128, "tile.n": 128, "slices": 2},
+    ),
+    "one by one": (typed(make("wgrad", 2, 3, 37, (15, 13), (5, 5), 2, 2), w="f32"), {"tile.n": 128}),
+    "stride, dilation, a large stride": (
+        make("wgrad", 3, 24, 40, (40, 14), (3, 2), (9, 3), (2, (1, 0)), (12, 3)), {"tile.m": 128, "slices": 2},
+    ),
+    "one axis, taps outside": (
+        laid_out(make("wgrad", 3, 24, 40, (50,), (3,), 1, ((4, 1),), 3), w="skc"), {"tile.k": 16, "warps.m": 2},
+    ),
+    "channels before pixels": (
+        laid_out(make("wgrad", 2, 19, 37, (9, 7), (3, 3), pad=1), x="nchw", y="knpq", w="kcrs"), {},
+    ),
+    "three axes": (make("wgrad", 2, 24, 24, (4, 6, 5), (2, 3, 3), (1, 2, 1), ((1, 0), 1, (0, 2)), (2, 1, 1)), {}),
+    "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"slices": 2}),
+    "small groups as one": (make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16), {"group_pack": 8}),
+    "one channel a group": (make("wgrad", 3, 40, 40, (9, 7), (3, 3), pad=1, groups=40), {"group_pack": 20}),
 }  # fmt: skip

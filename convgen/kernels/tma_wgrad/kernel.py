@@ -59,6 +59,10 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     def time(self, layout: Layout) -> float:
         return cost.time(layout)
 
+    def kind(self, layout: Layout) -> object:
+        c = layout.config
+        return c.row_taps, c.lower_rows, c.span, c.split_k > 1, c.slices > 1
+
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, launches(layout), workspaces(layout), notes=layout.gemm.prepared.notes)
 
