@@ -122,7 +122,9 @@ def test_gradients_go_by_software_addresses():
     problem = make("dgrad", 2, 16, 16, (8, 8), pad=1, padding=Padding.CIRCULAR)
     refused = obstacles(problem)
     assert refused.keys() == {"tma_im2col", "tma_halo", "depthwise", "implicit_gemm"}
-    assert refused["tma_im2col"] == "op dgrad with padding by circular; the padding is added for fprop alone"
+    assert refused["tma_im2col"] == (
+        "op dgrad with `circular` padding adds up the gradients of copies, which wgmma does not"
+    )
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])

@@ -35,7 +35,7 @@ def wgmma_obstacles(
     elif not served(problem):
         no(f"op {problem.op} is not served; fprop is, and dgrad without groups")
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
-        no(f"op {problem.op} with padding by {problem.padding}; the padding is added for fprop alone")
+        no(f"op {problem.op} with `{problem.padding}` padding adds up the gradients of copies, which wgmma does not")
     forward = assignment(problem).problem if served(problem) else problem
     found += type_obstacles(forward.x, forward.w, forward.y, problem.accumulate, outputs)
     return found

@@ -71,7 +71,7 @@ class _Graph:
         # one code object may serve several modules, which Dynamo tells apart by their weights alone
         key = (weights[0].data_ptr() if weights else None, *map(kind, inputs))
         if key not in self._prepared:
-            with tracing:
+            with tracing():
                 if key not in self._prepared:
                     self._prepared[key] = self._prepare(weights, inputs)
         prepared = self._prepared[key]

@@ -101,7 +101,7 @@ class Optimized(Module):
         except TypeError:  # an argument that has no hash: nobody can tell it from others
             return lambda leaves: self._as_it_is(leaves, structure)
         if found is None:
-            with tracing:
+            with tracing():
                 found = self._prepared.get(key)
                 if found is None:
                     found = self._prepared[key] = self._made(leaves, structure)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 Node = Any
 GraphModule = Any
-#: Held while something is traced: torch's tracers put functions of their own in place of others, for all threads.
-tracing = threading.RLock()
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Where something may be traced: torch's tracers put functions of their own in place of others, for all threads, so
+    one thread at a time has its turn, Dynamo among them."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock:
+        yield
 
 
 def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
