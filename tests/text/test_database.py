@@ -200,7 +200,7 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
             db.record(measured(p, 1.0, strategy, options=illegal))
             assert choose(p, SM_90A, "auto", {}).reason == before.reason
             with pytest.raises(CannotServe):
-                choose(problem(op=Op.WGRAD), SM_90A, "tma_im2col", {})
+                choose(problem(op=Op.WGRAD), SM_90A, "tma_halo", {})
 
 
 def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_tiles(path: Path):
