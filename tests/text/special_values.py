@@ -14,7 +14,7 @@ from tma_specs import laid_out, typed
 from convgen.ir import epilogue as ep
 from convgen.ir import verify
 from convgen.ir.dtypes import DTYPES
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.reference import accumulate
 from convgen.ir.tensor import Tensor
 from convgen.ir.verify import Expectation
@@ -195,6 +195,10 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
     ),
     "folded rows of packed groups": (
         "tma_halo", make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**_HALO, "group_pack": 4, "fold": 4},
+    ),
+    "folded rows of packed groups, beyond them the edge": (
+        "tma_halo", make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16, padding=Padding.REPLICATE),
+        {**_HALO, "group_pack": 4, "fold": 4},
     ),
     "packed groups, halo, in planes": (
         "tma_halo",

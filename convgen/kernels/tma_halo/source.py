@@ -73,7 +73,7 @@ def source(plan: Plan, layout: Layout) -> str:
 def _look(layout: Layout) -> str:
     """C text: whether sum i of a thread tells of a NaN that the filters' zeros have made."""
     config, problem = layout.config, layout.problem
-    h, _ = windows(problem)
+    h, _ = windows(layout.read)  # x with its padding, where that is not zeros
 
     def part(k0: int, channel: int) -> set[tuple[int, int]]:
         """The group and the input rows of a tile's channel; rows are counted from the tile's first one."""
