@@ -107,5 +107,5 @@ def _reduction(plan: Plan, layout: Layout) -> Reduction:
     return Reduction(
         plan.launch("reduce"), reduce_pointers(layout), config.split_k, problem.y.size, run, index,
         lowering.ACCUMULATORS[accumulator].c_type, result,
-        window_sum(problem, "offset", problem.y.dims) if layout.apart else None,
+        window_sum(problem, "offset", problem.y.dims, whole=True) if layout.apart else None,
     )  # fmt: skip

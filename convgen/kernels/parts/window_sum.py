@@ -35,17 +35,17 @@ class WindowSum:
     product: str
 
 
-def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = ()) -> WindowSum:
+def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False) -> WindowSum:
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
     Its parameters are x, w and the element's coordinates n, those of the pixel, k.  `name`, a number over `dims`,
-    stands for these of them.
+    stands for these of them; where it is the `whole` place in y, the others are of dims of one element.
     """
     sp = problem.spatial
     scope = Scope(index_type(problem, ()))
-    named = [d for d in ("n", *sp.output, "k") if d not in dims]
+    named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
-    if dims:
+    if name:
         number = scope.declare(name, math.prod(problem.extent(d) for d in dims))
         for dim, value in decompose(number, dims, lambda d: Integer(problem.extent(d))).items():
             at[dim] = scope.let(dim, value, problem.extent(dim))
@@ -62,7 +62,7 @@ def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = ()) -
         for t, channel in ((problem.x, group * problem.c_per_group + c), (problem.w, c))
     )
     nest.drop_unused(x + w)
-    coordinates = (*([name] if dims else []), *named)
+    coordinates = (*([name] if name else []), *named)
     return WindowSum(
         f"{element('y', ('n', *sp.output, 'k'))} before the epilogue",
         (*(p.declaration for p in factor_pointers(problem)), *(f"{scope.index} {name}" for name in coordinates)),

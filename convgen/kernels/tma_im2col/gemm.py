@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import TmaAxis, tma_axes
 from convgen.ir.phases import Phases
 from convgen.ir.problem import ConvProblem, Padding
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import patches, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 
@@ -148,7 +148,8 @@ def x_in_planes(problem: ConvProblem) -> bool:
 def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     """The GEMM of a problem that `assignment.served` says is one, neighboring groups packed."""
     assigned = assignment(problem)
-    forward = assigned.problem
+    forward = patches.folded(assigned.problem) if not assigned.backward else assigned.problem
+    assigned = replace(assigned, problem=forward)
     # dgrad's filter, as it lies, has B's columns innermost and its channels outermost
     aligned = math.gcd(forward.k, forward.w.pitch or 0) % 8 == 0
     columns = assigned.backward and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))

@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import assignment, prepare
+from convgen.kernels.parts import assignment, patches, prepare
 from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
 from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
@@ -79,7 +79,9 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         return layout.gemm.prepared.time + us
 
     def plan(self, layout: Layout) -> Plan:
-        notes = (*layout.gemm.assigned.notes, *layout.gemm.prepared.notes)
+        g = layout.gemm
+        cut = () if g.assigned.backward else patches.notes(layout.problem, g.assigned.problem)
+        notes = (*g.assigned.notes, *cut, *g.prepared.notes)
         return plan_of(layout, launches(layout), workspaces(layout), notes=notes)
 
     def source(self, plan: Plan) -> str:

@@ -51,6 +51,7 @@ def source(plan: Plan, layout: Layout) -> str:
         span=layout.span,
         swizzle_field=SWIZZLE_FIELD[layout.span],
         rank=problem.rank + 2,
+        spatial=sp,
         pointwise=g.pointwise,
         taps=taps,
         advance=_advance(taps, config),
@@ -116,11 +117,12 @@ def source(plan: Plan, layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Tap:
-    """An axis of the filter: its counter, its extent, C text of where the counter ends, of the tap's pixels in the
-    box."""
+    """An axis of the filter: its counter, the name of its extent, the extent, C text of where the counter ends, of the
+    tap's pixels in the box."""
 
     dim: str
     extent: str
+    count: int
     end: str
     offset: str
 
@@ -130,11 +132,20 @@ def _taps(layout: Layout) -> list[Tap]:
     dims = g.problem.spatial.filter
     if g.phases:
         return [
-            Tap(d, str(g.problem.extent(d)), f"phase.{d}_taps", _affine(f"phase.{d}_offset", -a.offset_step, d))
+            Tap(
+                d,
+                str(g.problem.extent(d)),
+                g.problem.extent(d),
+                f"phase.{d}_taps",
+                _affine(f"phase.{d}_offset", -a.offset_step, d),
+            )
             for d, a in zip(dims, g.phases.axes, strict=True)
         ]
     walks = zip(dims, g.axes, strict=bool(g.axes))
-    return [Tap(d, f"{d}_extent", f"{d}_extent", _affine(a.offset_base, a.offset_step, d)) for d, a in walks]
+    return [
+        Tap(d, f"{d}_extent", g.problem.extent(d), f"{d}_extent", _affine(a.offset_base, a.offset_step, d))
+        for d, a in walks
+    ]
 
 
 def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
