@@ -47,7 +47,7 @@ STATEMENTS = _table("""
 SETTINGS = _table("""
     input: in inp inputs src source data activations image features
     filter: filters weight weights kernel kernels wei
-    output: out outputs dst dest destination result
+    output: out outputs dst dest destination
     lowered: matrix columns unfolded
     stride: strides step steps stridehw
     pad: pads padding paddings padded autopad
@@ -82,6 +82,7 @@ NO_SETTINGS: dict[str, str] = {
     **dict.fromkeys(("padmode", "paddingmode", "padtype", "reflect", "replicate", "circular"), _PADDING),
     "padvalue": "padding is made of zeros, or of what `pad 1 reflect`, `replicate`, `circular` or `nan` says",
     **dict.fromkeys(("transposed", "transpose", "deconv"), "a transposed convolution is `op transposed`"),
+    "result": "the result is the `output`; others belong in the epilogue: `epilogue { result t: f32[...]  t = acc }`",
     "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
     "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",
     "name": "the name follows `conv`: `conv NAME { ... }`",
@@ -254,7 +255,7 @@ COMMANDS = _table("""
     init: new create start
     list: ls targets strategies options suites
     fmt: format pretty tidy
-    doctor: info diagnose env version environment
+    doctor: info diagnose env environment
     completion: completions autocomplete
     tune: autotune optimize search
     cache: clean clear

@@ -12,9 +12,11 @@ from convgen.spec import UsageError
 
 
 def check_place(path: Path | None) -> None:
-    """Asks before long work whether a file can be written after it.  Raises UsageError."""
+    """Asks before long work whether a file can be written after it, and is not a spec.  Raises UsageError."""
     if path is None:
         return
+    if path.suffix == ".conv" and path.is_file():
+        raise UsageError(f"{path}: would be overwritten, and is a spec\nhint: name another file")
     if path.is_dir():
         raise UsageError(f"{path}: cannot be written: it is a directory")
     folder = next(p for p in path.absolute().parents if p.exists())

@@ -89,7 +89,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0], _among(_LAYOUTS), "LAYOUT"),
     Question(("--activation",), "activation, such as relu, or none", "none",
              _among(("none", *ACTIVATIONS)), "ACTIVATION"),
-    Question(("--op",), "tensor to compute: y (fprop), x (dgrad) or w (wgrad)", "fprop",
+    Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
              _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)]), "OP"),
 )  # fmt: skip
 
@@ -107,9 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     to_file = arguments.path != "-"
     if to_file:
-        check_place(path)
-        if path.exists():
+        if path.is_file():
             raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
+        check_place(path)
     answers = _answers(arguments)
     layer = Layer(identifier(path.stem) if to_file else "layer", answers, arguments.bias, arguments.residual)
     text = layer.text()
@@ -166,6 +166,8 @@ class Layer:
         axes = SPATIAL[len(sizes)]
         window, dilation = self._by_axis("window"), self._by_axis("dilation")
         dtype, c, k, groups = a["dtype"], a["channels"], a["filters"], a["groups"]
+        if c % groups or k % groups:
+            raise UsageError(f"--groups {groups} does not divide -c {c} and -k {k}")
         result = _RESULT_TYPES.get(dtype, dtype)
         lines = [
             f"let n = {a['batch']}",

@@ -147,7 +147,7 @@ def _tile(problem: ConvProblem, axes: tuple[TmaAxis, ...], tile: int, pixels: in
     result = problem.output if problem.op in FORWARD else problem.input
     count = problem.n * math.prod(result)
     if not 0 <= tile * pixels < count:
-        raise UsageError(f"{problem.name}: there is no tile {tile}: {count} pixels are {-(-count // pixels)} tiles")
+        raise UsageError(f"{problem.name}: there is no tile {tile}: the last is {(count - 1) // pixels}")
     first, at = tile * pixels, list[int]()
     for axis, extent in zip(reversed(axes), reversed(result), strict=True):
         at.insert(0, first % extent * axis.element_stride + axis.lower)

@@ -78,6 +78,7 @@ def test_init_serves_every_rank_and_operator(size, op):
         ([*REQUIRED, "--dtype", "half"], "hint: did you mean `f16`?"),
         ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
         ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),
+        ([*REQUIRED, "--groups", "3"], "--groups 3 does not divide -c 16 and -k 32"),
     ],
 )
 def test_init_refuses_and_writes_nothing(arguments, said, capsys, monkeypatch):

@@ -146,7 +146,7 @@ def test_what_the_hardware_refuses_is_said():
         (["--load", "0,0,0"], "--load needs 4 numbers, n, h, w and the channel, or a tile's"),
         (["--load", "0,0,0,0", "--offsets", "1"], "--offsets needs 2 numbers, one for each of h, w"),
         (["--load", "0,3,0,0"], "a load cannot start at h = 3: its windows start at -1 to 2"),
-        (["--load", "99"], "there is no tile 99: 16 pixels are 1 tiles"),
+        (["--load", "99"], "there is no tile 99: the last is 0"),
         (["--load", "here"], "'here' is not whole numbers with commas"),
         (["--load", "0,0,0,0", "--pixels", "0"], "'0' is not a size"),
         (["--offsets", "0,0"], "--offsets goes with --load"),
