@@ -330,18 +330,17 @@ def some_options(draw, strategy: str, most: int = 3) -> Options:
 SPECS = Path(__file__).parents[2] / "specs"
 
 
-def first_choices(strategy: str, count: int = 25) -> dict[str, tuple[ConvProblem, Options]]:
-    """What the cost model chooses for some layers of the specs that ship, at 8 and 64 images, all different."""
+def first_choices(strategy: str, every: int = 8) -> dict[str, tuple[ConvProblem, Options]]:
+    """What the cost model chooses for one layer in `every` of the specs that ship, at 8 and 64 images, all different."""
     serving = strategies.load(strategy)
     found: dict[str, tuple[ConvProblem, Options]] = {}
-    for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)):
-        for one in driver.load(driver.Spec(*read(path), defines={"n": n})):
-            problem = one.request.problem
-            if serves(problem, strategy, {}):
-                best = serving.candidates(problem, TARGET)[0]  # type: ignore[attr-defined]
-                found.setdefault(str(best), (problem, best))
-    chosen = list(found.values())[:: max(1, len(found) // count)]
-    return {f"{problem.name}, n={problem.n}": (problem, options) for problem, options in chosen}
+    specs = (driver.Spec(*read(path), defines={"n": n}) for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)))
+    layers = [one.request.problem for spec in specs for one in driver.load(spec)]
+    for problem in layers[::every]:
+        if serves(problem, strategy, {}):
+            best = serving.candidates(problem, TARGET)[0]  # type: ignore[attr-defined]
+            found.setdefault(str(best), (problem, best))
+    return {f"{problem.name}, n={problem.n}": (problem, options) for problem, options in found.values()}
 
 
 # ---- the emulator ----------------------------------------------------------------------------------
