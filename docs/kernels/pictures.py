@@ -182,6 +182,26 @@ def mma_gemm(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def mma_wgrad(plan: Plan) -> Drawing:
+    c, layout, problem = plan.config, plan.layout, plan.problem
+    area = Area(
+        layout.rows, problem.taps * layout.channels, ("gemm_m: y's channels", "gemm_n: taps, x's channels"),
+        (c.tile_m, c.tile_n), depth=("gemm_k: pixels", problem.output_pixels, c.tile_k),
+    )  # fmt: skip
+    memory = tuple(
+        (f"{c.stages} tiles of {name}", c.stages * c.tile_k * extent * problem.x.element.bytes)
+        for name, extent in (("y", c.tile_m), ("x", c.tile_n))
+    )
+    return Drawing(
+        area, warps(plan), memory,
+        (
+            ("x, y", "in global memory"), ("addresses", "each thread walks the pixels"),
+            ("cp.async", "rows of pixels, zeros outside x"), ("stages", "swizzled rows"),
+            ("ldmatrix.trans, mma", "sums in registers"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+        ),
+    )  # fmt: skip
+
+
 def stem(plan: Plan) -> Drawing:
     layout = plan.layout
     memory = [("filters", layout.filter_bytes), ("table", layout.table_bytes)]
@@ -248,6 +268,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "depthwise_stream": ("depthwise_stream", depthwise_stream),
     "depthwise_direct": ("depthwise_nhwc", depthwise_direct),
     "mma_gemm": ("implicit_gemm_grouped", mma_gemm),
+    "mma_wgrad": ("mma_wgrad", mma_wgrad),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma", stem),
     "stem_mma": ("implicit_gemm_first_layer", stem),
     "small_groups": ("implicit_gemm_cardinality", small_groups),
