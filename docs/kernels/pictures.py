@@ -197,7 +197,7 @@ def mma_wgrad(plan: Plan) -> Drawing:
         (
             ("x, y", "in global memory"), ("addresses", "each thread walks the pixels"),
             ("cp.async", "rows of pixels, zeros outside x"), ("stages", "swizzled rows"),
-            ("ldmatrix.trans, mma", "sums in registers"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+            ("ldmatrix, mma", "transposed; sums in registers"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
 

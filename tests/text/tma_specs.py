@@ -331,7 +331,7 @@ SPECS = Path(__file__).parents[2] / "specs"
 
 
 def first_choices(strategy: str, every: int = 8) -> dict[str, tuple[ConvProblem, Options]]:
-    """What the cost model chooses for one layer in `every` of the specs that ship, at 8 and 64 images, all different."""
+    """What the cost model chooses for one layer in `every` of the shipped specs, at 8 and 64 images, all different."""
     serving = strategies.load(strategy)
     found: dict[str, tuple[ConvProblem, Options]] = {}
     specs = (driver.Spec(*read(path), defines={"n": n}) for path, n in product(sorted(SPECS.glob("*.conv")), (8, 64)))
