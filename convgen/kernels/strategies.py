@@ -123,7 +123,10 @@ _ROWS: tuple[Strategy, ...] = (
     Strategy(
         "tma_halo", "the input tile with its halo stays in shared memory and serves every tap: few channels (sm_90a)"
     ),
-    Strategy("depthwise", "one filter per channel (groups = c): any multiplier, filter size, stride and layout"),
+    Strategy(
+        "depthwise",
+        "one filter per channel (groups = c): any multiplier, filter size, stride and layout; dgrad of unit stride",
+    ),
     Strategy(
         "implicit_gemm",
         "implicit GEMM on mma.sync and cp.async, with computed addresses: any layout, alignment and groups",

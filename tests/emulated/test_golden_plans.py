@@ -21,6 +21,7 @@ from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.depthwise_direct import config as depthwise_direct
 from convgen.kernels.depthwise_stream import config as depthwise_stream
+from convgen.kernels.depthwise_stream.layout import Layout
 from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
 from convgen.kernels.im2col import config as im2col
@@ -130,9 +131,10 @@ def _depthwise_direct(p: ConvProblem, c: depthwise_direct.Config) -> Work:
 
 
 def _depthwise_stream(plan: Plan) -> Work:
-    p, c = plan.problem, plan.config
+    layout, c = plan.layout, plan.config
+    assert isinstance(layout, Layout)
     assert isinstance(c, depthwise_stream.Config)
-    items = plan.layout.items  # type: ignore[attr-defined]
+    p, items = layout.read, layout.items
     return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, items, c.stages)
 
 

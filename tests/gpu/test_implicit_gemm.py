@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import gpu_runs
 import peers
@@ -15,7 +16,7 @@ from problems import make
 
 from convgen.driver import target_at_hand
 from convgen.ir import verify
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
 
 cupy = pytest.importorskip("cupy")
@@ -96,6 +97,17 @@ def test_layers(layer: str, layouts: Mapping[str, str], seed: int) -> None:
 @pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
 def test_depthwise_layers(layer: str, layouts: Mapping[str, str], seed: int) -> None:
     check(laid_out(DEPTHWISE[layer], layouts), {}, seed, "depthwise")
+
+
+@pytest.mark.parametrize("layer", [name for name, problem in DEPTHWISE.items() if set(problem.stride) == {1}])
+@pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
+def test_depthwise_dgrad(layer: str, layouts: Mapping[str, str], seed: int) -> None:
+    """By the kernel of the lowest estimate, and by each kernel."""
+    problem = replace(laid_out(DEPTHWISE[layer], layouts), op=Op.DGRAD)
+    every = ({}, {"kernel": "depthwise_direct"}, *({"kernel": "depthwise_stream", "math": m} for m in ("fma", "mma")))
+    for options in every:
+        if not strategies.load("depthwise").obstacles(problem, target_at_hand(), options):
+            check(problem, options, seed, "depthwise")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "s8", "e4m3"])

@@ -13,7 +13,7 @@ from problems import make
 from strategy_problems import unused_names
 
 from convgen.ir import epilogue as ep
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
@@ -96,6 +96,15 @@ def test_depthwise_layers(layer: str) -> None:
     problem = DEPTHWISE_LAYERS[layer]
     check(DEPTHWISE, problem, SM_90A, {})
     check(DEPTHWISE, laid_out(problem, PLANES), SM_90A, {})
+
+
+def test_depthwise_dgrad() -> None:
+    problem = replace(DEPTHWISE_LAYERS["convnext/96_56"], op=Op.DGRAD)
+    for options in (
+        {"kernel": "depthwise_direct"},
+        *({"kernel": "depthwise_stream", "math": m} for m in ("fma", "mma")),
+    ):
+        check(DEPTHWISE, problem, SM_90A, options)
 
 
 @pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "zfnet/conv1", "resnext/g32_128_56"])

@@ -22,8 +22,9 @@ from convgen.kernels.config import Options
 from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import Axis, axes
-from convgen.kernels.parts.depthwise import channel_run, depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.depthwise import Depthwise, channel_run, depthwise_obstacles, formulas, run_result
 from convgen.kernels.parts.elementwise import fprop_pointers
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
@@ -40,21 +41,21 @@ WARP, LINE = 32, 128
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(Depthwise[Config]):
     """What follows from a problem and a configuration."""
 
     @property
     def multiplier(self) -> int:
-        return self.problem.k_per_group
+        return self.read.k_per_group
 
     @cached_property
     def axes(self) -> tuple[Axis, Axis]:
-        return axes(self.problem)
+        return axes(self.read)
 
     @cached_property
     def planes(self) -> bool:
         """Whether a pixel's channels are not neighbors in x: then neighboring threads go along q."""
-        return channel_run(self.problem) == 1 and self.problem.x.stride("c") != 1
+        return channel_run(self.read) == 1 and self.read.x.stride("c") != 1
 
     @property
     def inputs(self) -> int:
@@ -63,7 +64,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def vectors(self) -> int:
-        return self.problem.k // self.config.vector
+        return self.read.k // self.config.vector
 
     @property
     def slice_vectors(self) -> int:
@@ -101,7 +102,7 @@ class Layout(base.Layout[Config]):
     @property
     def thread_tiles(self) -> int:
         """Thread tiles of one channel slice."""
-        return self.problem.n * self.p_tiles * self.q_tiles
+        return self.read.n * self.p_tiles * self.q_tiles
 
     @property
     def block_rounds(self) -> int:
@@ -109,7 +110,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def in_registers(self) -> bool:
-        return self.problem.taps * self.config.vector <= MOST_REGISTER_FILTER
+        return self.read.taps * self.config.vector <= MOST_REGISTER_FILTER
 
     @property
     def pitch(self) -> int:
@@ -118,14 +119,14 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        return self.problem.taps * self.pitch * 4
+        return self.read.taps * self.pitch * 4
 
     @property
     def registers(self) -> int:
         """An estimate of the registers a thread needs."""
         c = self.config
         row = self.axes[1].inputs(c.tile_q) * self.inputs
-        filters = self.problem.taps if self.in_registers else self.problem.filter[-1]
+        filters = self.read.taps if self.in_registers else self.read.filter[-1]
         places = 44 + c.tile_p * c.tile_q if c.vector == 1 else 36  # elements one by one have each a place of its own
         return c.tile_p * c.tile_q * c.vector + row + filters * c.vector + places
 
@@ -143,15 +144,16 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         """With few channels a thread, where the window is wide."""
         if "vector" in fixed:
             return iter(_layouts(problem, target, fixed, (int(fixed["vector"]),)))
-        most = min(channel_run(problem), max(1, 16 // problem.x.element.bytes))
+        read = assignment(problem).problem
+        most = min(channel_run(read), max(1, 16 // read.x.element.bytes))
         vectors = tuple(v for v in VECTORS if v <= most)
         liked, others = (list(_layouts(problem, target, fixed, vs)) for vs in (vectors[:LIKED], vectors[LIKED:]))
         return iter(liked if any(x.registers <= MOST_REGISTERS for x in liked) else [*liked, *others])
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
-        run = channel_run(layout.problem)
-        if run % c.vector or c.vector * layout.problem.x.element.bytes > 16:
+        run = channel_run(layout.read)
+        if run % c.vector or c.vector * layout.read.x.element.bytes > 16:
             found.no(f"vector {c.vector}: {run} channels are aligned neighbors", f"vector {min(run, 8)} or less",
                      "vector")  # fmt: skip
             return found
@@ -165,7 +167,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         return found
 
     def time(self, layout: Layout) -> float:
-        c, problem, (rows, columns) = layout.config, layout.problem, layout.axes
+        c, problem, (rows, columns) = layout.config, layout.read, layout.axes
         loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
         # loads of 4 filters, or of 1; lanes are `vector` words apart, so that each load takes the banks so many cycles
         filters = 0 if layout.in_registers else c.tile_p * problem.taps * (c.vector // 4 or c.vector)
@@ -187,16 +189,16 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         launch = persistent(
-            layout.problem, [p.vector_param for p in fprop_pointers(layout.problem)], tiles=layout.block_rounds,
-            slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
+            layout.read, layout.assigned.params(p.vector_param for p in fprop_pointers(layout.read)),
+            tiles=layout.block_rounds, slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
             blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
-        return plan_of(layout, [launch])
+        return plan_of(layout, [launch], notes=layout.assigned.notes)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
         assert isinstance(layout, Layout)
-        problem, config = layout.problem, layout.config
+        problem, config = layout.read, layout.config
         accumulate = problem.accumulate
         index = lowering.index_type(problem, ())
         result = run_result(problem, config.vector)
@@ -210,11 +212,11 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             rows=layout.axes[0],
             columns=layout.axes[1],
             launch=plan.launch(),
-            formulas=formulas(problem),
+            formulas=formulas(layout),
             pointers=fprop_pointers(problem),
             index=index,
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
-            load_filter=lowering.load(problem.w.dtype, f"w[{lowering.filter_offset(problem, 'channel')}]", accumulate),
+            load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset}]", accumulate),
             load_input=output.load_run(
                 problem.x.dtype, "value", "source + j * COLUMN_STEP", layout.inputs, "inside", accumulate
             ),
@@ -229,7 +231,7 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tupl
     def given(name: str, values: list[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else values
 
-    rows, columns = axes(problem)
+    rows, columns = axes(assignment(problem).problem)
     ps = given("tile.p", [p for p in (1, 2, 4) if p <= rows.output])
     qs = given("tile.q", sorted({min(q, columns.output) for q in (1, 2, 4, 5, 7, 8)}))
     for v, p, q, threads in product(vectors, ps, qs, given("threads", [128, 256])):

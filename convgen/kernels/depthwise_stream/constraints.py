@@ -16,7 +16,7 @@ MOST_THREADS = 1024
 
 def malformed(layout: Layout) -> Obstacles:
     """What a configuration asks for that means nothing for a problem."""
-    problem, config = layout.problem, layout.config
+    problem, config = layout.read, layout.config
     found = Obstacles()
     no = found.no
     _, columns = axes(problem)
@@ -45,7 +45,7 @@ def malformed(layout: Layout) -> Obstacles:
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that is malformed or does not fit."""
-    problem, target, config = layout.problem, layout.target, layout.config
+    problem, target, config = layout.read, layout.target, layout.config
     found = Obstacles([*MATHS[config.math].obstacles(problem), *malformed(layout)])
     if found:
         return found

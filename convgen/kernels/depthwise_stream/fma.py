@@ -24,7 +24,7 @@ class Layout(Shared):
 
     @property
     def in_registers(self) -> bool:
-        return self.problem.taps * self.config.vector <= MOST_REGISTER_FILTER
+        return self.read.taps * self.config.vector <= MOST_REGISTER_FILTER
 
     @property
     def filter_pitch(self) -> int:
@@ -33,22 +33,20 @@ class Layout(Shared):
 
     @property
     def filter_bytes(self) -> int:
-        return self.problem.taps * self.filter_pitch * 4
+        return self.read.taps * self.filter_pitch * 4
 
     @property
     def registers(self) -> int:
         c, columns = self.config, self.axes[1]
-        filters = self.problem.taps if self.in_registers else columns.filter
+        filters = self.read.taps if self.in_registers else columns.filter
         return (c.tile_p * c.tile_q + filters) * c.vector + columns.inputs(c.tile_q) * self.inputs + OTHER_REGISTERS
 
     @property
     def instructions(self) -> float:
         c, (rows, columns) = self.config, self.axes
         loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
-        products = (
-            c.tile_p * c.tile_q * self.problem.taps * c.vector * (MANY_TAPS if self.problem.taps > FEW_TAPS else 1.0)
-        )
-        filters = 0 if self.in_registers else c.tile_p * self.problem.taps * max(1, c.vector // 4) * 4
+        products = c.tile_p * c.tile_q * self.read.taps * c.vector * (MANY_TAPS if self.read.taps > FEW_TAPS else 1.0)
+        filters = 0 if self.in_registers else c.tile_p * self.read.taps * max(1, c.vector // 4) * 4
         return products + loads * (self.inputs + 1) + filters + c.tile_p * c.tile_q * (c.vector / 2 + 2)
 
     @property

@@ -26,6 +26,7 @@ from convgen.kernels.depthwise_stream.launches import launch, pointers
 from convgen.kernels.depthwise_stream.layout import UNIT, WARP, Layout
 from convgen.kernels.depthwise_stream.space import space
 from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
 from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
@@ -45,6 +46,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
             return found
+        problem = assignment(problem).problem
         found, elsewhere = Obstacles(), "kernel depthwise_direct"
         if not {"tma", "dependent_launch"} <= target.features:
             found.no(f"target {target} has no TMA", elsewhere, "kernel")
@@ -73,7 +75,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         return c.math, c.tile_p, c.tile_q, c.vector, c.slice
 
     def time(self, layout: Layout) -> float:
-        problem, target, config = layout.problem, layout.target, layout.config
+        problem, target, config = layout.read, layout.target, layout.config
         rows, columns = layout.axes
         written = sum(t.bytes for t in problem.results)
         workers = max(1, min(target.sms * config.blocks, layout.items * layout.slices) // layout.slices)
@@ -106,18 +108,18 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [launch(layout)])
+        return plan_of(layout, [launch(layout)], notes=layout.assigned.notes)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
         assert isinstance(layout, Layout)
-        problem, config = layout.problem, layout.config
+        problem, config = layout.read, layout.config
         accumulate = problem.accumulate
         rows, columns = layout.axes
         on_tensor_cores = config.math == "mma"
         q_tail = config.strip % config.tile_q > 0
         result = run_result(problem, mma.CHANNELS if on_tensor_cores else config.vector)
-        filter_element = f"w[{lowering.filter_offset(problem, 'channel')}]"
+        filter_element = f"w[{layout.filter_offset}]"
         load_filter = filter_element
         if not on_tensor_cores:
             load_filter = lowering.load(problem.w.dtype, filter_element, accumulate)
@@ -142,7 +144,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             columns=columns,
             guards=guards,
             launch=plan.launch(),
-            formulas=formulas(problem),
+            formulas=formulas(layout),
             pointers=pointers(layout),
             maps=[p.name for p in plan.launch().params if p.kind == "tensor_map"],
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
@@ -150,7 +152,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             load_filter=load_filter,
             load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
-            window_sum=window_sum(problem) if layout.fills else None,
+            window_sum=window_sum(problem, mirrored=layout.assigned.mirrored) if layout.fills else None,
             mentioned=mentioned,
             inside=inside,
             result=result,

@@ -25,7 +25,7 @@ def _images(tensor: Tensor, box: tuple[int, int, int], swizzle: int) -> TensorMa
 
 def _maps(layout: Layout) -> list[Param]:
     """x comes by its tensor map, and y leaves by one where results wait in shared memory."""
-    problem, c, rows = layout.problem, layout.config, (layout.box_channels, layout.width, layout.step)
+    problem, c, rows = layout.read, layout.config, (layout.box_channels, layout.width, layout.step)
     maps = [Param("x_map", "tensor_map", "x", _images(problem.x, rows, layout.swizzle))]
     if layout.staged_bytes:
         band = (layout.result_channels, c.strip, c.band)
@@ -35,7 +35,7 @@ def _maps(layout: Layout) -> list[Param]:
 
 def pointers(layout: Layout) -> list[Pointer]:
     """The parameters behind the tensor maps; x among them where sums may have to be made once more."""
-    problem = layout.problem
+    problem = layout.read
     factors = factor_pointers(problem)
     results = epilogue_pointers if layout.staged_bytes else result_pointers
     return [*(factors if layout.fills else factors[1:]), *results(problem)]
@@ -44,6 +44,7 @@ def pointers(layout: Layout) -> list[Pointer]:
 def launch(layout: Layout) -> Launch:
     params = [*_maps(layout), *(p.vector_param for p in pointers(layout))]
     return persistent(
-        layout.problem, params, tiles=layout.items, slices=layout.slices, threads=layout.consumers + PRODUCER,
-        shared_bytes=layout.shared_bytes, blocks_per_sm=layout.config.blocks, dependent=True,
+        layout.read, layout.assigned.params(params), tiles=layout.items, slices=layout.slices,
+        threads=layout.consumers + PRODUCER, shared_bytes=layout.shared_bytes,
+        blocks_per_sm=layout.config.blocks, dependent=True,
     )  # fmt: skip

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from convgen.ir.problem import SECTOR
-from convgen.kernels import base
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.parts.axes import Axis, axes
+from convgen.kernels.parts.depthwise import Depthwise
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
@@ -18,7 +18,7 @@ WARP = 32
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
+class Layout(Depthwise[Config]):
     """What follows from a problem and a configuration; each way to multiply adds its own."""
 
     #: Lanes of a warp that have a channel vector in common.
@@ -57,7 +57,7 @@ class Layout(base.Layout[Config]):
     @property
     def filters_a_thread(self) -> int:
         """Filter elements that a thread brings to shared memory."""
-        return -(-self.config.slice * self.problem.taps // self.consumers) if self.filter_bytes else 0
+        return -(-self.config.slice * self.read.taps // self.consumers) if self.filter_bytes else 0
 
     @property
     def staged_bytes(self) -> int:
@@ -66,11 +66,11 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def axes(self) -> tuple[Axis, Axis]:
-        return axes(self.problem)
+        return axes(self.read)
 
     @property
     def multiplier(self) -> int:
-        return self.problem.k_per_group
+        return self.read.k_per_group
 
     @property
     def inputs(self) -> int:
@@ -84,11 +84,11 @@ class Layout(base.Layout[Config]):
 
     @property
     def slices(self) -> int:
-        return -(-self.problem.k // self.config.slice)  # whole ones, where limits allow the slice
+        return -(-self.read.k // self.config.slice)  # whole ones, where limits allow the slice
 
     @property
     def element_bytes(self) -> int:
-        return self.problem.x.element.bytes
+        return self.read.x.element.bytes
 
     @property
     def box_channels(self) -> int:
@@ -190,7 +190,7 @@ class Layout(base.Layout[Config]):
     @property
     def items(self) -> int:
         """Bands of one slice."""
-        return self.problem.n * self.strips * self.p_tiles
+        return self.read.n * self.strips * self.p_tiles
 
     @property
     def stage_bytes(self) -> int:
@@ -214,7 +214,7 @@ class Layout(base.Layout[Config]):
     @property
     def part_sectors(self) -> bool:
         """Whether sectors of y are written in parts, which cost as much as several."""
-        return self.slices > 1 and self.config.slice * self.problem.y.element.bytes % SECTOR > 0
+        return self.slices > 1 and self.config.slice * self.read.y.element.bytes % SECTOR > 0
 
     @property
     def registers(self) -> int:

@@ -76,7 +76,7 @@ def block_shape(problem: ConvProblem) -> tuple[int, int]:
 class Layout(Shared):
     @cached_property
     def blocks(self) -> Blocks:
-        (rows, columns), (p, q) = self.axes, block_shape(self.problem)
+        (rows, columns), (p, q) = self.axes, block_shape(self.read)
         across = self.config.tile_q // q
         down = COLUMNS // across
         quads = -(-columns.inputs(q) // QUAD)
@@ -115,7 +115,7 @@ class Layout(Shared):
     @property
     def staged_bytes(self) -> int:
         c = self.config
-        band = c.band * c.strip * self.result_channels * self.problem.y.element.bytes
+        band = c.band * c.strip * self.result_channels * self.read.y.element.bytes
         return -(-band // self.alignment) * self.alignment
 
     @property

@@ -13,6 +13,7 @@ from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.constraints import MOST_STAGES, fits_registers, malformed
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS, layout_of
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.hopper import MAX_BOX
 from convgen.targets import Target
@@ -23,7 +24,8 @@ LEAST_STRIP = 7  # output columns of a part of a row
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    rows, columns = axes(problem)
+    read = assignment(problem).problem
+    rows, columns = axes(read)
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else list(defaults)
@@ -31,11 +33,11 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
     strips = sorted({-(-columns.output // parts) for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP})
     for name, maths in MATHS.items():
-        if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(problem)):
+        if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(read)):
             continue
-        for vector in values("vector", maths.vectors(problem)):
-            slices = values("slice", sorted(maths.slices(problem, _slices(problem, vector)), reverse=True))
-            for slice_, (p, q) in itertools.product(slices, maths.tiles(problem, vector)):
+        for vector in values("vector", maths.vectors(read)):
+            slices = values("slice", sorted(maths.slices(read, _slices(read, vector)), reverse=True))
+            for slice_, (p, q) in itertools.product(slices, maths.tiles(read, vector)):
                 p, q = int(fixed.get("tile.p", p)), int(fixed.get("tile.q", q))
                 whole = -(-rows.output // p) * p
                 bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))

@@ -7,7 +7,8 @@
 dgrad of unit stride is a convolution of y's gradient: tap r of the filter reads the pixel that tap R - 1 - r of the
 forward window would, so the padding before is dilation * (R - 1) less the forward one, and w is used from its last
 tap to its first.  No flipped or transposed copy of w is made: as it lies, [k, taps, c], its c is the GEMM's n.
-With a stride it is several such convolutions, the phases of `convgen.ir.phases`.
+With a stride it is several such convolutions, the phases of `convgen.ir.phases`.  Where each channel is a group with
+one filter, c and k count the same channels, and w keeps its dims.
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ class Assignment:
 
 
 def served(problem: ConvProblem) -> bool:
-    """Whether the operator is a forward convolution, or has the product of one, or of several."""
+    """Whether the matrix product is that of a forward convolution, or of several.  A dgrad with groups would exchange
+    c and k within each group of w."""
     return problem.op is Op.FPROP or (problem.op is Op.DGRAD and problem.groups == 1)
 
 
 @lru_cache(maxsize=64)
 def assignment(problem: ConvProblem) -> Assignment:
-    """The assignment of a problem that is `served`."""
+    """The assignment of a problem that is `served`, or of a depthwise one that `parts.depthwise` serves."""
     return _backward(problem) if problem.op is Op.DGRAD else Assignment(problem, FORWARD)
 
 
@@ -99,9 +101,10 @@ def _backward(problem: ConvProblem) -> Assignment:
             tuple(turned(t, t.role) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
         )
         epilogue = replace(epilogue, operands=operands, results=results)
+    w = turned(problem.w, "w") if problem.groups == 1 else problem.w
     forward = replace(
         problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input,
-        stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=turned(problem.w, "w"),
+        stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=w,
         y=turned(problem.x, "y"), epilogue=epilogue,
     )  # fmt: skip
     return Assignment(forward, BACKWARD, phases(problem) if set(problem.stride) != {1} else None)

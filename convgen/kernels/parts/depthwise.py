@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 from sympy import Expr, Integer
 
 from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.problem import ConvProblem, Op
-from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts import output
+from convgen.kernels import base
+from convgen.kernels.base import C, Obstacle, Obstacles
+from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
 from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.mma import MOST_PIXELS
@@ -21,15 +25,40 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """Why a problem is not a depthwise convolution that these kernels serve."""
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
-    if problem.op is not Op.FPROP:
-        no(f"op {problem.op} is not served; only fprop is")
+    if problem.op not in (Op.FPROP, Op.DGRAD):
+        no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride")
+    if problem.op is Op.DGRAD:
+        if max(problem.stride) > 1:
+            no(f"op dgrad with a stride of {max(problem.stride)} is not served; of unit stride it is")
+        if problem.k_per_group > 1:
+            no(f"op dgrad of {problem.k_per_group} filters per channel is not served; of one it is")
     if problem.groups != problem.c:
         no(f"groups {problem.groups} of {problem.c} channels: each channel must be a group")
     if problem.rank > 2:
         no("three spatial dims are not served")
-    if problem.output_pixels >= MOST_PIXELS:
-        no(f"{problem.output_pixels} output pixels do not fit 32 bits")
+    size = problem.input if problem.op is Op.DGRAD else problem.output
+    if (pixels := problem.n * math.prod(size)) >= MOST_PIXELS:
+        no(f"{pixels} pixels of the result do not fit 32 bits")
     return found
+
+
+@dataclass(frozen=True)
+class Depthwise(base.Layout[C]):
+    """The layout of a depthwise kernel: a configuration of the forward convolution that has the problem's product."""
+
+    @cached_property
+    def assigned(self) -> Assignment:
+        return assignment(self.problem)
+
+    @property
+    def read(self) -> ConvProblem:
+        """The forward convolution, of operands x, w and y."""
+        return self.assigned.problem
+
+    @property
+    def filter_offset(self) -> str:
+        """C text of the offset of an element of w, from `channel` and the forward convolution's `tap`."""
+        return lowering.filter_offset(self.read, "channel", self.assigned.mirrored)
 
 
 def channel_run(problem: ConvProblem) -> int:
@@ -62,11 +91,13 @@ def _element_map(problem: ConvProblem) -> IndexMap:
     return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
 
 
-def formulas(problem: ConvProblem) -> list[str]:
+def formulas(layout: Depthwise[C]) -> list[str]:
     """What a depthwise convolution is, for comments."""
+    problem = layout.read
     sp, m = problem.spatial, problem.k_per_group
+    taps = [f"{f.upper()} - 1 - {f}" if layout.assigned.mirrored else f for f in sp.filter]
     x = element("x", ("n", *sp.input, "k" if m == 1 else f"k / {m}"))
-    product = f"{x} * {element('w', ('k', *sp.filter))}"
+    product = f"{x} * {element('w', ('k', *taps))}"
     return [
         f"{element('y', ('n', *sp.output, 'k'))} = sum over {', '.join(sp.filter)} of {product}, where",
         *window_formulas(problem),

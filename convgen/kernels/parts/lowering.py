@@ -223,12 +223,15 @@ def offset(scope: Scope, tensor: Tensor, at: Mapping[str, Expr]) -> str:
     return scope.text(Access(tensor, {d: at[d] for d in tensor.dims}).offset)
 
 
-def filter_offset(problem: ConvProblem, channel: str) -> str:
-    """C text of a filter element's offset, from the output channel of that name, `tap` and `c` in the group."""
+def filter_offset(problem: ConvProblem, channel: str, mirrored: bool = False) -> str:
+    """C text of a filter element's offset, from the output channel of that name, `tap` and `c` in the group; of a
+    `mirrored` filter `tap` counts from the last one."""
     scope = Scope("int")
     at = {"k": scope.declare(channel, problem.k), "c": scope.declare("c", problem.c_per_group)}
     tap = scope.declare("tap", problem.taps)
-    at |= decompose(tap, problem.spatial.filter, lambda d: Integer(problem.extent(d)))
+    at |= decompose(
+        problem.taps - 1 - tap if mirrored else tap, problem.spatial.filter, lambda d: Integer(problem.extent(d))
+    )
     return offset(scope, problem.w, at)
 
 

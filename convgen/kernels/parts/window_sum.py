@@ -35,11 +35,14 @@ class WindowSum:
     product: str
 
 
-def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False) -> WindowSum:
+def window_sum(
+    problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False
+) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
     Its parameters are x, w and the element's coordinates n, those of the pixel, k.  `name`, a number over `dims`,
-    stands for these of them; where it is the `whole` place in y, the others are of dims of one element.
+    stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
+    `mirrored` filter, the window's first tap is w's last.
     """
     sp = problem.spatial
     scope = Scope(index_type(problem, ()))
@@ -57,9 +60,13 @@ def window_sum(problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *
         nest.add(scope.take())
         nest.only_where(tests)
     c = _loop(nest, scope, "c", problem.c_per_group)
+    last = {f: problem.extent(f) - 1 - at[f] for f in sp.filter} if mirrored else {}
     x, w = (
-        load(t.dtype, f"{t.role}[{offset(scope, t, {**at, 'c': channel})}]", "f32")
-        for t, channel in ((problem.x, group * problem.c_per_group + c), (problem.w, c))
+        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
+        for t, place in (
+            (problem.x, {**at, "c": group * problem.c_per_group + c}),
+            (problem.w, {**at, **last, "c": c}),
+        )
     )
     nest.drop_unused(x + w)
     coordinates = (*([name] if name else []), *named)
