@@ -55,6 +55,14 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
         make("wgrad", 2, 8, 8, (1, 4, 4), (1, 1, 5), pad=(0, 0, (10, 16))), {"row_taps": 1}, "row_taps",
         "upper corner on w is", "row_taps 0",
     ),
+    "a long row's corner in y": (
+        make("wgrad", 1, 8, 8, (130, 140), (1, 3), dilation=(1, 64)), {"row_taps": 1, "span": 16}, "row_taps",
+        "upper corner on q is 128", "row_taps 0",
+    ),
+    "a long row's pixels": (
+        make("wgrad", 1, 8, 8, (2048,), (3,), dilation=512), {"row_taps": 1, "span": 16, "tile.k": 16}, "row_taps",
+        "has 1040 pixels", "row_taps 0",
+    ),
     "columns": (LAYER, {"tile.n": 200}, "tile.n", "does not split into boxes of", "or a multiple"),
     "warpgroups": (LAYER, {"warps.m": 8, "warps.n": 3}, "warps.n", "are 6 warpgroups", "at most 3"),
     "accumulators": (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from convgen.ir.index_map import TmaAxis
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import im2col_obstacles, launch_registers
+from convgen.kernels.parts.hopper import MAX_PIXELS, im2col_obstacles, launch_registers
 from convgen.kernels.tma_wgrad.layout import Layout
 
 #: Consumer warpgroups of a block, and columns of a product (PTX ISA, "wgmma.mma_async").
@@ -31,10 +32,21 @@ def _row_taps(layout: Layout) -> Obstacles:
         found.no(f"{taps} taps of {layout.config.span} channels are more than a product's {MOST_COLUMNS} columns",
                  "a smaller span, or row_taps 0", "span")  # fmt: skip
     if not found:
-        last = layout.gemm.axes[-1]
-        longer = im2col_obstacles([*layout.gemm.axes[:-1], replace(last, upper=last.upper + layout.reach)],
-                                  problem.filter)  # fmt: skip
-        found += [replace(o, hint="row_taps 0", option="row_taps") for o in longer]
+        found += [replace(o, hint="row_taps 0", option="row_taps") for o in _longer_rows(layout)]
+    return found
+
+
+def _longer_rows(layout: Layout) -> Obstacles:
+    """What tensor maps cannot express of x and y, both walked over rows that are longer by a filter row's reach."""
+    problem, axes, reach = layout.gemm.problem, layout.gemm.axes, layout.reach
+    of_x = [*axes[:-1], replace(axes[-1], upper=axes[-1].upper + reach)]
+    of_y = [TmaAxis(dim, 0, 0, 1, 0, 0) for dim in problem.spatial.output]
+    of_y[-1] = replace(of_y[-1], upper=reach)
+    found = im2col_obstacles(of_x, problem.filter)
+    found += im2col_obstacles(of_y, problem.filter)
+    pixels = layout.config.tile_k + reach
+    if pixels > MAX_PIXELS:
+        found.no(f"a box of x that serves a filter row has {pixels} pixels; a tensor map allows {MAX_PIXELS}")
     return found
 
 
