@@ -58,6 +58,11 @@ def test_one_tap_is_left_the_padding_that_it_reads() -> None:
     check_emulated(spec(made, "tma_im2col", SMALL), 7)
 
 
+def test_packed_groups_keep_the_nans_of_padding() -> None:
+    made = make("fprop", 2, 16, 32, (6,), (2,), stride=2, pad=1, groups=4, padding=Padding.NAN)
+    check_emulated(spec(made, "tma_im2col", {**SMALL, "group_pack": 4}), 8)
+
+
 @pytest.mark.parametrize(("c", "steps"), [(16, 1), (12, 2)])
 def test_a_pixel_of_padding_is_nan_and_nothing_else(c: int, steps: int) -> None:
     """By TMA's own fill, or by the launch before it, where a box would reach behind the last channel."""

@@ -91,6 +91,13 @@ KERNELS = {
       output y: f16[n, p, q, k of 128]
       op dgrad
       strategy tma_im2col""",
+    "tma_im2col, dgrad of one channel of several": """
+      input x: bf16[n=2, h=4, w=5, c=8]
+      filter w: bf16[k=1, r=2, s=2, c=8]
+      output y: bf16[n, p, q, k=1 of 5]
+      pad 1
+      op dgrad
+      strategy tma_im2col""",
     "tma_im2col, strided dgrad": """
       input x: f16[n=1, h=9, w=8, c=64 of 80]
       filter w: f16[k=64, r=3, s=3, c=64 of 72]

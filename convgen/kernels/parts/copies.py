@@ -179,7 +179,7 @@ def transpose(copy: Copy) -> Transpose | None:
     """None where the channels are innermost in the source, or no plain dim of it, and where padding is added."""
     source, target = copy.source, copy.target
     live = _live(source)
-    if copy.channel != symbol("c") or copy.low or not live or live[-1] == "c":
+    if copy.channel != symbol("c") or copy.low or not live or live[-1] == "c" or source.stride(live[-1]) > 1:
         return None
     inner = [live[-1]]  # the source's innermost dims that are neighbors in the target too
     order = [d for d in target.dims if source.extent(d) > 1]

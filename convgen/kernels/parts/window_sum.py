@@ -17,9 +17,9 @@ from sympy import Expr, Integer
 
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.parts.elementwise import Level, Nest, all_zero, element, factor_pointers
-from convgen.kernels.parts.lowering import Scope, index_type, load, offset, window
+from convgen.kernels.parts.lowering import CONVERSIONS, Scope, any_fails, index_type, load, offset, window
 
 #: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
 Part = Collection[Hashable]
@@ -58,7 +58,10 @@ def window_sum(
         at[f] = _loop(nest, scope, f, problem.extent(f))
         at[i], tests = window(scope, problem, "x", i, at)
         nest.add(scope.take())
-        nest.only_where(tests)
+        if tests and problem.padding is Padding.NAN:
+            nest.add([f"if ({any_fails(tests)}) return {CONVERSIONS['f32'].nan};"])
+        else:
+            nest.only_where(tests)
     c = _loop(nest, scope, "c", problem.c_per_group)
     last = {f: problem.extent(f) - 1 - at[f] for f in sp.filter} if mirrored else {}
     x, w = (
