@@ -5,10 +5,12 @@ Tiles have tails in all three directions, blocks take several tiles, and tiles h
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
+from runs import emulated_plan
 from tma_specs import (
     PLAIN,
     SCHEDULES,
@@ -16,6 +18,7 @@ from tma_specs import (
     STREAMS,
     WIDE_SPLITS,
     check_emulated,
+    compilation,
     im2col_problems,
     laid_out,
     serves,
@@ -24,6 +27,7 @@ from tma_specs import (
     typed,
 )
 
+from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
 
@@ -104,6 +108,16 @@ def test_schedule(name: str, seed: int) -> None:
     tiles = launch.grid[0] // launch.cluster
     takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
     assert tiles >= 2 * takers * launch.blocks_per_sm, "on one multiprocessor each consumer has a second tile"
+
+
+def test_consumers_take_turns_with_tiles_of_one_k_step() -> None:
+    """A warp that is slow to see its turn does not miss it: about one of the emulator's seeds in four delays one."""
+    problem = typed(make("fprop", 1, 16, 64, (40, 40), (1, 1)), y="f32")
+    made = compilation(spec(problem, "tma_im2col", {**PINGPONG, "tile.n": 64, "tile.k": 16, "stages": 4}))
+    arrays = verify.random_inputs(problem, 0)
+    results = [emulated_plan(made.plan, made.source, arrays, seed, sms=1) for seed in range(12)]
+    assert verify.check(problem, arrays, results[0], arithmetic=made.plan.arithmetic)
+    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 #: y in planes: by TMA where 64 pixels are never of two images, else by as many bytes as alignment allows.

@@ -97,6 +97,12 @@ class Layout(base.Layout[Config]):
         return self.k_blocks // self.config.k_blocks
 
     @property
+    def turns_meet(self) -> bool:
+        """Whether a consumer's warps have to meet before it gives its turn away.  Where a tile has two steps or more,
+        the wait for the first one's products is such a meeting: every warp has issued its part of them."""
+        return self.config.schedule == "pingpong" and min(self.phase_k_blocks) <= self.config.k_blocks
+
+    @property
     def last_products(self) -> int:
         """Products, of 16 channels each, in the last of a tap's blocks of channels: none of what lies past them all.
         Stages of several blocks in no such order are multiplied in full."""

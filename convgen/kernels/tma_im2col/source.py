@@ -64,6 +64,7 @@ def source(plan: Plan, layout: Layout) -> str:
         gemm_m=problem.output_pixels,
         phase_m=g.pixels,
         phases=phases,
+        turns_meet=layout.turns_meet,
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
