@@ -126,6 +126,28 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
         check(spec(problem, "tma_im2col", {k: v for k, v in options.items() if k != "stages"}, text), seed)
 
 
+#: Groups of ResNeXt, packed and whole; of unequal channels; in planes; beyond a tile of either operand.
+GROUPED_DGRADS: dict[str, ConvProblem] = {
+    **{
+        f"{c}_{size}": make("dgrad", 9, c, c, (size, size), (3, 3), pad=1, groups=32)
+        for c, size in ((128, 56), (256, 28), (512, 14), (1024, 7))
+    },
+    "unequal": make("dgrad", 9, 48, 96, (29, 28), (3, 2), pad=((2, 0), 1), groups=6),
+    "planes": laid_out(make("dgrad", 9, 64, 32, (29, 28), (3, 3), pad=1, groups=4), x="nchw", w="kcrs", y="nkpq"),
+    "wide": make("dgrad", 5, 400, 272, (15, 14), (3, 3), pad=2, dilation=2, groups=2),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED_DGRADS)
+def test_grouped_dgrad(name: str, seed: int) -> None:
+    """The first candidate with an epilogue, and one for each number of packed groups."""
+    problem = GROUPED_DGRADS[name]
+    check(spec(problem, "tma_im2col", {}, _BRANCH.format(dims=", ".join(problem.spatial.input))), seed)
+    candidates = strategies.load("tma_im2col").candidates(problem, TARGET)
+    for options in {c["group_pack"]: c for c in reversed(candidates)}.values():
+        check(spec(problem, "tma_im2col", options), seed)
+
+
 HALO_DGRADS: dict[str, ConvProblem] = {
     "few channels": make("dgrad", 9, 64, 64, (57, 56), (3, 3), pad=1),
     "streamed": make("dgrad", 9, 256, 264, (29, 28), (3, 3), pad=1),

@@ -146,6 +146,12 @@ def test_strided_dgrad(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
+@pytest.mark.parametrize(("c", "size"), [(128, 56), (1024, 7)])
+def test_grouped_dgrad(c: int, size: int) -> None:
+    found = compiled(make("dgrad", 64, c, c, (size, size), (3, 3), pad=1, groups=32), {}, RESIDUAL)
+    assert not found.spill_stores and not found.stack
+
+
 @pytest.mark.parametrize("layout", ["nkpq", "kpqn"])
 @pytest.mark.parametrize("filter", [1, 3])
 @pytest.mark.parametrize("c", [8, 64, 128, 256])

@@ -7,8 +7,9 @@
 dgrad of unit stride is a convolution of y's gradient: tap r of the filter reads the pixel that tap R - 1 - r of the
 forward window would, so the padding before is dilation * (R - 1) less the forward one, and w is used from its last
 tap to its first.  No flipped or transposed copy of w is made: as it lies, [k, taps, c], its c is the GEMM's n.
-With a stride it is several such convolutions, the phases of `convgen.ir.phases`.  Where each channel is a group with
-one filter, c and k count the same channels, and w keeps its dims.
+With a stride it is several such convolutions, the phases of `convgen.ir.phases`.  With groups, c and k are
+exchanged within each: w's k is seen as two dims, the group g and the channel c of the forward convolution, and its c as
+k_in_group.  Where each channel is a group with one filter, c and k count the same channels, and w keeps its dims.
 """
 
 from __future__ import annotations
@@ -73,15 +74,29 @@ class Assignment:
 
 
 def served(problem: ConvProblem) -> bool:
-    """Whether the matrix product is that of a forward convolution, or of several.  A dgrad with groups would exchange
-    c and k within each group of w."""
-    return problem.op is Op.FPROP or (problem.op is Op.DGRAD and problem.groups == 1)
+    """Whether the matrix product is that of a forward convolution, or of several."""
+    return problem.op is Op.FPROP or (problem.op is Op.DGRAD and (problem.groups == 1 or _grouped(problem)))
+
+
+def _grouped(problem: ConvProblem) -> bool:
+    """Whether a dgrad with groups is of unit stride, and its filter can be seen with c and k exchanged in each."""
+    return set(problem.stride) == {1} and not (problem.w.pitch and problem.w.dims[-1] == "k")
 
 
 @lru_cache(maxsize=64)
 def assignment(problem: ConvProblem) -> Assignment:
     """The assignment of a problem that is `served`, or of a depthwise one that `parts.depthwise` serves."""
     return _backward(problem) if problem.op is Op.DGRAD else Assignment(problem, FORWARD)
+
+
+def _exchanged(problem: ConvProblem) -> Tensor:
+    """w of several groups as the forward convolution has it, whose k is not one dim of it."""
+    w = problem.w
+    if problem.c_per_group == problem.k_per_group == 1:
+        return w
+    seen = {"k": (("g", problem.groups), ("c", problem.k_per_group)), "c": (("k_in_group", problem.c_per_group),)}
+    parts = [part for d, e in zip(w.dims, w.extents, strict=True) for part in seen.get(d, ((d, e),))]
+    return replace(w, dims=tuple(d for d, _ in parts), extents=tuple(e for _, e in parts))
 
 
 def _backward(problem: ConvProblem) -> Assignment:
@@ -101,7 +116,7 @@ def _backward(problem: ConvProblem) -> Assignment:
             tuple(turned(t, t.role) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
         )
         epilogue = replace(epilogue, operands=operands, results=results)
-    w = turned(problem.w, "w") if problem.groups == 1 else problem.w
+    w = turned(problem.w, "w") if problem.groups == 1 else _exchanged(problem)
     forward = replace(
         problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input,
         stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=w,

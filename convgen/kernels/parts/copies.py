@@ -47,14 +47,16 @@ class Taps:
 class Copy:
     """An operand laid out anew.  An element of `target` is the element of `source` at the same coordinates,
     but for the channel, which is `channel`, a formula of the target's dims, zero where the source has no such
-    channel; for the dims of `steps`, of which only every so many-th is kept; and for those of `low`, which have so
-    much `padding` before the source's first element.  The target's channels are innermost, a multiple of VECTOR.
-    The channel's dim is c, of y's gradient, too.  Where there are `taps`, a pixel's channels are those of several
-    pixels of the source, one behind the other, zeros for those that lie outside."""
+    channel; for the source's dims of `places`, which have formulas like it; for the dims of `steps`, of which only
+    every so many-th is kept; and for those of `low`, which have so much `padding` before the source's first element.
+    The target's channels are innermost, a multiple of VECTOR.  The channel's dim is c, of y's gradient, too.  Where
+    there are `taps`, a pixel's channels are those of several pixels of the source, one behind the other, zeros for
+    those that lie outside."""
 
     source: Tensor
     target: Tensor
     channel: Expr = field(default_factory=lambda: symbol("c"))
+    places: tuple[tuple[str, Expr], ...] = ()
     steps: tuple[tuple[str, int], ...] = ()
     padding: Padding = Padding.ZERO
     low: tuple[tuple[str, int], ...] = ()
@@ -62,7 +64,7 @@ class Copy:
 
     def position(self, dim: str) -> Expr:
         """Where an element of the target stands along a dim of the source, which it may lie beyond."""
-        first = symbol(dim) * self.step(dim) - dict(self.low).get(dim, 0)
+        first = dict(self.places).get(dim, symbol(dim)) * self.step(dim) - dict(self.low).get(dim, 0)
         if self.taps is None or dim != self.taps.dim:
             return first
         return first + floordiv(symbol("c"), Integer(self.source.extent("c"))) * self.taps.dilation
@@ -70,7 +72,7 @@ class Copy:
     @property
     def scattered(self) -> bool:
         """Whether it gathers channels that are no neighbors in the source."""
-        return bool(self.low) and _live(self.source)[-1:] != ["c"]
+        return bool(self.low or self.places) and _live(self.source)[-1:] != ["c"]
 
     def step(self, dim: str) -> int:
         return dict(self.steps).get(dim, 1)
@@ -176,10 +178,13 @@ class Transpose:
 
 
 def transpose(copy: Copy) -> Transpose | None:
-    """None where the channels are innermost in the source, or no plain dim of it, and where padding is added."""
+    """None where the channels are innermost in the source, or no plain dim of it, and where padding is added or other
+    dims have places of their own."""
     source, target = copy.source, copy.target
     live = _live(source)
-    if copy.channel != symbol("c") or copy.low or not live or live[-1] == "c" or source.stride(live[-1]) > 1:
+    if copy.channel != symbol("c") or copy.low or copy.places:
+        return None
+    if not live or live[-1] == "c" or source.stride(live[-1]) > 1:
         return None
     inner = [live[-1]]  # the source's innermost dims that are neighbors in the target too
     order = [d for d in target.dims if source.extent(d) > 1]

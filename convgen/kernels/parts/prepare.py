@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from sympy import Integer
+from sympy import Expr, Integer
 
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
@@ -104,14 +104,14 @@ def channels_last(
     groups = problem.groups // bundle
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
     stays = taps_outside and w.dims[0] != "k" and _in_memory(w, channels // groups, outside)
-    w = _target(w, outside if stays else inside, channels // groups)
+    w = _target(w, outside if stays else inside, channels // groups, problem.k)
     # of a bundle's channels, those of the group that output channel k is of
     own = mod(floordiv(symbol("k"), problem.k_per_group), bundle) * problem.c_per_group
     copies: list[Copy] = []
     prepared = replace(problem, c=channels, groups=groups)
     if copy_w:
         prepared = replace(prepared, w=w)
-        copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c")))
+        copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c"), _in_groups(problem)))
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
@@ -251,8 +251,15 @@ def group(problem: ConvProblem) -> Group | None:
     return Group(problem.c_per_group, problem.k_per_group) if problem.groups > 1 else None
 
 
-def _target(tensor: Tensor, order: tuple[str, ...], channels: int) -> Tensor:
-    extents = tuple(channels if d == "c" else tensor.extent(d) for d in order)
+def _in_groups(problem: ConvProblem) -> tuple[tuple[str, Expr], ...]:
+    """Where w is that of a dgrad with groups (`parts.assignment`): the places of an output channel in its dims."""
+    k, each = symbol("k"), Integer(problem.k_per_group)
+    return (("g", floordiv(k, each)), ("k_in_group", mod(k, each))) if "g" in problem.w.dims else ()
+
+
+def _target(tensor: Tensor, order: tuple[str, ...], channels: int, k: int = 1) -> Tensor:
+    own = {"c": channels, "k": k}
+    extents = tuple(own.get(d, tensor.extent(d)) for d in order)
     pitch = tensor.pitch if _in_memory(tensor, channels, order) else None
     return replace(tensor, dims=order, extents=extents, pitch=pitch)
 

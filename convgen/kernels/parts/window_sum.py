@@ -68,7 +68,7 @@ def window_sum(
         load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
         for t, place in (
             (problem.x, {**at, "c": group * problem.c_per_group + c}),
-            (problem.w, {**at, **last, "c": c}),
+            (problem.w, {**at, **last, "c": c, "g": group, "k_in_group": at["k"] - group * problem.k_per_group}),
         )
     )
     nest.drop_unused(x + w)

@@ -45,6 +45,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
         no = found.no
         if problem.op is Op.DGRAD and max(problem.stride) > 1:
             no(f"op dgrad with a stride of {max(problem.stride)} is not served")
+        if problem.op is Op.DGRAD and problem.groups > 1:
+            no("op dgrad with groups is not served")
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
         if problem.rank == 3:

@@ -152,7 +152,12 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     assigned = replace(assigned, problem=forward)
     # dgrad's filter, as it lies, has B's columns innermost and its channels outermost
     aligned = math.gcd(forward.k, forward.w.pitch or 0) % 8 == 0
-    columns = assigned.backward and aligned and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
+    columns = (
+        assigned.backward
+        and forward.groups == 1
+        and aligned
+        and lies_as(forward.w, ("c", *forward.spatial.filter, "k"))
+    )
     in_planes = assigned.phases is None and x_in_planes(forward)
     fills = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
     prepared = prepare.channels_last(

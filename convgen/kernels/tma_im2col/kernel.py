@@ -52,7 +52,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if problem.op is Op.WGRAD:
             return [Obstacle("op wgrad: kernel tma_im2col serves fprop and dgrad", "kernel tma_wgrad", "kernel")]
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
-        found += prepare.bundle_obstacle(problem, fixed)
+        read = assignment.assignment(problem).problem if assignment.served(problem) else problem
+        found += prepare.bundle_obstacle(read, fixed)
         if found:
             return found
         forward = gemm(problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles, sums
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
@@ -29,7 +30,8 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     ]
     params += [Param(f"result_{t.name}", "pointer", sums.partial(t)) for t in problem.sums]
     # of sums that have to be made once more: x and w as they were given
-    given = tuple(p.param for p in factor_pointers(layout.problem)) if layout.fills else ()
+    factors = factor_pointers(assignment(layout.problem).problem) if layout.fills else ()
+    given = g.assigned.params(p.param for p in factors)
     main = Launch(
         entry=prefix,
         grid=(blocks, 1, 1),

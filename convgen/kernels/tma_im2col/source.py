@@ -16,8 +16,9 @@ from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare, result_tiles
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
-from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
+from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
@@ -79,7 +80,7 @@ def source(plan: Plan, layout: Layout) -> str:
         rows_per_consumer=config.own_rows,
         columns_n=config.columns,
         shares=config.shared,
-        window_sum=window_sum(layout.problem, "gemm_m", ("n", *sp.output)) if layout.fills else None,
+        window_sum=_window_sum(layout) if layout.fills else None,
         look=_look(layout),
         place=_place(layout, pixels=finds_pixels),
         finds_pixels=finds_pixels,
@@ -257,9 +258,16 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     return held + sums + operands * values + more + 48 <= layout.registers
 
 
+def _window_sum(layout: Layout) -> WindowSum:
+    """The sum of a result's element, from the factors as they were given."""
+    assigned = assignment(layout.problem)
+    problem = assigned.problem
+    return window_sum(problem, "gemm_m", ("n", *problem.spatial.output), mirrored=assigned.mirrored)
+
+
 def _look(layout: Layout) -> str:
     """C text: whether sum i of a thread tells of a NaN that the zeros between packed groups have made."""
-    config, k = layout.config, layout.problem.k_per_group
+    config, k = layout.config, assignment(layout.problem).problem.k_per_group
     columns = config.columns // config.split_k
     if config.swap_ab:  # a thread has two channels of a pixel in each fragment of 64
         rows = range(0, layout.gemm.problem.k_per_group, config.own_rows)

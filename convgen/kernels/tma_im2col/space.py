@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
+from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
@@ -37,7 +38,7 @@ STREAMED = 4
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(assignment(problem).problem)
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
