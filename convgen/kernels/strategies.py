@@ -91,8 +91,9 @@ class Strategy:
         return {"kernel": found.kernel.name, **options} if found.kernel.name != self.name else options
 
     def estimate(self, problem: ConvProblem, target: Target, options: Options) -> float:
-        """Microseconds, by the cost model; infinite where there is none."""
-        return self._best(problem, target, options).us
+        """Microseconds, by the cost model, the launches that add up sums included; infinite where there is none."""
+        us = self._best(problem, target, options).us
+        return self.plan(problem, target, options).us if problem.sums and us < math.inf else us
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising of each kernel first."""

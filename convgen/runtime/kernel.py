@@ -269,7 +269,7 @@ class Kernel:
             return (out,)
         names = [t.name for t in self.manifest.results]
         if not isinstance(out, tuple | list) or len(out) != len(names):
-            given = f"{len(out)} arrays" if isinstance(out, tuple | list) else f"a {type(out).__name__}"
+            given = f"of length {len(out)}" if isinstance(out, tuple | list) else f"a {type(out).__name__}"
             hint = f"pass one array for each result: out=({', '.join(names)})"
             raise WrongArguments(f"{self.name} has {len(names)} results, and out is {given}\nhint: {hint}")
         return tuple(out)

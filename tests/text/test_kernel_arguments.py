@@ -311,7 +311,7 @@ def test_an_operand_may_be_the_results_own_array(driver):
 @pytest.mark.parametrize(
     ("change", "outs", "error", "message"),
     [
-        ({}, (0, 1), errors.WrongArguments, r"tiny has 3 results, and out is 2 arrays\nhint: .*out=\(result, t, s\)"),
+        ({}, (0, 1), errors.WrongArguments, r"has 3 results, and out is of length 2\nhint: .*out=\(result, t, s\)"),
         ({}, 0, errors.WrongArguments, "and out is a ndarray"),
         ({}, (1, 0, 2), errors.WrongType, r"out\[0\] has elements of float16"),
         ({}, (0, array(FURTHER, Y), 2), errors.Overlap, r"out\[1\] overlaps out\[0\] in memory: both are written"),
