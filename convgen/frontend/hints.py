@@ -145,6 +145,8 @@ def _operand(place: Place) -> str | None:
 
 def _keyword(place: Place) -> str | None:
     word = place.word
+    if word in wording.KEYWORDS and place.declares and place.begins_line:
+        return f"`{word}` is a keyword; choose another name"
     if word not in wording.KEYWORDS or place.begins_line:
         return None
     if word.type == "CONV" and len(place.braces) > 1:

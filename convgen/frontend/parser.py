@@ -57,13 +57,13 @@ class _Parse:
         while True:
             word = self._words[at]
             if self._begins_unseen(at, keyword):
-                at, keyword = self._fault(at, unseen=True), ""
+                at, keyword = self._behind_fault(at, unseen=True), ""
                 continue
             keyword = str(word) if word in wording.KEYWORDS else keyword
             try:
                 tree = self._parser.feed_token(word)
             except UnexpectedToken:
-                at = self._fault(at)
+                at = self._behind_fault(at)
                 continue
             if word.type == END:
                 return self._spec(tree)
@@ -89,6 +89,12 @@ class _Parse:
         other_name = habits.plain(place.word) in habits.SETTINGS
         operator = place.word in OPERATORS or habits.meant(place.word, OPERATORS, habits.OPS)
         return keyword != "op" or other_name or not operator
+
+    def _behind_fault(self, at: int, unseen: bool = False) -> int:
+        """As `_fault`, and past the word where nothing has changed: it would be a fault again, and for ever."""
+        word, known = self._words[at], len(self._values)
+        resumed = self._fault(at, unseen)
+        return resumed + (resumed == at and self._words[at] is word and len(self._values) == known)
 
     def _fault(self, at: int, unseen: bool = False) -> int:
         """Reports the error at a word and mends or drops what it can; the place of the word to go on with.
@@ -167,7 +173,7 @@ class _Parse:
             yield [Token.new_borrow_pos(*_MISTAKEN[word.type], word)]
         if keyword := place.keyword_meant:
             yield [Token.new_borrow_pos(keyword.upper(), keyword, word)]
-        if place.declares and (word.type in (MIXED, STRAY) or word in wording.KEYWORDS):
+        if (place.declares and word.type in (MIXED, STRAY)) or place.is_keyword_for_name:
             yield [Token.new_borrow_pos("NAME", str(word), word)]
 
     def _ahead(self, at: int) -> list[Token]:

@@ -114,7 +114,21 @@ class Place:
     @property
     def declares(self) -> bool:
         """Whether the word stands where a name is given."""
-        return "NAME" in self.kinds and self.before is not None and self.before.type in wording.DECLARING
+        named = self.before is not None and self.before.type in wording.DECLARING
+        return "NAME" in self.kinds and (named or self.is_assigned_keyword)
+
+    @property
+    def is_assigned_keyword(self) -> bool:
+        """Whether a keyword is given a value in an epilogue."""
+        assigned = self.after is not None and self.after.type == "ASSIGN"
+        return assigned and self.word in wording.KEYWORDS and self.in_epilogue
+
+    @property
+    def is_keyword_for_name(self) -> bool:
+        """Whether a keyword stands where a name is given, or read in an epilogue."""
+        called = self.after is not None and self.after.type == "LPAR"
+        is_value = self.in_epilogue and self.kinds >= {"NAME", "INT", "LPAR"} and not self.begins_line
+        return self.word in wording.KEYWORDS and (self.declares or (is_value and not called))
 
     @property
     def is_keyword_as_name(self) -> bool:
