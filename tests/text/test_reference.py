@@ -582,7 +582,7 @@ def test_epilogues_work_for_every_operator_and_layout(data, seed):
     @st.composite
     def bias(draw, result):
         b = draw(operands(result, "b"))
-        return ep.Epilogue((b,), (ep.Assignment("out", ep.Binary("+", ep.Acc(), ep.OperandRef("b"))),))
+        return ep.Epilogue((b,), (ep.Assignment(result.name, ep.Binary("+", ep.Acc(), ep.OperandRef("b"))),))
 
     problem = data.draw(problems(work=500, epilogues=bias))
     arrays = verify.random_inputs(problem, seed)
