@@ -185,5 +185,5 @@ def test_progress_is_shown_on_a_terminal_and_leaves_nothing(tmp_path):
         shown += data
     out, _ = made.communicate()
     assert made.returncode == 0 and "emulated: y is right" in out
-    assert 0 < shown.find(b"compiling layer_fprop") < shown.find(b"emulating layer_fprop") and b"%" in shown
+    assert b"emulating layer_fprop" in shown and b"%" in shown  # what takes less than a moment is not shown
     assert shown.rstrip().endswith(b"\x1b[2K")  # the bar is wiped off
