@@ -212,12 +212,12 @@ def with_specials(problem: ConvProblem, role: str, seed: int) -> dict[str, np.nd
     """Random inputs; one of them, by its role or operand name, has an infinity of each sign, a NaN, a negative zero and
     a subnormal, each at a place of its own."""
     arrays = verify.random_inputs(problem, seed)
-    flat = arrays[role].reshape(-1)
-    info = ml_dtypes.finfo(flat.dtype)
+    array = arrays[role]  # which may be a slice of channels
+    info = ml_dtypes.finfo(array.dtype)
     values = (np.inf, -np.inf, np.nan, -0.0, float(info.smallest_subnormal))
-    places = np.random.default_rng(seed).choice(flat.size, len(values), replace=False)
+    places = np.random.default_rng(seed).choice(array.size, len(values), replace=False)
     with np.errstate(invalid="ignore"):
-        flat[places] = np.array(values).astype(flat.dtype)
+        array.flat[places] = np.array(values).astype(array.dtype)
     return arrays
 
 
