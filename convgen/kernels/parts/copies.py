@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from sympy import Expr, Integer
 
@@ -56,6 +56,7 @@ class Copy:
     source: Tensor
     target: Tensor
     channel: Expr = field(default_factory=lambda: symbol("c"))
+    _: KW_ONLY
     places: tuple[tuple[str, Expr], ...] = ()
     steps: tuple[tuple[str, int], ...] = ()
     padding: Padding = Padding.ZERO

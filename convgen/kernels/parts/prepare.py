@@ -111,7 +111,7 @@ def channels_last(
     prepared = replace(problem, c=channels, groups=groups)
     if copy_w:
         prepared = replace(prepared, w=w)
-        copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c"), _in_groups(problem)))
+        copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c"), places=_in_groups(problem)))
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
@@ -164,7 +164,7 @@ def _lowered(problem: ConvProblem) -> Copy:
     extents = (problem.n, *problem.input[:-1], problem.output[-1], _whole(taps.count * problem.c))
     target = replace(x, dims=("n", *problem.spatial.input, "c"), extents=extents, pitch=None)
     return Copy(
-        x, target, mod(symbol("c"), Integer(problem.c)), ((dim, problem.stride[-1]),),
+        x, target, mod(symbol("c"), Integer(problem.c)), steps=((dim, problem.stride[-1]),),
         low=((dim, problem.pad_lo[-1]),), taps=taps,
     )  # fmt: skip
 
