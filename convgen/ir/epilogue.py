@@ -7,8 +7,8 @@ made in `codegen.epilogue`, NumPy values in `ir.reference`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from convgen.ir.tensor import Tensor
 
@@ -185,6 +185,11 @@ class Epilogue:
     operands: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
     results: tuple[Tensor, ...] = ()
+
+    def renamed(self, names: Mapping[str, str]) -> Epilogue:
+        """The same with other names of its tensors' dims."""
+        operands, results = (tuple(t.renamed(names) for t in ts) for ts in (self.operands, self.results))
+        return replace(self, operands=operands, results=results)
 
     @property
     def is_identity(self) -> bool:

@@ -7,7 +7,8 @@ compiler, the launcher, the emulator and the manifest need.  The records are pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import lcm, prod
 
 from convgen.hypertext import table
@@ -68,6 +69,13 @@ class Param:
     map: TensorMap | None = None
     value: int = 0
     alignment: int = 16
+
+    def over(self, buffers: Mapping[str, str]) -> Param:
+        """The same parameter over another buffer, and its map, where `buffers` names one for its own."""
+        if self.buffer not in buffers:
+            return self
+        name = buffers[self.buffer]
+        return replace(self, buffer=name, map=self.map and replace(self.map, buffer=name))
 
 
 @dataclass(frozen=True)

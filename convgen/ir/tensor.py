@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from convgen.ir.dtypes import DTYPES, DType
@@ -81,6 +81,10 @@ class Tensor:
             shape.append(math.prod(self.extents[start : start + count]))
             start += count
         return tuple(shape)
+
+    def renamed(self, names: Mapping[str, str]) -> Tensor:
+        """The same memory with other names of dims."""
+        return replace(self, dims=tuple(names.get(d, d) for d in self.dims))
 
     def extent(self, dim: str) -> int:
         """Extent of a dim; 1 where the tensor does not have it."""

@@ -48,12 +48,7 @@ class Assignment:
 
     def params(self, params: Iterable[Param]) -> tuple[Param, ...]:
         """Parameters over the given problem's tensors; what is prepared of them stays."""
-        return tuple(
-            replace(p, buffer=name, map=p.map and replace(p.map, buffer=name))
-            if (name := self.buffers.get(p.buffer))
-            else p
-            for p in params
-        )
+        return tuple(p.over(self.buffers) for p in params)
 
     def launches(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
         """Launches over the given problem's tensors."""
@@ -103,23 +98,17 @@ def _backward(problem: ConvProblem) -> Assignment:
     named = exchanged_dims()
 
     def turned(tensor: Tensor, role: str) -> Tensor:
-        return replace(tensor, role=role, dims=tuple(named.get(d, d) for d in tensor.dims))
+        return replace(tensor.renamed(named), role=role)
 
     pad_lo = tuple(d * (f - 1) - lo for d, f, lo in zip(problem.dilation, problem.filter, problem.pad_lo, strict=True))
     pad_hi = tuple(
         i - o - lo + d * (f - 1)
         for i, o, lo, d, f in zip(problem.input, problem.output, pad_lo, problem.dilation, problem.filter, strict=True)
     )
-    epilogue = problem.epilogue
-    if epilogue:
-        operands, results = (
-            tuple(turned(t, t.role) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
-        )
-        epilogue = replace(epilogue, operands=operands, results=results)
     w = turned(problem.w, "w") if problem.groups == 1 else _exchanged(problem)
     forward = replace(
         problem, op=Op.FPROP, c=problem.k, k=problem.c, input=problem.output, output=problem.input,
         stride=(1,) * problem.rank, pad_lo=pad_lo, pad_hi=pad_hi, x=turned(problem.y, "x"), w=w,
-        y=turned(problem.x, "y"), epilogue=epilogue,
+        y=turned(problem.x, "y"), epilogue=problem.epilogue and problem.epilogue.renamed(named),
     )  # fmt: skip
     return Assignment(forward, BACKWARD, phases(problem) if set(problem.stride) != {1} else None)

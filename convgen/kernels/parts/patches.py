@@ -13,12 +13,9 @@ channels enough for aligned rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from convgen.ir.epilogue import Epilogue
 from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.tensor import Tensor
 
 
 def folded(problem: ConvProblem) -> ConvProblem:
@@ -78,15 +75,6 @@ def _rows(problem: ConvProblem) -> ConvProblem:
         pad_hi=(0, *problem.pad_hi),
         x=replace(x, dims=("n", "d", "h", "w", "c"), extents=(x.extents[0], p, r, *x.extents[2:])),
         w=replace(w, dims=("k", "t", "r", "s", "c"), extents=(w.extents[0], 1, *w.extents[1:])),
-        y=_renamed(problem.y, {"p": "o"}),
-        epilogue=problem.epilogue and _renamed_epilogue(problem.epilogue, {"p": "o"}),
+        y=problem.y.renamed({"p": "o"}),
+        epilogue=problem.epilogue and problem.epilogue.renamed({"p": "o"}),
     )  # fmt: skip
-
-
-def _renamed(tensor: Tensor, names: Mapping[str, str]) -> Tensor:
-    return replace(tensor, dims=tuple(names.get(d, d) for d in tensor.dims))
-
-
-def _renamed_epilogue(epilogue: Epilogue, names: Mapping[str, str]) -> Epilogue:
-    operands, results = (tuple(_renamed(t, names) for t in ts) for ts in (epilogue.operands, epilogue.results))
-    return replace(epilogue, operands=operands, results=results)

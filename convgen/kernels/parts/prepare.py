@@ -70,12 +70,7 @@ class Prepared:
     def params(self, params: Iterable[Param]) -> tuple[Param, ...]:
         """The main kernel's parameters: those over what is copied are over the copies."""
         buffers = {c.target.role: c.buffer for c in self.copies}
-        return tuple(
-            replace(p, buffer=buffers[p.buffer], map=p.map and replace(p.map, buffer=buffers[p.buffer]))
-            if p.buffer in buffers
-            else p
-            for p in params
-        )
+        return tuple(p.over(buffers) for p in params)
 
     @cached_property
     def kernel(self) -> Kernel | None:

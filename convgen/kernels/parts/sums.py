@@ -82,13 +82,7 @@ def _renamed(step: Step, buffers: dict[str, str]) -> Step:
     """The step on other buffers."""
     if not isinstance(step, Launch):
         return step
-    params = (
-        replace(p, buffer=buffers[p.buffer], map=p.map and replace(p.map, buffer=buffers[p.buffer]))
-        if p.buffer in buffers
-        else p
-        for p in step.params
-    )
-    return replace(step, params=tuple(params))
+    return replace(step, params=tuple(p.over(buffers) for p in step.params))
 
 
 # ---- the kernels -------------------------------------------------------------------------------
