@@ -27,13 +27,15 @@ _TAKEN = ARGUMENTS | _ROLES
 
 @dataclass(frozen=True)
 class Checked:
-    """An epilogue whose names are right: the operator that it serves, its operands, its further results and its body,
-    in which the operator's result comes last."""
+    """An epilogue whose names are right: the operator that it serves, its operands, its further results, its body, in
+    which the operator's result comes last, and by each further result's name the role of the tensor whose dims it
+    has."""
 
     op: Operator
     operands: tuple[ast.Tensor, ...]
     results: tuple[ast.Tensor, ...]
     body: tuple[ir.Assignment, ...]
+    likes: Mapping[str, str]
 
 
 def check_epilogue(
@@ -57,13 +59,15 @@ def check_epilogue(
         check_dtype(further.dtype, report)
         names.declare(further.name, taken=_ROLES)
     op = _served(setting, ops, tensors, report) if ops and setting.lost is None else None
-    sums = _sums(setting.results, tensors[op.writes], report) if op else {}
-    body = _Body(setting, tensors, sums, names, sizes, report).check()
+    likes = _likes(setting, op, tensors) if op else {}
+    sums = _sums(setting.results, op, likes, tensors, report) if op else {}
+    summed = {name for name in sums if op and likes[name] != op.writes}
+    body = _Body(setting, tensors, sums, summed, names, sizes, report).check()
     if op is None or len(report) > before:
         return None
     result = tensors[op.writes].name.text
     body = tuple(sorted(body, key=lambda a: a.name == result))
-    return Checked(op, setting.operands, setting.results, body)
+    return Checked(op, setting.operands, setting.results, body, likes)
 
 
 def check_tensors(
@@ -71,43 +75,65 @@ def check_tensors(
     report: Report,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:  # fmt: skip
     """The operands and the further results as tensors: their dims are dims of the operator's result, over which
-    operands broadcast."""
+    operands broadcast, or of the tensor that a further result is the sum of."""
     if epilogue is None:
         return (), ()
-    role = epilogue.op.writes
-    extents = geometry.extents(role) if geometry else {}
-    result = tensors[role]
-    have = {d.name.text: extents.get(d.name.text) for d in result.dims}
-    like = _Like(role, result.name.text, have)
+
+    def like(role: str) -> _Like:
+        extents = geometry.extents(role) if geometry else {}
+        have = {d.name.text: extents.get(d.name.text) for d in tensors[role].dims}
+        return _Like(role, tensors[role].name.text, have, role == epilogue.op.writes)
+
     return (
-        tuple(_tensor(t, "operand", like, sizes, report) for t in epilogue.operands),
-        tuple(_tensor(t, "result", like, sizes, report) for t in epilogue.results),
+        tuple(_tensor(t, "operand", like(epilogue.op.writes), sizes, report) for t in epilogue.operands),
+        tuple(_tensor(t, "result", like(epilogue.likes[t.name.text]), sizes, report) for t in epilogue.results),
     )
 
 
-def _sums(results: Sequence[ast.Tensor], main: ast.Tensor, report: Report) -> dict[str, str]:
-    """The further results that leave out dims of the operator's, and over which dims they are summed."""
+def _likes(setting: ast.EpilogueSetting, op: Operator, tensors: Mapping[str, ast.Tensor]) -> dict[str, str]:
+    """By name of each further result, the role of the tensor whose dims it has: of one that the operator reads where
+    that is assigned to it, else of the operator's result."""
+    reads = {tensors[role].name.text: role for role in op.reads if role in tensors}
+    found = {t.name.text: op.writes for t in setting.results}
+    for a in setting.body:
+        if a.name.text in found and isinstance(a.value, ast.Reference) and a.value.name in reads:
+            found[a.name.text] = reads[a.value.name]
+    return found
+
+
+def _sums(
+    results: Sequence[ast.Tensor],
+    op: Operator,
+    likes: Mapping[str, str],
+    tensors: Mapping[str, ast.Tensor],
+    report: Report,
+) -> dict[str, str]:
+    """The further results that leave out dims of the tensors whose dims they have, and over which they are summed."""
     found = {}
     for result in results:
-        held = {d.name.text for d in result.dims}
+        role = likes[result.name.text]
+        main, held = tensors[role], {d.name.text for d in result.dims}
         lacking = [d.name.text for d in main.dims if d.name.text not in held]
-        if lacking and not held - {d.name.text for d in main.dims}:
+        foreign = held - {d.name.text for d in main.dims}
+        if lacking and (role != op.writes or not foreign):
             name, over = result.name.text, listing(lacking, "and")
             found[name] = over
             if result.dtype.text != "f32":
                 message = f"`{name}` is a sum over {over}, which cannot be {result.dtype.text}"
-                hint = f"write f32, or all dims of `{main.name.text}`"
+                hint = f"write f32, or all dims of `{main.name.text}`" if role == op.writes else "write f32"
                 report.error("E205", message, result.dtype.span, hint)
     return found
 
 
 @dataclass(frozen=True)
 class _Like:
-    """The operator's result: its role, its name, and the extents of its dims, None where they are not known."""
+    """The operator's result, or a tensor that it reads: its role, its name, and the extents of its dims, None where
+    they are not known."""
 
     role: str
     name: str
     extents: Mapping[str, int | None]
+    is_result: bool
 
 
 def _tensor(declared: ast.Tensor, role: str, like: _Like, sizes: Sizes, report: Report) -> Tensor:
@@ -122,7 +148,8 @@ def _tensor(declared: ast.Tensor, role: str, like: _Like, sizes: Sizes, report: 
         if at not in extents:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
             hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
-            hint = hint or f"{article} {role} has dims of the result `{like.name}`, which {have}"
+            whose = f"{article} {role} has dims of the result" if like.is_result else "a sum has dims of"
+            hint = hint or f"{whose} `{like.name}`, which {have}"
             report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, hint)
         elif at in dims:
             report.error("E204", f"`{name}` has the dim `{at}` twice", dim.name.span)
@@ -200,11 +227,12 @@ class _Body:
         setting: ast.EpilogueSetting,
         tensors: Mapping[str, ast.Tensor],
         sums: Mapping[str, str],
+        summed: Collection[str],
         names: Names,
         sizes: Sizes,
         report: Report,
     ) -> None:
-        self._sums = sums
+        self._sums, self._summed = sums, summed
         self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
         self._tensors = {t.name.text for t in tensors.values()}
         self._operands = {o.name.text for o in setting.operands}
@@ -220,7 +248,7 @@ class _Body:
         body, locals_ = [], []
         for i, assignment in enumerate(statements):
             name = assignment.name
-            value = self._expression(assignment.value)
+            value = self._value(assignment)
             if name.text not in results and self._names.declare(name) and i < last:
                 locals_.append(name)
             if name.text not in self._tensors:
@@ -235,6 +263,11 @@ class _Body:
                 if name.text not in self._used:
                     self._report.error("E306", f"the {kind} `{name.text}` is never used", name.span, "use or remove it")
         return tuple(body)
+
+    def _value(self, assignment: ast.Assignment) -> ir.Expr | None:
+        if assignment.name.text in self._summed and isinstance(assignment.value, ast.Reference):
+            return ir.TensorRef(assignment.value.name)
+        return self._expression(assignment.value)
 
     def _expression(self, e: ast.Expr) -> ir.Expr | None:
         match e:
@@ -280,6 +313,10 @@ class _Body:
         if e.name in self._tensors:
             message = f"an epilogue cannot read the tensor `{e.name}`"
             hint = "`acc` is the sum that the convolution computes; declare other tensors as operands"
+            if self._results:
+                hint += (
+                    f"; a result that leaves out dims of `{e.name}` may be its sum: `{min(self._results)} = {e.name}`"
+                )
         elif e.name in self._assigned:
             message, hint = (
                 f"`{e.name}` is read before it is assigned",

@@ -79,6 +79,16 @@ class LocalRef(Expr):
 
 
 @dataclass(frozen=True)
+class TensorRef(Expr):
+    """A tensor that the operator reads, whose sum a further result is: all of that result's value."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
 class Unary(Expr):
     """`op` is "-" or "!"."""
 
@@ -180,7 +190,8 @@ class Assignment:
 @dataclass(frozen=True)
 class Epilogue:
     """Operands, assignments and further results.  The last assignment is to the operator's result; earlier ones name
-    locals and further results.  A further result has dims of the operator's; it is the sum over those that it lacks."""
+    locals and further results.  A further result has dims of the operator's, or of a tensor that the operator reads
+    (`summed`); it is the sum over those that it lacks."""
 
     operands: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
@@ -192,8 +203,19 @@ class Epilogue:
         return replace(self, operands=operands, results=results)
 
     @property
+    def summed(self) -> dict[str, str]:
+        """The further results that are sums of tensors that the operator reads, with these tensors' names."""
+        return {a.name: a.value.name for a in self.body if isinstance(a.value, TensorRef)}
+
+    @property
+    def pointwise(self) -> tuple[Assignment, ...]:
+        """What is computed for each element of the operator's result: all but sums of what the operator reads."""
+        return tuple(a for a in self.body if not isinstance(a.value, TensorRef))
+
+    @property
     def is_identity(self) -> bool:
-        return len(self.body) == 1 and isinstance(self.body[0].value, Acc)
+        """Whether the operator's result is the accumulator, and nothing else is computed of it."""
+        return len(self.pointwise) == 1 and isinstance(self.pointwise[0].value, Acc)
 
     @property
     def reads(self) -> dict[str, frozenset[str]]:

@@ -248,7 +248,8 @@ def derive(
     if problem.lowered:
         candidates["lowered"] = access(problem.lowered, "c", starts, divisible)
     for like_result in (*problem.operands, *problem.further):
-        candidates[like_result.name] = access(like_result, "c_in_group" if problem.op is Op.WGRAD else "c", [], [])
+        in_group = problem.like(like_result).role == "w"
+        candidates[like_result.name] = access(like_result, "c_in_group" if in_group else "c", [], [])
     return IndexMap(tuple(variables), at, {role: a for role, a in candidates.items() if a})
 
 

@@ -16,7 +16,7 @@ import numpy
 
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values, over_dims
+from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values, over_dims, summed_values
 from convgen.ir.tensor import Tensor
 
 #: Float32's relative rounding, with room for division and for contraction to fma.
@@ -69,8 +69,20 @@ def epilogue_interval(
     problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any
 ) -> tuple[Interval, ...]:
     """All results of the epilogue of accumulators, one axis a dim of the operator's result; axes are dims."""
+    values = _values(problem, acc, arrays, xp)
+    found = []
+    for t in problem.results:
+        read = summed_values(problem, t, arrays, xp)
+        own = (values[t.name].low, values[t.name].high) if read is None else (read, read)
+        shape = acc.low.shape if read is None else read.shape
+        found.append(_result(problem, t, *(xp.broadcast_to(end, shape) for end in own), xp))
+    return tuple(found)
+
+
+def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp: Any) -> dict[str, Interval]:
+    """What is computed for each element of the operator's result, by name."""
     if problem.epilogue is None or problem.epilogue.is_identity:
-        return (acc,)
+        return {problem.result.name: acc}
     on = _Operations(xp)
     values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
 
@@ -94,19 +106,18 @@ def epilogue_interval(
                 return on.call(e.function, [go(a) for a in e.arguments])
         raise TypeError(f"not an epilogue expression: {e!r}")
 
-    for assignment in problem.epilogue.body:
+    for assignment in problem.epilogue.pointwise:
         values[assignment.name] = go(assignment.value)
-    return tuple(_result(problem, t, values[t.name], acc.low.shape, xp) for t in problem.results)
+    return values
 
 
-def _result(problem: ConvProblem, tensor: Tensor, values: Interval, shape: tuple[int, ...], xp: Any) -> Interval:
-    """Over the dims of one of the results.  A sum in float32, in whatever order, is off by the rounding of each of its
-    additions; these walk randomly."""
-    low, high = (xp.broadcast_to(end, shape) for end in (values.low, values.high))
+def _result(problem: ConvProblem, tensor: Tensor, low: Array, high: Array, xp: Any) -> Interval:
+    """Over the dims of one of the results, from the ends of each element's value.  A sum in float32, in whatever order,
+    is off by the rounding of each of its additions; these walk randomly."""
     ends = Interval(*(over_dims(problem, tensor, end, xp.sum) for end in (low, high)))
-    if tensor.size == problem.result.size:
+    if tensor not in problem.sums:
         return ends
-    additions = problem.result.size // tensor.size
+    additions = problem.like(tensor).size // tensor.size
     scale = over_dims(problem, tensor, xp.maximum(abs(low), abs(high)), xp.sum)
     slack = EPS / 4 * 8 * math.sqrt(additions) * xp.where(xp.isfinite(scale), scale, 0.0)
     return Interval(ends.low - slack, ends.high + slack)

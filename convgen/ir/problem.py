@@ -207,12 +207,18 @@ class ConvProblem:
     @property
     def elementwise(self) -> tuple[Tensor, ...]:
         """The further results with a value for each element of the operator's; the others are sums."""
-        return tuple(t for t in self.further if t.size == self.result.size)
+        return tuple(t for t in self.further if t.size == self.result.size and self.like(t) is self.result)
 
     @property
     def sums(self) -> tuple[Tensor, ...]:
         """The further results that leave out dims, over which they are summed."""
-        return tuple(t for t in self.further if t.size != self.result.size)
+        return tuple(t for t in self.further if t not in self.elementwise)
+
+    def like(self, t: Tensor) -> Tensor:
+        """The tensor whose dims an operand or a further result has: the operator's result, or the one that it reads and
+        that a further result is the sum of."""
+        name = self.epilogue.summed.get(t.name) if self.epilogue and t.role == "result" else None
+        return next((read for read in self.reads if read.name == name), self.result)
 
     @property
     def in_place(self) -> tuple[tuple[str, str], ...]:

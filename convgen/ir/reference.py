@@ -283,13 +283,19 @@ def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = 
 
 
 def over_dims(problem: ConvProblem, tensor: Tensor, values: Array, reduce: Callable[..., Array]) -> Array:
-    """Values that have one axis a dim of the operator's result, as one of the results has them: reduced over dims that
-    it lacks, in its order of dims."""
-    dims = problem.result.dims
+    """Values that have one axis a dim of the tensor that one of the results is like, as that result has them: reduced
+    over dims that it lacks, in its order of dims."""
+    dims = problem.like(tensor).dims
     kept = [d for d in dims if d in tensor.dims]
     lacking = tuple(i for i, d in enumerate(dims) if d not in tensor.dims)
     found = reduce(values, axis=lacking) if lacking else values
     return found.transpose([kept.index(d) for d in tensor.dims])
+
+
+def summed_values(problem: ConvProblem, tensor: Tensor, arrays: Mapping[str, Array], xp: Any = numpy) -> Array | None:
+    """What a result is the sum of where that is a tensor that the operator reads, one axis a dim; else None."""
+    read = problem.like(tensor)
+    return None if read is problem.result else decode(arrays[read.role], read.dtype, xp).reshape(read.extents)
 
 
 def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array], xp: Any = numpy) -> tuple[Array, ...]:
@@ -317,7 +323,11 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
         raise TypeError(f"not an epilogue expression: {e!r}")
 
     with numpy.errstate(all="ignore"):
-        for assignment in problem.epilogue.body:
+        for assignment in problem.epilogue.pointwise:
             values[assignment.name] = go(assignment.value)
-        full = (xp.broadcast_to(values[t.name], acc.shape) for t in problem.results)
-        return tuple(over_dims(problem, t, v, xp.sum) for t, v in zip(problem.results, full, strict=True))
+        found = []
+        for t in problem.results:
+            read = summed_values(problem, t, arrays, xp)
+            full = xp.broadcast_to(values[t.name], acc.shape) if read is None else read
+            found.append(over_dims(problem, t, full, xp.sum))
+        return tuple(found)

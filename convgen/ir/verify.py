@@ -20,7 +20,7 @@ from convgen.hypertext import preformatted
 from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
 from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values, over_dims
+from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values, over_dims, summed_values
 from convgen.ir.tensor import Tensor
 
 # ---- inputs and poison -------------------------------------------------------------------------
@@ -185,7 +185,9 @@ def expect_all(
         special = special | ~xp.isfinite(operand)
     found = []
     for tensor, value, end in zip(problem.results, values, ends, strict=True):
-        all_of = (value, end.low, end.high, over_dims(problem, tensor, special, xp.any))
+        read = summed_values(problem, tensor, arrays, xp)
+        own = special if read is None else ~xp.isfinite(read)
+        all_of = (value, end.low, end.high, over_dims(problem, tensor, own, xp.any))
         found.append(Expectation(*(xp.broadcast_to(a, value.shape).reshape(tensor.shape) for a in all_of)))
     return tuple(found)
 

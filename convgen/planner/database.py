@@ -136,10 +136,18 @@ def _layout(tensor: Tensor) -> str:
 
 
 def _epilogue_class(problem: ConvProblem) -> str:
-    if problem.epilogue is None or problem.epilogue.is_identity:
+    epilogue = problem.epilogue
+    if epilogue is None or (epilogue.is_identity and not problem.further):
         return "none"
-    results = sorted(f"result {_layout(t)}" for t in problem.further)
-    return "+".join(["elementwise", *sorted(_layout(t) for t in problem.operands), *results])
+    pointwise = [] if epilogue.is_identity else ["elementwise"]
+    results = sorted(f"{_kind(problem, t)} {_layout(t)}" for t in problem.further)
+    return "+".join([*pointwise, *sorted(_layout(t) for t in problem.operands), *results])
+
+
+def _kind(problem: ConvProblem, t: Tensor) -> str:
+    """Of a further result: of the operator's result, or a sum of what the operator reads."""
+    like = problem.like(t)
+    return "result" if like is problem.result else f"sum({like.role})"
 
 
 def canonical(options: Mapping[str, int | str]) -> str:

@@ -105,6 +105,16 @@ SUMMED = {
     "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "").replace("n=16", "n=64")),
 }
 
+#: Sums of what the operator reads: y of each channel (a bias's gradient), and others.
+READ = "input x: f16[n=2, h=6, w=5, c=8 of 16] filter w: f32[k=24, r=3, s=2, c=4] output y: f16[n, k, p, q] groups 2"
+READ_SUMS = {
+    "direct": f"""conv a {{ {READ} op wgrad  strategy direct
+      epilogue {{ result db: f32[k]  result sx: f32[c, n]  result s: f32[k]  db = y  sx = x  s = acc  w = acc }} }}""",
+    "im2col, transposed": """conv a { input x: f16[n=2, h=6, w=5, c=8] filter w: f16[c, r=3, s=2, k=4]
+      output y: f16[n, p, q, k]  op transposed  strategy im2col
+      epilogue { result sx: f32[c]  result sw: f32[k, s]  sx = x  sw = w  y = relu(acc) } }""",
+}
+
 
 def sums_spec(name: str) -> str:
     """The conv block of a row of SUMMED."""

@@ -119,6 +119,13 @@ def test_operands_do_not_take_the_lets_of_their_dims():
         ("result y: f16[n, p, q, k] y = acc", ["E101"]),
         ("result s: f16[k] s = acc y = acc", ["E205"]),
         ("result s: f32[k] s = acc y = s", ["E301"]),
+        ("result s: f32[c] s = x y = s", ["E301"]),
+        ("result s: f32[c] s = x * 2 y = acc", ["E301"]),
+        ("result s: f32[n, h, w, c] s = x y = acc", ["E301"]),
+        ("result s: f32[k] s = y y = acc", ["E301"]),
+        ("result s: f32[k] s = x y = acc", ["E203"]),
+        ("result s: f32[c=5] s = x y = acc", ["E208"]),
+        ("result s: f16[c] s = x y = acc", ["E205"]),
         ("result t f16[k] y = acc", ["E002"]),
     ],
 )
@@ -155,6 +162,16 @@ def test_results_are_given_in_the_order_of_their_declarations():
     ]
     assert [t.name for t in problem.elementwise] == ["t"] and [t.name for t in problem.sums] == ["s"]
     assert [str(a) for a in problem.epilogue.body] == ["t = acc + z", "s = t * t", "y = relu(acc)"]
+
+
+def test_sums_of_what_the_operator_reads():
+    """They have dims of that tensor, whose channels are those of all groups; the problem prints and reads back."""
+    body = "result db: f32[k] db = y result sx: f32[c, n] sx = x result s: f32[] s = acc w = acc"
+    text = conv(body, "wgrad").replace("c=4]", "c=8]").replace("op wgrad", "groups 2 op wgrad")
+    problem = frontend.load(text)[0].problem
+    assert [(t.name, t.extents) for t in problem.sums] == [("db", (6,)), ("sx", (8, 2)), ("s", ())]
+    assert [problem.like(t).role for t in problem.sums] == ["y", "x", "w"] and not problem.elementwise
+    assert frontend.load(str(problem))[0].problem == problem
 
 
 def test_operands_that_may_be_a_results_own_array():

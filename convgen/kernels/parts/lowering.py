@@ -253,7 +253,7 @@ def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
     """The epilogue's assignments that results depend on, in order."""
     kept: list[Assignment] = []
     wanted = {t.name for t in problem.further}
-    for a in reversed(problem.epilogue.body if problem.epilogue else ()):
+    for a in reversed(problem.epilogue.pointwise if problem.epilogue else ()):
         if not kept or a.name in wanted:
             kept.append(a)
             wanted |= {e.name for e in a.value.walk() if isinstance(e, LocalRef)}

@@ -1,7 +1,8 @@
 """Sums: further results of epilogues that leave out dims.
 
 A kernel writes partial sums to a workspace, or the value of every element, as it does further results of all dims.
-Launches behind it add these up, some of them a thread, until one is left: in the same order in every run.
+Launches behind it add these up, some of them a thread, until one is left: in the same order in every run.  Sums of what
+the operator reads are made alike, of the tensor itself: one more pass over it, where the kernel makes no partial sums.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Layout
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element
-from convgen.kernels.parts.lowering import Scope, drop_unused, index_type, offset
+from convgen.kernels.parts.lowering import Scope, drop_unused, index_type, load, offset
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
 LEAST, MOST = 64, 128
@@ -30,27 +31,38 @@ LAUNCH = 2.0
 
 
 def spread(problem: ConvProblem, kept: Collection[str] = ()) -> ConvProblem:
-    """The problem with each element's value in place of each sum, but of those that are kept."""
+    """The problem with each element's value in place of each sum, but of those that are kept, and without the sums of
+    what the operator reads, whose values are there."""
     if not problem.epilogue:
         return problem
     others = [t for t in problem.sums if t.name not in kept]
-    results = tuple(_values(problem, t) if t in others else t for t in problem.further)
-    return replace(problem, epilogue=replace(problem.epilogue, results=results))
+    there = [t.name for t in others if _read(problem, t)]
+    results = tuple(_values(problem, t) if t in others else t for t in problem.further if t.name not in there)
+    body = tuple(a for a in problem.epilogue.body if a.name not in there)
+    return replace(problem, epilogue=replace(problem.epilogue, results=results, body=body))
+
+
+def _read(problem: ConvProblem, t: Tensor) -> Tensor | None:
+    """The tensor that the operator reads and `t` is the sum of."""
+    like = problem.like(t)
+    return None if like is problem.result else like
 
 
 def _values(problem: ConvProblem, t: Tensor) -> Tensor:
-    """What is summed: packed, in the order of the operator's result."""
-    return replace(t, dims=problem.result.dims, extents=problem.result.extents, pitch=None)
+    """What is summed: a tensor that the operator reads, or values that the kernel writes, packed, in the order of the
+    operator's result."""
+    return _read(problem, t) or replace(t, dims=problem.result.dims, extents=problem.result.extents, pitch=None)
 
 
 def completed(plan: Plan, problem: ConvProblem) -> Plan:
     """The plan of a problem with sums, from the plan of the same `spread`."""
     rows = _partial_rows(plan)
-    buffers = {t.name: f"values.{t.name}" for t in problem.sums if t.name not in rows}
+    others = [t for t in problem.sums if t.name not in rows]
+    buffers = {t.name: f"values.{t.name}" for t in others if not _read(problem, t)}
     levels = _levels(problem, rows)
     values = (Workspace(buffer, 4 * problem.result.size) for buffer in buffers.values())
     parts = (Workspace(level.target, 4 * level.parts * level.columns) for level in levels if level.parts > 1)
-    moved = 4 * problem.result.size * len(buffers) / reference(plan.target.name).memory.per_second
+    moved = sum(_values(problem, t).bytes for t in others) / reference(plan.target.name).memory.per_second
     return replace(
         plan,
         problem=problem,
@@ -121,7 +133,8 @@ def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Leve
     """The launches of all sums, in order."""
     found = []
     for t in problem.sums:
-        level = _Level(problem, t, 0, problem.result.size // t.size, f"values.{t.name}")
+        read = _read(problem, t)
+        level = _Level(problem, t, 0, problem.like(t).size // t.size, read.role if read else f"values.{t.name}")
         if t.name in partial_rows:
             level = _Level(problem, t, 1, partial_rows[t.name], partial(t))
         found.append(level)
@@ -154,12 +167,13 @@ def _kernel(level: _Level) -> Kernel:
         read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
     last = f"{rows}{'ll' if scope.index != 'int' else ''}"
     end = f"min(first + {level.each}, {last})" if level.parts > 1 else last
-    what = "values" if level.number == 0 else "parts of sums"
+    dtype = "f32" if level.number else values.dtype
+    what = "parts of sums" if level.number else f"elements of {level.source}" if _read(problem, t) else "values"
     return Kernel(
         "sum.cu.j2",
         f"convgen_{problem.name}_sum_{t.name}_{level.number}",
         (f"{element(t.name, t.dims)}: {rows} {what} of each, up to {level.each} a thread, in order.",),
-        (Pointer("values", "f32", level.source), Pointer("sums", "f32", level.target, written=True)),
+        (Pointer("values", dtype, level.source), Pointer("sums", "f32", level.target, written=True)),
         scope.index,
         1,
         level.parts * columns,
@@ -168,7 +182,7 @@ def _kernel(level: _Level) -> Kernel:
             "coordinates": drop_unused(lines, f"{read} {target} {first}"),
             "first": str(first),
             "end": end,
-            "value": f"values[{read}]",
+            "value": load(dtype, f"values[{read}]", "f32"),
             "target": f"sums[{target}]",
         },
     )
