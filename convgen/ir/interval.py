@@ -75,7 +75,8 @@ def epilogue_interval(
         read = summed_values(problem, t, arrays, xp)
         own = (values[t.name].low, values[t.name].high) if read is None else (read, read)
         shape = acc.low.shape if read is None else read.shape
-        found.append(_result(problem, t, *(xp.broadcast_to(end, shape) for end in own), xp))
+        low, high = (xp.broadcast_to(end, shape) for end in own)
+        found.append(_result(problem, t, low, high, xp))
     return tuple(found)
 
 
