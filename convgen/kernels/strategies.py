@@ -126,7 +126,7 @@ _ROWS: tuple[Strategy, ...] = (
     ),
     Strategy(
         "depthwise",
-        "one filter per channel (groups = c): any multiplier, filter size, stride and layout; dgrad of unit stride",
+        "one filter per channel (groups = c): any filter size, stride and layout; any multiplier, in dgrad one filter",
     ),
     Strategy(
         "implicit_gemm",

@@ -1,4 +1,5 @@
-"""dgrad of depthwise convolutions, emulated: the kernels of the forward one, with mirrored taps."""
+"""dgrad of depthwise convolutions, emulated: the kernels of the forward one, with mirrored taps or, of a stride, with
+the taps of each phase."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import pytest
 from problems import make
 from runs import emulated
 from special_values import expected, with_specials
-from tma_specs import TARGET, check_exact, laid_out, spec
+from tma_specs import TARGET, check_exact, compilation, laid_out, spec
 
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
@@ -50,6 +51,49 @@ def test_exact_on_integers(case: str, seed: int) -> None:
     assert "taps are mirrored" in made.source
 
 
+#: Bands and strips have tails, phases have none or all of the taps, windows begin inside y or before it.
+STRIDED: dict[str, tuple[ConvProblem, Options, str]] = {
+    "direct": (layer(10, (8, 11), (3, 5), UNEVEN, stride=2), DIRECT, MASKED),
+    "direct, in planes": (
+        laid_out(layer(6, (9, 10), (3, 2), UNEVEN, stride=(2, 3)), x="nchw", w="kcrs", y="nkpq"), DIRECT, "",
+    ),
+    "direct, stride above the filter": (layer(8, (9, 7), (1, 2), 1, stride=(3, 4)), DIRECT, MASKED),
+    "fma": (layer(32, (13, 22), (3, 3), 1, stride=2), stream("fma", 2, 4, 4, 12, 4, 4), MASKED),
+    "fma, filters in shared memory": (
+        layer(16, (11, 9), (7, 5), UNEVEN, stride=2), stream("fma", 2, 2, 4, 9, 2, 5), "",
+    ),
+    "fma, stride above the filter": (layer(16, (10, 9), (1, 2), 1, stride=3), stream("fma", 3, 6, 4, 9, 6, 3), MASKED),
+    "fma, stride above x": (layer(16, (2, 9), (3, 3), 1, stride=(4, 2)), stream("fma", 4, 4, 2, 9, 4, 2), ""),
+    "fma, dilated, one axis strided": (
+        layer(16, (9, 14), (3, 2), 2, stride=(1, 3), dilation=(2, 3)), stream("fma", 2, 6, 4, 14, 4, 4), "",
+    ),
+    "fma, dilated by the stride": (
+        layer(16, (30,), (3,), 2, stride=2, dilation=2), stream("fma", 1, 4, 4, 16, 1, 2), "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STRIDED)
+def test_phases_are_exact_on_integers(case: str, seed: int) -> None:
+    problem, options, epilogue = STRIDED[case]
+    made = check_exact(spec(problem, "depthwise", options, epilogue), seed)
+    assert "are a phase" in made.source
+
+
+def test_transposed_convolution(seed: int) -> None:
+    made = check_exact(
+        """conv up {
+          input  x: f16[n=2, h=6, w=5, c=16]
+          filter w: f16[c, k=1, r=4, s=3]
+          output y: f16[n, p=12, q=11, k=16]
+          stride 2  pad h=1  groups 16  op transposed  target sm_90a
+          epilogue { operand b: f32[k]  y = relu(acc + b) }
+        }""",
+        seed,
+    )
+    assert made.plan.strategy == "depthwise"
+
+
 def test_infinities_stay_in_their_windows(seed: int) -> None:
     problem, options, _ = CASES["mma"]
     arrays = with_specials(problem, "y", seed)
@@ -61,12 +105,32 @@ def test_infinities_stay_in_their_windows(seed: int) -> None:
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (layer(16, (12, 12), (3, 3), 1, stride=2), "stride of 2"),
         (make("dgrad", 2, 16, 32, (9, 9), (3, 3), pad=1, groups=16), "2 filters per channel"),
         (make("wgrad", 2, 16, 16, (9, 9), (3, 3), pad=1, groups=16), "op wgrad"),
     ],
-    ids=["strided", "multiplier", "wgrad"],
+    ids=["multiplier", "wgrad"],
 )
 def test_what_is_not_served(problem: ConvProblem, reason: str) -> None:
     (found,) = STRATEGY.obstacles(problem, TARGET, {})
     assert reason in found.message
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (stream("fma", 1, 4, 4, 12, 4, 4), "tile.p 1 is not a multiple of dgrad's stride, 2"),
+        (stream("fma", 2, 4, 4, 7, 4, 4), "strip 7 is not a multiple of dgrad's stride, 2"),
+        ({"kernel": "depthwise_direct", "tile.q": 3}, "tile.q 3 is not a multiple of dgrad's stride, 2"),
+        ({"math": "mma"}, "math mma"),
+    ],
+    ids=["tile", "strip", "direct", "mma"],
+)  # fmt: skip
+def test_options_that_no_stride_has(options: Options, reason: str) -> None:
+    found = STRATEGY.obstacles(layer(16, (12, 12), (3, 3), 1, stride=2), TARGET, options)
+    assert any(reason in obstacle.message for obstacle in found)
+
+
+def test_auto_takes_it() -> None:
+    problem = layer(96, (56, 56), (3, 3), 1, stride=2)
+    plan = compilation(f"{str(problem).removesuffix('}')} target sm_90a }}").plan
+    assert plan.options["kernel"] == "depthwise_stream"

@@ -99,10 +99,10 @@ def test_depthwise_layers(layer: str, layouts: Mapping[str, str], seed: int) -> 
     check(laid_out(DEPTHWISE[layer], layouts), {}, seed, "depthwise")
 
 
-@pytest.mark.parametrize("layer", [name for name, problem in DEPTHWISE.items() if set(problem.stride) == {1}])
+@pytest.mark.parametrize("layer", DEPTHWISE)
 @pytest.mark.parametrize("layouts", [CHANNELS_LAST, PLANES], ids=["nhwc", "nchw"])
 def test_depthwise_dgrad(layer: str, layouts: Mapping[str, str], seed: int) -> None:
-    """By the kernel of the lowest estimate, and by each kernel."""
+    """Of unit stride and strided: by the kernel of the lowest estimate, and by each kernel."""
     problem = replace(laid_out(DEPTHWISE[layer], layouts), op=Op.DGRAD)
     every = ({}, {"kernel": "depthwise_direct"}, *({"kernel": "depthwise_stream", "math": m} for m in ("fma", "mma")))
     for options in every:

@@ -107,6 +107,14 @@ def test_depthwise_dgrad() -> None:
         check(DEPTHWISE, problem, SM_90A, options)
 
 
+@pytest.mark.parametrize(("c", "size", "taps"), [(96, 112, 3), (576, 14, 3), (240, 28, 5), (384, 14, 7)])
+def test_strided_depthwise_dgrad(c: int, size: int, taps: int) -> None:
+    problem = make("dgrad", 64, c, c, (size, size), (taps, taps), stride=2, pad=taps // 2, groups=c)
+    check(DEPTHWISE, problem, SM_90A, {})
+    check(DEPTHWISE, problem, SM_90A, {"kernel": "depthwise_direct"})
+    check(DEPTHWISE, laid_out(problem, PLANES), SM_90A, {})
+
+
 @pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "zfnet/conv1", "resnext/g32_128_56"])
 def test_promising_candidates_do_not_spill(layer: str) -> None:
     for options in GEMM.candidates(LAYERS[layer], SM_90A)[:3]:

@@ -23,8 +23,8 @@ from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.axes import Axis, axes
-from convgen.kernels.parts.depthwise import Depthwise, channel_run, depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.depthwise import Depthwise, channel_run, depthwise_obstacles, formulas, part_runs, run_result
 from convgen.kernels.parts.elementwise import fprop_pointers
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
@@ -47,10 +47,6 @@ class Layout(Depthwise[Config]):
     @property
     def multiplier(self) -> int:
         return self.read.k_per_group
-
-    @cached_property
-    def axes(self) -> tuple[Axis, Axis]:
-        return axes(self.read)
 
     @cached_property
     def planes(self) -> bool:
@@ -157,6 +153,8 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             found.no(f"vector {c.vector}: {run} channels are aligned neighbors", f"vector {min(run, 8)} or less",
                      "vector")  # fmt: skip
             return found
+        if found := part_runs(layout, c.tile_p, c.tile_q):
+            return found
         if layout.registers > MOST_REGISTERS:
             columns = layout.axes[1].inputs(c.tile_q)
             what = f"the {columns} columns of x under a thread's outputs, and its outputs, do not fit its registers"
@@ -170,9 +168,9 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         c, problem, (rows, columns) = layout.config, layout.read, layout.axes
         loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
         # loads of 4 filters, or of 1; lanes are `vector` words apart, so that each load takes the banks so many cycles
-        filters = 0 if layout.in_registers else c.tile_p * problem.taps * (c.vector // 4 or c.vector)
+        filters = 0 if layout.in_registers else c.tile_p / rows.phases * problem.taps * (c.vector // 4 or c.vector)
         outputs = c.tile_p * c.tile_q
-        products, conversions = outputs * problem.taps * c.vector, loads * layout.inputs
+        products, conversions = outputs / layout.run_outputs * problem.taps * c.vector, loads * layout.inputs
         load_lines = max(1, layout.inputs * problem.x.element.bytes * WARP / LINE)
         return cost.direct_time(
             instructions=products + conversions + 2 * loads + filters + outputs * (c.vector / 2 + 2),
@@ -231,9 +229,10 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tupl
     def given(name: str, values: list[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else values
 
-    rows, columns = axes(assignment(problem).problem)
-    ps = given("tile.p", [p for p in (1, 2, 4) if p <= rows.output])
-    qs = given("tile.q", sorted({min(q, columns.output) for q in (1, 2, 4, 5, 7, 8)}))
+    assigned = assignment(problem)
+    rows, columns = axes(assigned.problem, assigned.phases)
+    ps = given("tile.p", sorted({rows.whole(p) for p in (1, 2, 4) if p <= rows.output}))
+    qs = given("tile.q", sorted({columns.whole(min(q, columns.output)) for q in (1, 2, 4, 5, 7, 8)}))
     for v, p, q, threads in product(vectors, ps, qs, given("threads", [128, 256])):
         layout = Layout(problem, target, Config(p, q, v, threads, 1))
         most = max(1, min(8, target.register_blocks(layout.registers, threads)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
-from convgen.kernels.parts.axes import axes
-from convgen.kernels.parts.depthwise import channel_run
+from convgen.kernels.parts.depthwise import channel_run, part_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
 
 PRODUCER = 32  # threads
@@ -19,7 +18,7 @@ def malformed(layout: Layout) -> Obstacles:
     problem, config = layout.read, layout.config
     found = Obstacles()
     no = found.no
-    _, columns = axes(problem)
+    columns = layout.axes[1]
     run = channel_run(problem)
     multiplier = problem.k_per_group
     most = MATHS[config.math].most_channels(problem)
@@ -39,14 +38,17 @@ def malformed(layout: Layout) -> Obstacles:
         no(f"band {config.band} is not a multiple of tile.p {config.tile_p}", option="band")
     if config.strip > columns.output:
         no(f"strip {config.strip} is wider than the output's {columns.output} columns", option="strip")
+    elif layout.strips > 1 and config.strip % columns.phases:
+        no(f"strip {config.strip} is not a multiple of dgrad's stride, {columns.phases}", option="strip")
+    found += part_runs(layout, config.tile_p, config.tile_q)
     found += MATHS[config.math].malformed(problem, config)
     return found
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that is malformed or does not fit."""
-    problem, target, config = layout.read, layout.target, layout.config
-    found = Obstacles([*MATHS[config.math].obstacles(problem), *malformed(layout)])
+    target, config = layout.target, layout.config
+    found = Obstacles([*MATHS[config.math].obstacles(layout.assigned), *malformed(layout)])
     if found:
         return found
     no = found.no

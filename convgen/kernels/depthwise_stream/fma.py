@@ -7,6 +7,7 @@ from convgen.kernels.base import Obstacles
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.layout import UNIT
 from convgen.kernels.depthwise_stream.layout import Layout as Shared
+from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.depthwise import channel_run
 
@@ -45,8 +46,9 @@ class Layout(Shared):
     def instructions(self) -> float:
         c, (rows, columns) = self.config, self.axes
         loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
-        products = c.tile_p * c.tile_q * self.read.taps * c.vector * (MANY_TAPS if self.read.taps > FEW_TAPS else 1.0)
-        filters = 0 if self.in_registers else c.tile_p * self.read.taps * max(1, c.vector // 4) * 4
+        taps = self.read.taps / self.run_outputs  # of an output, on average
+        products = c.tile_p * c.tile_q * taps * c.vector * (MANY_TAPS if self.read.taps > FEW_TAPS else 1.0)
+        filters = 0 if self.in_registers else c.tile_p / rows.phases * self.read.taps * max(1, c.vector // 4) * 4
         return products + loads * (self.inputs + 1) + filters + c.tile_p * c.tile_q * (c.vector / 2 + 2)
 
     @property
@@ -56,7 +58,7 @@ class Layout(Shared):
         return rows.inputs(c.tile_p) * columns.inputs(c.tile_q) * max(1.0, words)
 
 
-def obstacles(problem: ConvProblem) -> Obstacles:
+def obstacles(assigned: Assignment) -> Obstacles:
     return Obstacles()
 
 
@@ -79,9 +81,11 @@ def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
     return {max((s for s in divisors if s <= limit), default=divisors[0]) for limit in (divisors[-1], *SLICE_LIMITS)}
 
 
-def tiles(problem: ConvProblem, vector: int) -> list[tuple[int, int]]:
+def tiles(assigned: Assignment, vector: int) -> list[tuple[int, int]]:
     """Rows and columns of a thread, as its registers allow: filters may take most of them."""
-    rows, columns = axes(problem)
+    problem = assigned.problem
+    rows, columns = axes(problem, assigned.phases)
     few = vector * problem.x.element.bytes <= 4
     sizes = ((2, 7), (1, 7), (2, 4)) if problem.taps > FEW_TAPS else ((2, 7),) if few else FEW_TAPS_TILES
-    return list(dict.fromkeys((min(p, rows.output), min(q, columns.output)) for p, q in sizes))
+    found = ((rows.whole(min(p, rows.output)), columns.whole(min(q, columns.output))) for p, q in sizes)
+    return list(dict.fromkeys(found))

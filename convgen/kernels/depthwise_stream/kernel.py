@@ -46,7 +46,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
             return found
-        problem = assignment(problem).problem
+        assigned = assignment(problem)
+        problem = assigned.problem
         found, elsewhere = Obstacles(), "kernel depthwise_direct"
         if not {"tma", "dependent_launch"} <= target.features:
             found.no(f"target {target} has no TMA", elsewhere, "kernel")
@@ -58,7 +59,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         if x.dims[-1] != "c" or problem.c * x.element.bytes % UNIT:
             found.no("depthwise_stream needs channels innermost in x, in multiples of 16 bytes", elsewhere,
                      "kernel")  # fmt: skip
-        if any(a.stride > a.inputs(1) for a in axes(problem)):
+        if any(a.shared < 0 for a in axes(problem, assigned.phases)):
             found.no("depthwise_stream needs windows that cover every input pixel", elsewhere, "kernel")
         if lowering.index_type(problem, ()) != "int":
             found.no("a tensor of 2^31 elements or more", elsewhere, "kernel")
@@ -82,7 +83,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         slice_bytes = layout.x_slice * layout.element_bytes
         inside = layout.inside[1] / columns.input
         # runs that begin inside an image read the rows once more that its first band has in common with the band before
-        begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.inputs(1) - rows.stride)
+        begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.shared)
         rates = cost.H200_MMA if config.math == "mma" else cost.H200_FMA
         return cost.stream_time(
             bands=-(-layout.items // workers),

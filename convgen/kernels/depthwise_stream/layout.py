@@ -9,7 +9,6 @@ from typing import Any
 
 from convgen.ir.problem import SECTOR
 from convgen.kernels.depthwise_stream.config import Config
-from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.depthwise import Depthwise
 
 ALIGNMENT = 128  # bytes: where TMA may write
@@ -63,10 +62,6 @@ class Layout(Depthwise[Config]):
     def staged_bytes(self) -> int:
         """A band's results in shared memory, on their way to y."""
         return 0
-
-    @cached_property
-    def axes(self) -> tuple[Axis, Axis]:
-        return axes(self.read)
 
     @property
     def multiplier(self) -> int:
@@ -125,7 +120,7 @@ class Layout(Depthwise[Config]):
     def step(self) -> int:
         """Input rows of a slab: what a band adds to the one before."""
         rows = self.axes[0]
-        return rows.inputs(self.config.band) if self.p_tiles == 1 else self.config.band * rows.stride
+        return rows.inputs(self.config.band) if self.p_tiles == 1 else rows.step(self.config.band)
 
     @property
     def slabs(self) -> int:
@@ -142,7 +137,7 @@ class Layout(Depthwise[Config]):
         """Rows and columns of x that the strips of an image need; columns that two strips need count twice."""
         rows, columns = self.axes
         loaded = self.step * (self.p_tiles + self.slabs - 1) - rows.pad
-        width, step = columns.inputs(self.config.strip), self.config.strip * columns.stride
+        width, step = columns.inputs(self.config.strip), columns.step(self.config.strip)
         starts = [strip * step - columns.pad for strip in range(self.strips)]
         read = sum(max(0, min(start + width, columns.input) - max(start, 0)) for start in starts)
         return max(0, min(loaded, rows.input)), read

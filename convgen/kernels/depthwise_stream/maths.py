@@ -10,6 +10,7 @@ from convgen.kernels.base import Obstacles
 from convgen.kernels.depthwise_stream import fma, mma
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.kernels.parts.assignment import Assignment
 from convgen.targets import Target
 
 
@@ -29,7 +30,7 @@ class Maths(Protocol):
         """A multiprocessor."""
         ...
 
-    def obstacles(self, problem: ConvProblem, /) -> Obstacles: ...
+    def obstacles(self, assigned: Assignment, /) -> Obstacles: ...
 
     def malformed(self, problem: ConvProblem, config: Config, /) -> Obstacles:
         """What a configuration asks for that means nothing here."""
@@ -45,7 +46,7 @@ class Maths(Protocol):
         """Of these, in ascending order, those worth considering."""
         ...
 
-    def tiles(self, problem: ConvProblem, vector: int, /) -> list[tuple[int, int]]:
+    def tiles(self, assigned: Assignment, vector: int, /) -> list[tuple[int, int]]:
         """Rows and columns of a thread, or of a warp."""
         ...
 

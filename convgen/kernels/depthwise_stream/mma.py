@@ -22,6 +22,7 @@ from convgen.kernels.base import Obstacles
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.layout import UNIT
 from convgen.kernels.depthwise_stream.layout import Layout as Shared
+from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.depthwise import channel_run
 
@@ -163,9 +164,11 @@ class Layout(Shared):
         return loads + factors + b.lines * b.quads * WORDS * b.sets * MMA + b.sets * 80
 
 
-def obstacles(problem: ConvProblem) -> Obstacles:
+def obstacles(assigned: Assignment) -> Obstacles:
+    problem, found = assigned.problem, Obstacles()
     x, w, y = problem.x, problem.w, problem.y
-    found = Obstacles()
+    if assigned.phases:
+        found.no("math mma makes no dgrad of a stride", "math fma", "math")
     if not (x.dtype == w.dtype and x.dtype in TYPES and problem.accumulate == "f32"):
         message = f"math mma multiplies f16 or bf16 and adds f32, not {x.dtype} x {w.dtype}"
         found.no(message, "math fma", "math")
@@ -204,8 +207,9 @@ def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:
     return found or {max((s for s in divisors if s <= limit), default=divisors[0]) for limit in PARTS}
 
 
-def tiles(problem: ConvProblem, vector: int) -> list[tuple[int, int]]:
+def tiles(assigned: Assignment, vector: int) -> list[tuple[int, int]]:
     """Rows and columns of a warp, in one set of blocks to four."""
+    problem = assigned.problem
     columns = axes(problem)[1]
     _, q = block_shape(problem)
     legal = shapes(problem)

@@ -24,20 +24,22 @@ LEAST_STRIP = 7  # output columns of a part of a row
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    read = assignment(problem).problem
-    rows, columns = axes(read)
+    assigned = assignment(problem)
+    read = assigned.problem
+    rows, columns = axes(read, assigned.phases)
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else list(defaults)
 
     named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
-    strips = sorted({-(-columns.output // parts) for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP})
+    parts = (parts for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP)
+    strips = sorted({min(columns.whole(-(-columns.output // n)), columns.output) for n in parts})
     for name, maths in MATHS.items():
-        if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(read)):
+        if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(assigned)):
             continue
         for vector in values("vector", maths.vectors(read)):
             slices = values("slice", sorted(maths.slices(read, _slices(read, vector)), reverse=True))
-            for slice_, (p, q) in itertools.product(slices, maths.tiles(read, vector)):
+            for slice_, (p, q) in itertools.product(slices, maths.tiles(assigned, vector)):
                 p, q = int(fixed.get("tile.p", p)), int(fixed.get("tile.q", q))
                 whole = -(-rows.output // p) * p
                 bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))

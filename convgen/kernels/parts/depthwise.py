@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sympy import Expr, Integer
 
+from convgen.codegen.c_expr import c_expr
 from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.problem import ConvProblem, Op
@@ -15,6 +16,7 @@ from convgen.kernels import base
 from convgen.kernels.base import C, Obstacle, Obstacles
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import Assignment, assignment
+from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
 from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.mma import MOST_PIXELS
@@ -26,12 +28,9 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
     if problem.op not in (Op.FPROP, Op.DGRAD):
-        no(f"op {problem.op} is not served; fprop is, and dgrad of unit stride")
-    if problem.op is Op.DGRAD:
-        if max(problem.stride) > 1:
-            no(f"op dgrad with a stride of {max(problem.stride)} is not served; of unit stride it is")
-        if problem.k_per_group > 1:
-            no(f"op dgrad of {problem.k_per_group} filters per channel is not served; of one it is")
+        no(f"op {problem.op} is not served; fprop and dgrad are")
+    if problem.op is Op.DGRAD and problem.k_per_group > 1:
+        no(f"op dgrad of {problem.k_per_group} filters per channel is not served; of one it is")
     if problem.groups != problem.c:
         no(f"groups {problem.groups} of {problem.c} channels: each channel must be a group")
     if problem.rank > 2:
@@ -44,7 +43,8 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
 
 @dataclass(frozen=True)
 class Depthwise(base.Layout[C]):
-    """The layout of a depthwise kernel: a configuration of the forward convolution that has the problem's product."""
+    """The layout of a depthwise kernel: a configuration of the forward convolution that has the problem's product, or
+    whose outputs are the runs of a strided dgrad's phases."""
 
     @cached_property
     def assigned(self) -> Assignment:
@@ -55,10 +55,33 @@ class Depthwise(base.Layout[C]):
         """The forward convolution, of operands x, w and y."""
         return self.assigned.problem
 
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        return axes(self.read, self.assigned.phases)
+
+    @property
+    def products(self) -> int:
+        """Of the outputs of a run: along each axis, a tap reaches one of its phases."""
+        return self.read.taps
+
+    @property
+    def run_outputs(self) -> int:
+        """Outputs of a run of either axis."""
+        return math.prod(axis.phases for axis in self.axes)
+
     @property
     def filter_offset(self) -> str:
         """C text of the offset of an element of w, from `channel` and the forward convolution's `tap`."""
         return lowering.filter_offset(self.read, "channel", self.assigned.mirrored)
+
+
+def part_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:
+    """A thread's tile is of whole runs."""
+    found = Obstacles()
+    for option, size, axis in zip(("tile.p", "tile.q"), (tile_p, tile_q), layout.axes, strict=True):
+        if size % axis.phases:
+            found.no(f"{option} {size} is not a multiple of dgrad's stride, {axis.phases}", option=option)
+    return found
 
 
 def channel_run(problem: ConvProblem) -> int:
@@ -95,11 +118,23 @@ def formulas(layout: Depthwise[C]) -> list[str]:
     """What a depthwise convolution is, for comments."""
     problem = layout.read
     sp, m = problem.spatial, problem.k_per_group
+    windows = _phase_formulas(layout) if layout.assigned.phases else window_formulas(problem)
     taps = [f"{f.upper()} - 1 - {f}" if layout.assigned.mirrored else f for f in sp.filter]
     x = element("x", ("n", *sp.input, "k" if m == 1 else f"k / {m}"))
     product = f"{x} * {element('w', ('k', *taps))}"
     return [
         f"{element('y', ('n', *sp.output, 'k'))} = sum over {', '.join(sp.filter)} of {product}, where",
-        *window_formulas(problem),
+        *windows,
         *epilogue_formulas(problem),
     ]
+
+
+def _phase_formulas(layout: Depthwise[C]) -> list[str]:
+    """Which outputs a tap of a strided dgrad reaches, with this problem's numbers."""
+    given, sp = layout.problem, layout.read.spatial
+    rows = zip(sp.input, sp.output, sp.filter, given.stride, given.pad_lo, given.dilation, strict=True)
+    lines = []
+    for i, o, f, stride, lo, dilation in rows:
+        pixel = c_expr(symbol(o) + lo - symbol(f) * dilation, {}, symbols="")
+        lines.append(f"  {lowering.coordinate_name(i)} * {stride} = {pixel}")
+    return lines
