@@ -41,6 +41,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
     env = environment()
     problem = getattr(plan.layout, "problem", plan.problem)
     body = env.get_template(template).render(plan=plan, problem=problem, **values)
+    body = f"{body.strip()}\n\n{plan.behind}"
     names = ptx.functions_used(body)
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
     helpers = _helpers_used(env, body)

@@ -173,6 +173,7 @@ class Plan:
     names the row of `ir.verify.ARITHMETIC` that bounds the result's rounding; empty, that of its types.
     `us` is the cost model's estimate, 0 where there is none.
     `kernel` made the plan, from `layout`: its own record of what follows from problem and configuration.
+    `behind` is the source of launches that follow the kernel's own; it is set where a plan is rendered.
     """
 
     problem: ConvProblem
@@ -187,6 +188,7 @@ class Plan:
     kernel: str = ""
     us: float = field(default=0.0, compare=False)
     layout: object = field(default=None, compare=False, repr=False)
+    behind: str = field(default="", compare=False, repr=False)
 
     @property
     def options(self) -> dict[str, int | str]:

@@ -77,8 +77,8 @@ class Kernel(Generic[C, L]):
     further: ClassVar[bool] = False
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`; where there are
-        others, it is asked for the values of their elements instead."""
+        """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a
+        workspace the sums themselves; where there are others, it is asked for the values of their elements instead."""
         return ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> Sequence[Obstacle]:

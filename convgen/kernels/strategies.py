@@ -106,8 +106,9 @@ class Strategy:
 
     def render(self, plan: Plan) -> str:
         """The CUDA source of a plan."""
-        source = kernel(plan.kernel).source(plan)
-        return f"{source}\n{_sums().source(plan)}" if plan.problem.sums else source
+        if plan.problem.sums:
+            plan = replace(plan, behind=_sums().source(plan))
+        return kernel(plan.kernel).source(plan)
 
 
 def _sums() -> ModuleType:

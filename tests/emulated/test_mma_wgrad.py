@@ -21,7 +21,7 @@ def test_geometry(name: str, seed: int) -> None:
 
 def test_epilogue(seed: int) -> None:
     problem = typed(make("wgrad", 6, 40, 72, (9, 8), (3, 3), pad=1), w="f32")
-    text = "operand g: f32[k, r, s, c]  operand b: f16[c]  w = acc * b + 0.5 * g"
+    text = "operand g: f32[k, r, s, c]  operand b: f16[c]  result db: f32[k]  db = y  w = acc * b + 0.5 * g"
     check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, "slices": 3}, text, target="sm_80"), seed)
 
 

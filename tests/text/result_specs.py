@@ -85,9 +85,11 @@ SUMS = """
     result s: f32[{channel}]
     result t: f16[{dims}]
     result squares: f32[{channel}, {image}]
+    result factor: f32[{channel}]
     result all: f32[]
     t = acc + b
     s = t
+    factor = {factor}
     squares = t * t
     {result} = relu(t)
     all = abs(acc)
@@ -114,15 +116,21 @@ READ_SUMS = {
       output y: f16[n, p, q, k]  op transposed  strategy im2col
       epilogue { result sx: f32[c]  result sw: f32[k, s]  sx = x  sw = w  y = relu(acc) } }""",
 }
+for _name, _options in {
+    "mma_wgrad": "slices 1  tile m=64 n=128 k=16  warps m=1 n=4",
+    "mma_wgrad, slices": "slices 2  tile m=64 n=64 k=16",
+}.items():
+    READ_SUMS[_name] = f"""conv a {{ {READ} op wgrad  strategy implicit_gemm {{ kernel mma_wgrad  {_options} }}
+      epilogue {{ result db: f32[k]  result t: f16[k, r, s, c]  db = y  t = acc  w = relu(acc) }} }}"""
 
 
 def sums_spec(name: str) -> str:
     """The conv block of a row of SUMMED."""
     tensors, op, strategy = SUMMED[name]
-    result, dims, channel, image = {
-        "fprop": ("y", "n, k, p, q" if "y: f16[n, k" in tensors else "n, p, q, k", "k", "n"),
-        "dgrad": ("x", "n, h, w, c", "c", "n"),
-        "wgrad": ("w", "k, r, s, c", "c", "r"),
+    result, dims, channel, image, factor = {
+        "fprop": ("y", "n, k, p, q" if "y: f16[n, k" in tensors else "n, p, q, k", "k", "n", "w"),
+        "dgrad": ("x", "n, h, w, c", "c", "n", "w"),
+        "wgrad": ("w", "k, r, s, c", "c", "r", "x"),
     }[op]
-    epilogue = SUMS.format(channel=channel, image=image, dims=dims, result=result)
+    epilogue = SUMS.format(channel=channel, image=image, dims=dims, result=result, factor=factor)
     return f"conv a {{ {tensors} op {op} {epilogue} strategy {strategy} }}"

@@ -36,7 +36,12 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     name = "mma_wgrad"
     config = Config
     slices = frozenset("xy")
+    further = True
     writes = frozenset({"elementwise"})
+
+    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+        t = gradient.y_sum(problem)
+        return (t.name,) if t else ()
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:
@@ -85,7 +90,7 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         steps = [main]
         if not layout.stores_w:
             steps.append(gradient.sum_launch(problem, slices, layout.target.sms, dependent=False))
-        return plan_of(layout, steps, gradient.workspaces(problem, slices))
+        return plan_of(layout, steps, gradient.workspaces(problem, slices, slices))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

@@ -18,6 +18,9 @@ from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
 from convgen.kernels.parts.mma import MMAS
 
+#: Two neighboring ones, by type.
+ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
+
 
 def pointers(layout: Layout) -> list[Pointer]:
     """The product's parameters."""
@@ -25,7 +28,8 @@ def pointers(layout: Layout) -> list[Pointer]:
     last = Pointer("w", problem.w.dtype, "w", written=True)
     if not layout.stores_w:
         last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
-    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last]
+    of_y = gradient.y_sum_pointer(problem, layout.config.slices)
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last, *of_y]
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,9 @@ def source(plan: Plan, layout: Layout) -> str:
         vectors={role: layout.vector(role) for role in "xy"},
         steps={"x": max(problem.x.stride("c"), 1), "y": max(problem.y.stride("k"), 1)},
         multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
+        one=ONES[problem.x.dtype],
+        y_sum=gradient.y_sum(problem),
+        y_sum_mmas=-(-rows // config.warps_n),
         stored=gradient.stored(problem, config.slices),
         sum=_sum(plan, layout),
     )

@@ -2,7 +2,7 @@
 
 Kernels for wgrad share y's pixels among blocks.  What a block sums up is the result where it has all pixels and nothing
 is left to do; else it goes to a workspace, laid out as the filter, and a second kernel adds the slices in order and
-runs the epilogue.
+runs the epilogue.  The sum of y, a bias's gradient, comes from the same tiles.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from sympy import Expr, Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.ir.index_map import decompose, derive, extent, variable
 from convgen.ir.plan import Launch, Param, Workspace
-from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import lowering, output
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.tensor import Tensor
+from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
 
 PARTIALS = Param("partials", "pointer", "workspace.partials")
@@ -28,6 +29,18 @@ SUM_BLOCK, MOST_LANES = 256, 16
 def is_whole(problem: ConvProblem, slices: int) -> bool:
     """Whether the product's kernel stores the result; else sums of its slices are left over."""
     return slices == 1 and not lowering.has_epilogue(problem)
+
+
+def y_sum(problem: ConvProblem) -> Tensor | None:
+    """The sum of y over its pixels, a bias's gradient: a column of ones beside x's makes it."""
+    of_y = (t for t in problem.sums if t.dims == ("k",) and problem.like(t).role == "y")
+    return next(of_y, None) if problem.op is Op.WGRAD else None
+
+
+def y_sum_pointer(problem: ConvProblem, parts: int) -> tuple[Pointer, ...]:
+    """Where the sums of y go: of so many parts of the pixels, which launches behind add up."""
+    t = y_sum(problem)
+    return (Pointer("y_sums", "f32", sums.partial(t) if parts > 1 else t.name, written=True),) if t else ()
 
 
 @dataclass(frozen=True)
@@ -112,9 +125,11 @@ def sum_launch(problem: ConvProblem, slices: int, sms: int, dependent: bool) -> 
     return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
 
 
-def workspaces(problem: ConvProblem, slices: int) -> tuple[Workspace, ...]:
-    """The slices' sums."""
-    return () if is_whole(problem, slices) else (Workspace(PARTIALS.buffer, 4 * problem.w.size * slices),)
+def workspaces(problem: ConvProblem, slices: int, parts: int) -> tuple[Workspace, ...]:
+    """The slices' sums, and the sums of y of so many parts of the pixels."""
+    t = y_sum(problem)
+    of_y = (Workspace(sums.partial(t), t.bytes * parts),) if t and parts > 1 else ()
+    return of_y if is_whole(problem, slices) else (Workspace(PARTIALS.buffer, 4 * problem.w.size * slices), *of_y)
 
 
 def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch) -> Sum:

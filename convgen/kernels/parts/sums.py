@@ -79,10 +79,11 @@ def source(plan: Plan) -> str:
 
 
 def _partial_rows(plan: Plan) -> dict[str, int]:
-    """Of the sums that the plan's kernel makes in parts, by name: how many parts of each element."""
+    """Of the sums that the plan's kernel makes, by name: how many parts of each element; none where it makes all of the
+    sum."""
     sizes = {w.name: w.bytes for w in plan.workspaces}
     kept = plan.layout.problem.sums if isinstance(plan.layout, Layout) else ()
-    return {t.name: sizes[partial(t)] // t.bytes for t in kept}
+    return {t.name: sizes.get(partial(t), 0) // t.bytes for t in kept}
 
 
 def partial(t: Tensor) -> str:
@@ -133,6 +134,8 @@ def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Leve
     """The launches of all sums, in order."""
     found = []
     for t in problem.sums:
+        if partial_rows.get(t.name) == 0:
+            continue
         read = _read(problem, t)
         level = _Level(problem, t, 0, problem.like(t).size // t.size, read.role if read else f"values.{t.name}")
         if t.name in partial_rows:

@@ -46,7 +46,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         forward = assignment.assignment(problem).problem
         if forward.y.dims[-1:] != ("k",) or forward.y.dtype not in PACK:
             return ()
-        return tuple(t.name for t in forward.sums if t.dims == ("k",))
+        of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
+        return tuple(t.name for t in forward.sums if t.dims == ("k",) and t.name in of_result)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

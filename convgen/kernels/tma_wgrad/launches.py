@@ -78,4 +78,4 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared factors, and the slices' sums."""
-    return (*layout.gemm.prepared.workspaces, *gradient.workspaces(layout.problem, layout.config.slices))
+    return (*layout.gemm.prepared.workspaces, *gradient.workspaces(layout.problem, layout.config.slices, layout.shares))
