@@ -6,7 +6,8 @@
     torch.compile(model, backend="convgen"), and reports()
     with enabled():             convolutions of models as they are
 
-What convgen does not serve is computed by aten: on a CPU, in other types, transposed.
+Gradients are convgen's, too, where it is faster: gradients() says where.  What convgen does not serve is computed by
+aten: on a CPU, in other types.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from convgen.torch.modules import Conv1d, Conv2d, Conv3d
 from convgen.torch.network.backend import compile_graph, reports
 from convgen.torch.network.optimize import Optimized, optimize
 from convgen.torch.network.report import Report, Row
+from convgen.torch.ops import gradients
 from convgen.torch.override import Enabled, enabled
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "Enabled", "Optimized", "Report", "Row",
-    "compile_graph", "conv1d", "conv2d", "conv3d", "enabled", "optimize", "reports",
+    "compile_graph", "conv1d", "conv2d", "conv3d", "enabled", "gradients", "optimize", "reports",
 ]  # fmt: skip

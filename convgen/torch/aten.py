@@ -55,32 +55,63 @@ def composite(
 
 
 def padded(input: Tensor, padding: Sequence[int], rank: int, mode: str) -> tuple[Tensor, Sequence[int]]:
-    """The input with the padding that aten's convolution does not make, and the padding that is left to it: what one
-    side of an axis has more than the other, and all that is not of zeros."""
+    """The input with the padding that aten's convolution does not make, and the padding that is left to it."""
+    left, more = _split(padding, rank, mode)
+    if not any(map(any, more)):
+        return input, left
+    amounts = [amount for sides in reversed(more) for amount in sides]
+    return TF.pad(input, amounts, mode="constant" if mode == "zeros" else mode), left
+
+
+def _split(padding: Sequence[int], rank: int, mode: str) -> tuple[Sequence[int], list[tuple[int, int]]]:
+    """The padding that aten's convolution makes, and (low, high) of each axis that it does not: what one side has more
+    than the other, and all that is not of zeros."""
     lows, highs = padding[:rank], padding[-rank:]
-    if lows == highs and (mode == "zeros" or not any(lows)):
-        return input, lows
-    least = [min(low, high) if mode == "zeros" else 0 for low, high in zip(lows, highs, strict=True)]
-    more = [side[i] - least[i] for i in reversed(range(rank)) for side in (lows, highs)]
-    return TF.pad(input, more, mode="constant" if mode == "zeros" else mode), least
+    left = [min(low, high) if mode == "zeros" else 0 for low, high in zip(lows, highs, strict=True)]
+    return left, [(low - own, high - own) for low, high, own in zip(lows, highs, left, strict=True)]
 
 
-def unpadded(grad: Tensor, input: Tensor, padding: Sequence[int], left: Sequence[int], mode: str) -> Tensor:
+def _unpadded(grad: Tensor, extents: Sequence[int], more: Sequence[tuple[int, int]], mode: str) -> Tensor:
     """The gradient of `padded` for its input: that of a pixel's copies adds up."""
-    rank = len(left)
-    for axis in range(rank):
-        extent = input.shape[axis + 2]
-        low, high = padding[axis] - left[axis], padding[-rank:][axis] - left[axis]
+    for axis, (extent, (low, high)) in enumerate(zip(extents, more, strict=True), 2):
         if low == high == 0:
             continue
         if mode == "zeros":
-            grad = grad.narrow(axis + 2, low, extent)
+            grad = grad.narrow(axis, low, extent)
             continue
         pixels = torch.arange(extent, dtype=torch.float32, device=grad.device).view(1, 1, -1)
         pixels = TF.pad(pixels, (low, high), mode=mode).view(-1).long()
-        shape = (*grad.shape[: axis + 2], extent, *grad.shape[axis + 3 :])
-        grad = grad.new_zeros(shape).index_add(axis + 2, pixels, grad)
+        grad = grad.new_zeros((*grad.shape[:axis], extent, *grad.shape[axis + 1 :])).index_add(axis, pixels, grad)
     return grad
+
+
+def input_gradient(
+    grad: Tensor, weight: Tensor, size: Sequence[int],
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+) -> Tensor:  # fmt: skip
+    """The gradient of `convolution` for its input of this size, from that of its result, laid out as the filters."""
+    rank = len(stride)
+    left, more = _split(padding, rank, padding_mode)
+    extents = [extent + low + high for extent, (low, high) in zip(size[2:], more, strict=True)]
+    source = grad.new_empty(1).expand(*size[:2], *extents)  # which aten does not read
+    made, _, _ = torch.ops.aten.convolution_backward(
+        grad, source, weight, None, stride, left, dilation, False, [0] * rank, groups, [True, False, False]
+    )
+    return _unpadded(made, size[2:], more, padding_mode)
+
+
+def weight_gradient(
+    input: Tensor, grad: Tensor, size: Sequence[int],
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+) -> Tensor:  # fmt: skip
+    """The gradient of `convolution` for its filters of this size, from that of its result, laid out as the input."""
+    rank = len(stride)
+    source, left = padded(input, padding, rank, padding_mode)
+    weight = grad.new_empty(1).expand(size)  # which aten does not read
+    _, made, _ = torch.ops.aten.convolution_backward(
+        grad, source, weight, None, stride, left, dilation, False, [0] * rank, groups, [False, True, False]
+    )
+    return made
 
 
 def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> Tensor:

@@ -35,9 +35,10 @@ def conv2d(
 ) -> Tensor:  # fmt: skip
     """activation(conv2d(input, weight, bias) + residual), with torch's shapes, layouts, types and defaults.
 
-    On a GPU by convgen's kernel, where it serves, elsewhere by aten; gradients are aten's.  `activation` is a name such
-    as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result;
-    `padding_mode` is as of torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.
+    On a GPU by convgen's kernel, where it serves, elsewhere by aten; each gradient by the faster one of the two, which
+    the first backward pass of a kind finds out (convgen.torch.gradients()).  `activation` is a name such as "relu", or
+    a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result; `padding_mode` is as of
+    torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.
     Raises WrongArguments, WrongShape, WrongType.
     """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)

@@ -18,6 +18,7 @@ from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
 from convgen.functional.recipe import Given, Recipe, View, forward_padded, into
+from convgen.ir.problem import Op
 from convgen.runtime.errors import WrongType
 
 Tensor = Any
@@ -45,16 +46,22 @@ def served(
     out: Tensor | None = None,
 ) -> Served:  # fmt: skip
     """How convgen serves a call like this.  The first one of a kind builds the kernel."""
-    key = key_of(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out)
+    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out
+    return remembered(key_of(*arguments), lambda: recipe(*arguments), (input, weight, *operands), out)
+
+
+def remembered(
+    key: tuple[Any, ...], make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None
+) -> Served:
+    """How convgen serves what the recipe asks of these tensors; made once a key."""
     found = _SERVED.get(key)
     if found is None:
         try:
-            made = recipe(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out)
-            found = _serve(made, (input, weight, *operands), out)
+            found = _serve(make(), tensors, out)
         except ConvgenError as error:
             found = Served(None, str(error))
         except Exception as error:  # a defect of convgen's must not end a network that aten can run
-            warnings.warn(f"convgen leaves a convolution to aten: {type(error).__name__}: {error}", stacklevel=3)
+            warnings.warn(f"convgen leaves a convolution to aten: {type(error).__name__}: {error}", stacklevel=4)
             found = Served(None, f"{type(error).__name__}: {error}")
         _SERVED[key] = found
     return found
@@ -68,9 +75,9 @@ def key_of(
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
-        _begins(input), *[(o.shape, o.stride(), o.dtype, _begins(o)) for o in operands],
+        begins(input), *[(o.shape, o.stride(), o.dtype, begins(o)) for o in operands],
         epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode,
-        None if out is None else (out.shape, out.stride(), out.dtype, _begins(out)),
+        None if out is None else (out.shape, out.stride(), out.dtype, begins(out)),
     )  # fmt: skip
 
 
@@ -82,24 +89,25 @@ def recipe(
     """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
     rank = len(stride)
     lows, highs = padding[:rank], padding[-rank:]
-    x, w, *others = (_given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
+    x, w, *others = (given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
     pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
     steps = steps_of(epilogue)
     made = forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups, padding_mode)
-    return made if out is None else into(made, _given("out", out))
+    return made if out is None else into(made, given("out", out))
 
 
 def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     return [(f"operand {i}", operand) for i, operand in enumerate(operands)]
 
 
-def _given(name: str, tensor: Tensor) -> Given:
+def given(name: str, tensor: Tensor) -> Given:
+    """What recipes know of a tensor, or of a fake one.  Raises WrongType."""
     if tensor.dtype not in _TYPES:
         raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's float16, bfloat16 and float32")
-    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH), _begins(tensor) == 0)
+    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH), begins(tensor) == 0)
 
 
-def _begins(tensor: Tensor) -> int:
+def begins(tensor: Tensor) -> int:
     """Where in the memory that torch gave it the tensor begins, as far as alignment is concerned: bytes."""
     return tensor.storage_offset() * tensor.itemsize % WIDEST
 
@@ -108,8 +116,9 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None) -> Serve
     """Raises SpecError, CompileError."""
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, back = [result.shape[i] for i in result.order], inverse(result.order)
-    if 0 in shape:
-        return Served(lambda input, weight, operands, *_: torch.empty(shape, dtype=dtype, device=device).permute(back))
+    sums_over_images = made.convolution.op is Op.WGRAD
+    if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
+        return Served(lambda input, weight, operands, *_: torch.zeros(shape, dtype=dtype, device=device).permute(back))
     kernel = kernel_of((made.convolution.text, made.convolution.strategy))
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 

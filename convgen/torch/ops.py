@@ -1,5 +1,7 @@
 """The operators that torch sees: convgen::conv, which autograd differentiates, and convgen::fused_conv, for inference.
 
+    conv_input(grad_output, weight, input_size, ...)      gradients of conv, by convgen where it is faster
+    conv_weight(input, grad_output, weight_size, ...)
     conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
     fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros")
     fused_conv_into(out, input, weight, ...)    the same into a tensor, such as a slice of another's channels
@@ -19,9 +21,12 @@ import torch
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import inverse
-from convgen.functional.recipe import Given, result_order
+from convgen.ir.problem import Op
 from convgen.torch import aten
+from convgen.torch.choices import Choices
+from convgen.torch.gradients import Gradient, order_of
 from convgen.torch.launch import served
+from convgen.torch.network.report import Report
 
 Tensor = Any
 
@@ -36,6 +41,11 @@ library.define(
     f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, Tensor[] operands, str epilogue, {_GEOMETRY}) -> ()",
     tags=_TAGS,
 )
+for _arguments in (
+    "conv_input(Tensor grad_output, Tensor weight, SymInt[] input_size",
+    "conv_weight(Tensor input, Tensor grad_output, SymInt[] weight_size",
+):
+    library.define(f"{_arguments}, {_GEOMETRY}) -> Tensor", tags=_TAGS)
 library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_TAGS)
 
 
@@ -57,7 +67,7 @@ def _fused_by_aten(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
 ) -> Tensor:  # fmt: skip
     made = aten.fused(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
-    order = _order(input, weight)
+    order = order_of(input, weight)
     made = made.permute(order).contiguous().permute(inverse(order))
     return made.clone(memory_format=torch.preserve_format) if made is input else made
 
@@ -94,14 +104,8 @@ def _fused_fake(
     output = [(extent + low + high - d * (taps - 1) - 1) // s + 1 for extent, taps, s, low, high, d in axes]
     torch._check(input.shape[1] == weight.shape[1] * groups, lambda: f"input has {input.shape[1]} channels")
     shape = (input.shape[0], weight.shape[0], *output)
-    order = _order(input, weight)
+    order = order_of(input, weight)
     return input.new_empty([shape[i] for i in order]).permute(inverse(order))
-
-
-def _order(input: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """The order in memory of the result's axes."""
-    x, w = (Given(tuple(t.shape), tuple(t.stride()), "") for t in (input, weight))
-    return result_order(x, w)
 
 
 def _conv_on_gpu(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
@@ -134,29 +138,85 @@ for _name in ("fused_conv_into", "copy_into"):
     torch.library.register_fake(f"convgen::{_name}", lambda *_, **__: None, lib=library)
 
 
-# ---- the gradients of conv ----------------------------------------------------------------------
+# ---- gradients ----------------------------------------------------------------------------------
+
+_choices = Choices()
+
+
+def gradients() -> Report:
+    """Of each kind of gradient that convgen.torch's operators met in this process: what computes it, and why."""
+    return _choices.report
+
+
+def _gradient_on_gpu(asked: Gradient) -> Tensor:
+    launch = _choices.launch(asked)
+    if launch is not None:
+        try:
+            return launch(*asked.reads, ())
+        except ConvgenError:  # as above
+            pass
+    return asked.by_aten()
+
+
+def _of_input(grad: Tensor, weight: Tensor, input_size: Sequence[int], *geometry: Any) -> Gradient:
+    return _asked(Op.DGRAD, grad, weight, input_size, *geometry)
+
+
+def _of_weight(input: Tensor, grad: Tensor, weight_size: Sequence[int], *geometry: Any) -> Gradient:
+    return _asked(Op.WGRAD, input, grad, weight_size, *geometry)
+
+
+def _asked(
+    op: Op, first: Tensor, second: Tensor, size: Sequence[int],
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+) -> Gradient:  # fmt: skip
+    return Gradient(
+        op, first, second, tuple(size), tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode
+    )
+
+
+for _name, _ask in {"conv_input": _of_input, "conv_weight": _of_weight}.items():
+    library.impl(_name, lambda *a, _ask=_ask: _ask(*a).by_aten(), "CompositeExplicitAutograd")
+    library.impl(_name, lambda *a, _ask=_ask: _gradient_on_gpu(_ask(*a)), "CUDA")
+    torch.library.register_fake(f"convgen::{_name}", lambda *a, _ask=_ask: _ask(*a).empty(), lib=library)
+
+
+# ---- autograd -----------------------------------------------------------------------------------
+# A convolution is linear in both of its inputs, and so are its gradients: those of the three are the three again.
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    input, weight, bias, *ctx.geometry = inputs
-    ctx.save_for_backward(input, weight)
-    ctx.bias_sizes = None if bias is None else list(bias.shape)
+    """Of conv and conv_weight; only what the gradients read."""
+    first, second, ctx.third, *ctx.geometry = inputs
+    by_first, by_second = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(first if by_second else None, second if by_first else None)
+    ctx.sizes = list(first.shape), list(second.shape)
+    ctx.order = order_of(first, second)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """By aten, which is cuDNN on a GPU."""
-    input, weight = ctx.saved_tensors
-    stride, padding, dilation, groups, mode = ctx.geometry
-    rank = len(stride)
-    source, left = aten.padded(input, padding, rank, mode)
-    wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[2] and ctx.bias_sizes is not None]
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        grad, source, weight, ctx.bias_sizes, stride, left, dilation, False, [0] * rank, groups, wanted
-    )
-    if wanted[0] and source is not input:
-        dx = aten.unpadded(dx, input, padding, left, mode)
-    found = (d if w else None for d, w in zip((dx, dw, db), wanted, strict=True))
-    return (*found, *(None,) * len(ctx.geometry))
+def _of_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    (input, weight), (of_input, of_weight, of_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
+    grad = grad.permute(ctx.order).contiguous().permute(inverse(ctx.order))  # once for both
+    dx = _conv_input(grad, weight, ctx.sizes[0], *ctx.geometry) if of_input else None
+    dw = _conv_weight(input, grad, ctx.sizes[1], *ctx.geometry) if of_weight else None
+    db = grad.sum([i for i in range(grad.dim()) if i != 1]) if of_bias and ctx.third is not None else None
+    return dx, dw, db, *(None,) * len(ctx.geometry)
 
 
-torch.library.register_autograd("convgen::conv", _gradients, setup_context=_keep, lib=library)
+def _of_conv_input(ctx: Any, direction: Tensor) -> tuple[Any, ...]:
+    (grad, weight), (of_grad, of_weight, *_) = ctx.saved_tensors, ctx.needs_input_grad
+    dy = _conv(direction, weight, None, *ctx.geometry) if of_grad else None
+    dw = _conv_weight(direction, grad, ctx.sizes[1], *ctx.geometry) if of_weight else None
+    return dy, dw, *(None,) * (1 + len(ctx.geometry))
+
+
+def _of_conv_weight(ctx: Any, direction: Tensor) -> tuple[Any, ...]:
+    (input, grad), (of_input, of_grad, *_) = ctx.saved_tensors, ctx.needs_input_grad
+    dx = _conv_input(grad, direction, ctx.sizes[0], *ctx.geometry) if of_input else None
+    dy = _conv(input, direction, None, *ctx.geometry) if of_grad else None
+    return dx, dy, *(None,) * (1 + len(ctx.geometry))
+
+
+_conv, _conv_input, _conv_weight = (getattr(torch.ops.convgen, name) for name in ("conv", "conv_input", "conv_weight"))
+for _name, _formula in {"conv": _of_conv, "conv_input": _of_conv_input, "conv_weight": _of_conv_weight}.items():
+    torch.library.register_autograd(f"convgen::{_name}", _formula, setup_context=_keep, lib=library)

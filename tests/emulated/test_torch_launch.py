@@ -6,9 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import convgen.torch as ct  # noqa: E402
 from convgen.functional.arrays import TORCH_ON_HOST  # noqa: E402
 from convgen.functional.kernels import kernel_of  # noqa: E402
+from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, launch, ops  # noqa: E402
+from convgen.torch.gradients import Gradient  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -99,3 +102,65 @@ def test_a_defect_is_told_and_falls_back(monkeypatch):
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
         found = ops._fused_on_gpu(*arguments)
     assert torch.equal(found, aten.fused(*arguments))
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+class Served:
+    """Takes convgen wherever it serves."""
+
+    def launch(self, asked):
+        serving = asked.served()
+        assert serving.launch is not None, serving.why_not
+        return serving.launch
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The operators on a CPU are those of a GPU."""
+    monkeypatch.setattr(ops, "_choices", Served())
+    library = torch.library.Library("convgen", "IMPL")
+    library.impl("conv", ops._conv_on_gpu, "CPU")
+    library.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
+    library.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops._of_weight(*a)), "CPU")
+    yield
+    library._destroy()
+
+
+def test_a_layer_trains_on_convgens_kernels_as_on_atens(launched):
+    """Stride, groups and uneven padding; float32 by the kernel for any layer."""
+    losses = []
+    for conv in (ct.conv2d, aten.composite):
+        w = torch.linspace(-1, 1, 8 * 2 * 9).view(8, 2, 3, 3).sin().requires_grad_()
+        x = torch.linspace(-1, 1, 2 * 4 * 49).view(2, 4, 7, 7).cos().requires_grad_()
+        optimizer = torch.optim.SGD([w, x], lr=0.1, momentum=0.9)
+        geometry = dict(stride=[2, 1], padding=[1, 0, 0, 2], dilation=[1, 2], groups=2)
+        if conv is ct.conv2d:
+            geometry["padding"] = ((1, 0), (0, 2))
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = (conv(x, w, None, **geometry) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    torch.testing.assert_close(losses[:3], losses[3:], rtol=1e-5, atol=1e-6)
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize("op", [Op.DGRAD, Op.WGRAD])
+def test_gradients_are_launched_where_their_tensors_lie(op):
+    x, w, y = integers(1, 16, 6, 6), integers(8, 16, 3, 3), integers(1, 8, 6, 6)
+    x, w, y = (t.to(memory_format=torch.channels_last) for t in (x, w, y))
+    first, second, size = (y, w, x.shape) if op is Op.DGRAD else (x, y, w.shape)
+    asked = Gradient(op, first, second, tuple(size), (1, 1), (1, 1), (1, 1), 1)
+    serving = asked.served()
+    assert serving.launch is not None, serving.why_not
+    found, expected = serving.launch(first, second, ()), asked._replace(first=first.double(), second=second.double())
+    assert torch.equal(found, expected.by_aten().half()) and found.stride() == asked.empty().stride()
+
+
+def test_the_gradient_for_filters_of_an_empty_batch_is_zero():
+    asked = Gradient(Op.WGRAD, integers(0, 4, 5, 5), integers(0, 8, 3, 3), (8, 4, 3, 3), (1, 1), (0, 0), (1, 1), 1)
+    found = asked.served().launch(*asked.reads, ())
+    assert found.shape == (8, 4, 3, 3) and not found.any()

@@ -7,6 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
+from convgen.ir.problem import Op  # noqa: E402
+from convgen.torch.gradients import Gradient  # noqa: E402
 from convgen.torch.launch import served  # noqa: E402
 
 nn, TF = torch.nn, torch.nn.functional
@@ -55,17 +57,44 @@ def test_operators_pass_opcheck():
     torch.library.opcheck(torch.ops.convgen.fused_conv.default, arguments)
 
 
-def test_gradients_are_those_of_cudnn():
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_gradients_are_those_of_cudnn_and_their_times_are_listed(channels_last):
     theirs = nn.Conv2d(16, 32, 3, padding=1).to(**HALF)
     ours = ct.Conv2d.from_module(theirs)
-    grads = []
-    for module in (theirs, ours):
-        x = torch.full((2, 16, 8, 8), 0.5, **HALF, requires_grad=True)
-        theirs.zero_grad()
-        module(x).float().square().mean().backward()
-        grads.append([x.grad, theirs.weight.grad.clone(), theirs.bias.grad.clone()])
-    for a, b in zip(*grads, strict=True):
-        near(b, a, 1e-2)
+    x = torch.randn(2, 16, 9, 8, **HALF)
+    x = (x.to(**LAST) if channels_last else x).requires_grad_()
+    direction = torch.randn(2, 32, 9, 8, **HALF)
+    inputs = x, theirs.weight, theirs.bias
+    expected = torch.autograd.grad(theirs(x), inputs, direction)
+    for mine, other in zip(torch.autograd.grad(ours(x), inputs, direction), expected, strict=True):
+        near(mine, other)
+        assert mine.stride() == other.stride()
+    rows = [row for row in ct.gradients() if "(2, 16, 9, 8)" in row.layer]
+    assert len(rows) >= 2 and all(row.us and row.aten_us for row in rows), str(ct.gradients())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("c", "k", "groups", "stride"), [(16, 32, 1, 1), (16, 32, 1, 2), (3, 64, 1, 2), (32, 32, 32, 1)]
+)
+def test_gradients_launch_convgens_kernels(dtype, c, k, groups, stride):
+    x, w = (
+        torch.randn(2, c, 12, 11, device="cuda").to(dtype),
+        torch.randn(k, c // groups, 3, 3, device="cuda").to(dtype),
+    )
+    x, w = x.to(**LAST), w.to(**LAST)
+    y = TF.conv2d(x, w, None, stride, 1, 1, groups)
+    geometry = (stride, stride), (1, 1), (1, 1), groups
+    for asked in (
+        Gradient(Op.DGRAD, y, w, tuple(x.shape), *geometry),
+        Gradient(Op.WGRAD, x, y, tuple(w.shape), *geometry),
+    ):
+        serving = asked.served()
+        assert serving.launch is not None, serving.why_not
+        found = serving.launch(*asked.reads, ())
+        exact = asked._replace(first=asked.first.double(), second=asked.second.double()).by_aten()
+        near(found, exact, 2e-2 if dtype is torch.bfloat16 else 2e-3)
+        assert found.dtype is dtype and found.stride() == asked.by_aten().stride() == asked.empty().stride()
 
 
 def test_autocast_and_float32_weights():
@@ -186,6 +215,74 @@ def test_padding_modes_launch_convgens_kernels(mode, channels_last):
         strict=True,
     ):  # fmt: skip
         near(mine, theirs)
+
+
+def step(model, x, target, optimizer):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = TF.cross_entropy(model(x), target)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def trained(steps: int, captured: bool = False, prepare=None):
+    """Losses of some steps of the network in bfloat16 with float32 weights; the last half under a CUDA graph."""
+    torch.manual_seed(0)
+    model = Network().cuda().to(**LAST)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(8, 3, 64, 64, device="cuda", generator=generator).to(**LAST)
+    given = (prepare or (lambda m: m))(model), x, torch.arange(8, device="cuda") % 10, optimizer
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    losses = []
+    with torch.cuda.stream(stream):
+        losses += [step(*given).item() for _ in range(steps // 2 if captured else steps)]
+    torch.cuda.synchronize()
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = step(*given)
+        for _ in range(steps - steps // 2):
+            graph.replay()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_training_step_is_served_whole_and_its_losses_are_torchs(measure):
+    expected = trained(8)
+    with ct.enabled(measure=measure) as serving:
+        trained(2)
+        serving.wait()
+        trained(2)  # measures
+        found = trained(8, captured=True)
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    rows = {row.layer.partition(" ")[0]: row for row in serving.report}
+    assert {"dgrad", "wgrad"} <= set(rows)
+    if measure:
+        assert all(row.us and row.aten_us for row in serving.report), str(serving.report)
+    else:
+        assert all(row.kernel != "aten" for row in serving.report), str(serving.report)
+
+
+def test_transposed_convolutions_train_within_enabled():
+    layer = nn.ConvTranspose2d(32, 16, 3, stride=2, padding=1, output_padding=1).to(**HALF).to(**LAST)
+    x = image(c=32).requires_grad_()
+    inputs = x, layer.weight, layer.bias
+    expected = layer(x)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad(expected, inputs, direction)
+    with ct.enabled(measure=False) as serving:
+        for _ in range(2):
+            found = layer(x)
+            mine = torch.autograd.grad(found, inputs, direction)
+            serving.wait()
+    near(found, expected)
+    for own, other in zip(mine, gradients, strict=True):
+        near(own, other)
+    assert len(serving.report) == 3 and all(row.kernel != "aten" for row in serving.report), str(serving.report)
 
 
 def test_enabled_serves_models_as_they_are(network):

@@ -235,7 +235,8 @@ class TestEnabled:
                 assert inner is serving
         assert [(row.layer, row.why_not) for row in serving.report] == [
             ("(2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
-            ("(2, 3, 5, 6) by (3, 4, 3, 3)", "transposed"),
+            ("wgrad of (2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
+            ("dgrad of (2, 4, 7, 8) by (3, 4, 3, 3)", "not on a GPU"),
         ]
         model(x[:1])
-        assert len(serving.report) == 2
+        assert len(serving.report) == 3

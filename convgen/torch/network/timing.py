@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +21,7 @@ from convgen.bench.backend import TorchBackend
 from convgen.cache import Cache
 from convgen.runtime import artifacts
 from convgen.torch import aten
+from convgen.torch.gradients import Gradient
 from convgen.torch.launch import served
 
 Tensor = Any
@@ -26,6 +29,21 @@ TF = torch.nn.functional
 _FILE = "us.json"
 #: Rotated buffers are at most this many bytes.
 _BYTES = 2 << 30
+_here = threading.local()
+
+
+def timing() -> bool:
+    """Whether this thread is timing: then aten's functions are aten's, also within convgen.torch.enabled()."""
+    return getattr(_here, "timing", False)
+
+
+@contextmanager
+def timed() -> Iterator[None]:
+    outer, _here.timing = timing(), True
+    try:
+        yield
+    finally:
+        _here.timing = outer
 
 
 class Timer:
@@ -49,6 +67,15 @@ class Timer:
             return self._us("linear", arguments, left, lambda x, w, _: TF.linear(x.movedim(1, -1), w.flatten(1)))
         return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry))
 
+    def gradient(self, gradient: Gradient) -> tuple[float, float]:
+        """convgen's kernel for a gradient, and aten's."""
+        launch = gradient.served().launch
+        assert launch is not None
+        arguments: tuple[Any, ...] = *gradient.reads, [], gradient.op, *gradient[3:]
+        us = self._us("convgen", arguments, None, lambda a, b, _: launch(a, b, ()))
+        aten_us = self._us("aten", arguments, None, lambda a, b, _: gradient._replace(first=a, second=b).by_aten())
+        return us, aten_us
+
     def _us(
         self, who: str, arguments: tuple[Any, ...], left: int | None, call: Callable[[Tensor, Tensor, Any], Tensor]
     ) -> float:
@@ -58,7 +85,8 @@ class Timer:
         if key not in self._known:
             stored = self._cache.get(key)
             if stored is None:
-                us = self._measure(x, w, operands, left, call)
+                with timed():
+                    us = self._measure(x, w, operands, left, call)
                 self._cache.put(key, {_FILE: json.dumps(us).encode()})
             else:
                 us = float(json.loads(stored[_FILE]))
@@ -66,13 +94,14 @@ class Timer:
         return self._known[key]
 
     def _key(self, *what: Any) -> str:
-        return hashlib.sha256(json.dumps([self._machine, *what]).encode()).hexdigest()
+        backends = torch.backends.cudnn
+        deterministic = backends.deterministic or torch.are_deterministic_algorithms_enabled()
+        flags = [backends.benchmark, deterministic, backends.allow_tf32]
+        return hashlib.sha256(json.dumps([*self._machine, flags, *what]).encode()).hexdigest()
 
     @cached_property
     def _machine(self) -> list[Any]:
-        backends = torch.backends.cudnn
-        flags = [backends.benchmark, backends.deterministic, backends.allow_tf32]
-        return [self._backend.environment(), artifacts.schema_digest(), flags]
+        return [self._backend.environment(), artifacts.schema_digest()]
 
     @cached_property
     def _backend(self) -> TorchBackend:

@@ -1,0 +1,262 @@
+"""Training with convgen.torch on a CPU: which gradients are asked of convgen, and that steps are torch's."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen.ir.problem import Op  # noqa: E402
+from convgen.torch import aten, choices, ops, override  # noqa: E402
+from convgen.torch.choices import Choices, Forward  # noqa: E402
+from convgen.torch.gradients import Gradient  # noqa: E402
+from convgen.torch.launch import Served  # noqa: E402
+from convgen.torch.network.timing import timed  # noqa: E402
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
+nn, TF = torch.nn, torch.nn.functional
+LAST = dict(memory_format=torch.channels_last)
+
+
+class All:
+    """Launches whatever is asked, by aten, and remembers it."""
+
+    def __init__(self, *_) -> None:
+        self.asked = []
+
+    def launch(self, asked):
+        self.asked.append(asked)
+
+        def call(first, second, operands):
+            with timed():  # by aten itself, also within enabled()
+                if isinstance(asked, Forward):
+                    return aten.fused(first, second, operands, *asked[3:])
+                return asked._replace(first=first, second=second).by_aten()
+
+        return call
+
+    @property
+    def layers(self):
+        return [asked.layer for asked in self.asked]
+
+
+class Small(nn.Module):
+    """A first layer, a block with a shortcut, and a head."""
+
+    def __init__(self, conv=nn.Conv2d) -> None:
+        super().__init__()
+        self.stem, self.norm = conv(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.a, self.b = conv(8, 8, 3, padding=1, groups=2), conv(8, 8, 1, bias=False)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.stem(x)))
+        return self.head((self.b(torch.relu(self.a(x))) + x).mean((2, 3)))
+
+
+def losses(model, step=None, steps: int = 4):
+    """Of SGD with momentum on the same images."""
+    generator = torch.Generator().manual_seed(1)
+    x, target = torch.randn(4, 3, 12, 12, generator=generator).to(**LAST), torch.tensor([0, 1, 2, 3])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = TF.cross_entropy((step or model)(x), target)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    assert found[-1] < found[0]
+    return found
+
+
+def small(conv=nn.Conv2d):
+    torch.manual_seed(0)
+    return Small(conv).to(**LAST)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return losses(small())
+
+
+def near(found, right, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(right), rtol=tolerance, atol=tolerance)
+
+
+def test_modules_train_as_torchs_do(expected):
+    near(losses(small(ct.Conv2d)), expected)
+
+
+def test_unmodified_models_train_as_before_and_every_gradient_is_asked_for(expected, monkeypatch):
+    monkeypatch.setattr(override, "Choices", All)
+    with ct.enabled() as serving:
+        near(losses(small()), expected)
+    x8, w8, w3, w1 = (4, 8, 6, 6), (8, 4, 3, 3), (8, 3, 3, 3), (8, 8, 1, 1)
+    layers = serving._choices.layers
+    assert len(layers) == 8 * len(expected)
+    assert layers[:8] == [
+        f"(4, 3, 12, 12) by {w3}", f"{x8} by {w8}", f"{x8} by {w1}",
+        f"dgrad of {x8} by {w1}", f"wgrad of {x8} by {w1}",
+        f"dgrad of {x8} by {w8}", f"wgrad of {x8} by {w8}",
+        f"wgrad of (4, 3, 12, 12) by {w3}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("frozen", ["", "weight", "input"])
+def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
+    asked = All()
+    monkeypatch.setattr(ops, "_choices", asked)
+    cuda = torch.library.Library("convgen", "IMPL")  # what the operators do on a GPU
+    try:
+        cuda.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
+        cuda.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops._of_weight(*a)), "CPU")
+        x, w = torch.randn(2, 4, 6, 5).to(**LAST), torch.randn(8, 4, 3, 3)
+        x.requires_grad_(frozen != "input"), w.requires_grad_(frozen != "weight")
+        y = ct.conv2d(x, w, padding=1)
+        y.backward(torch.randn(y.shape))  # contiguous
+    finally:
+        cuda._destroy()
+    assert [a.op for a in asked.asked] == [Op.DGRAD] * (frozen != "input") + [Op.WGRAD] * (frozen != "weight")
+    tangents = [a.first if a.op is Op.DGRAD else a.second for a in asked.asked]
+    assert all(t.is_contiguous(**LAST) for t in tangents) and len({t.data_ptr() for t in tangents}) == 1
+
+
+@pytest.mark.parametrize("output_padding", [0, 1, 2])
+def test_transposed_convolutions_and_their_gradients_are_asked_for(output_padding, monkeypatch):
+    monkeypatch.setattr(override, "Choices", All)
+    layer = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=output_padding, dilation=3, groups=2)
+    x = torch.randn(2, 4, 5, 4, requires_grad=True)
+    right = layer(x)
+    direction = torch.randn_like(right)
+    inputs = x, *layer.parameters()
+    gradients = torch.autograd.grad(right, inputs, direction)
+    with ct.enabled() as serving:
+        found = layer(x)
+        near(found, right)
+        for mine, theirs in zip(torch.autograd.grad(found, inputs, direction), gradients, strict=True):
+            near(mine, theirs, 1e-4)
+    kinds = [asked.op if isinstance(asked, Gradient) else Op.FPROP for asked in serving._choices.asked]
+    # with so much output padding that a further window fits, it is no gradient of a convolution
+    assert kinds == ([Op.DGRAD, Op.FPROP, Op.WGRAD] if output_padding < 2 else [])
+
+
+def test_the_page_s_training_step_runs():
+    page = (Path(__file__).parents[2] / "docs" / "from_pytorch.md").read_text()
+    step = page.partition("## Training")[2].partition("```python")[2].partition("```")[0]
+    found = {}
+    exec(step, found)
+    assert len(found["serving"].report) == 5 and torch.isfinite(found["loss"])
+
+
+def test_autocast_trains_float32_weights():
+    weights = []
+    for conv in (nn.Conv2d, ct.Conv2d):
+        torch.manual_seed(0)
+        layer, x = conv(4, 8, 3), torch.randn(2, 4, 6, 6)
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(x).float().square().sum().backward()
+        weights.append(layer.weight.grad)
+        assert layer.weight.grad.dtype is torch.float32
+    near(*weights, 2e-2)
+
+
+# ---- choices ------------------------------------------------------------------------------------
+
+
+class OnGpu:
+    is_cuda = True
+
+
+class Kind:
+    """Something to be asked for."""
+
+    reads = (OnGpu(), OnGpu())
+    layer = "a layer"
+
+    def __init__(self, key: str = "", serving: Served | None = None) -> None:
+        self.key, self._serving, self.built = key, serving or Served(lambda *_: None, kernel="tma_wgrad"), 0
+
+    def served(self) -> Served:
+        self.built += 1
+        return self._serving
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Microseconds (convgen's, aten's) that are measured, and whether a graph is captured."""
+
+    class Clock:
+        us, measured, capturing = (1.0, 2.0), 0, False
+
+        def times(self, timer, asked):
+            self.measured += 1
+            if isinstance(self.us, Exception):
+                raise self.us
+            return self.us
+
+    made = Clock()
+    monkeypatch.setattr(choices, "_times", made.times)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.capturing)
+    return made
+
+
+def test_the_faster_one_is_taken_and_kept(clock):
+    chosen, faster, slower = Choices(), Kind("a"), Kind("b")
+    assert chosen.launch(faster) is faster.served().launch
+    clock.us = 3.0, 2.0
+    assert chosen.launch(slower) is None and chosen.launch(faster) is not None
+    assert clock.measured == 2
+    assert [(row.kernel, row.us, row.aten_us, row.why_not) for row in chosen.report] == [
+        ("tma_wgrad", 1.0, 2.0, ""),
+        ("aten", 3.0, 2.0, "tma_wgrad is slower"),
+    ]
+    assert Choices(measure=False).launch(slower) is not None
+
+
+def test_what_is_not_served_or_cannot_be_timed_is_atens_with_the_reason(clock):
+    chosen = Choices()
+    assert chosen.launch(Kind("a", Served(None, "c is 3"))) is None
+    clock.us = torch.OutOfMemoryError()
+    assert chosen.launch(Kind("b")) is None
+    assert [row.why_not for row in chosen.report] == ["c is 3", "there was no memory to time it"]
+
+
+def test_a_capture_takes_what_is_known_and_decides_nothing(clock):
+    chosen, known, new = Choices(), Kind("a"), Kind("b")
+    chosen.launch(known)
+    clock.capturing = True
+    assert chosen.launch(known) is not None and chosen.launch(new) is None
+    assert (new.built, clock.measured) == (0, 1)
+    clock.capturing = False
+    assert chosen.launch(new) is not None
+
+
+def test_kernels_are_built_aside_where_there_are_builders(clock):
+    class Builders:
+        def submit(self, task):
+            self.task, self.future = task, Future()
+            return self.future
+
+    builders = Builders()
+    chosen, kind = Choices(builders=builders), Kind()
+    assert chosen.launch(kind) is None and chosen.launch(kind) is None and not clock.measured
+    builders.future.set_result(builders.task())
+    chosen.wait()
+    assert chosen.launch(kind) is not None and kind.built == 1
+
+
+def test_threads_decide_a_kind_once(clock):
+    chosen, kind, found = Choices(), Kind(), []
+    threads = [threading.Thread(target=lambda: found.append(chosen.launch(kind))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (kind.built, clock.measured) == (1, 1) and None not in found and len(found) == 8
