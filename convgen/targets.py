@@ -28,6 +28,7 @@ class Target:
     registers_per_sm: int
     sms: int  # of the part that is most used; the launcher asks the device
     features: frozenset[str]
+    clusters: tuple[int, ...] = ()  # of 1, 2, 3, ... blocks, each with a multiprocessor to itself, that run at once
 
     def __str__(self) -> str:
         return self.name
@@ -40,6 +41,10 @@ class Target:
         """Blocks of so many threads that a multiprocessor has registers for; a thread gets them by eights."""
         return self.registers_per_sm // (threads * -(-registers // 8) * 8)
 
+    def clustered_sms(self, cluster: int) -> int:
+        """Multiprocessors that clusters of so many blocks can fill."""
+        return cluster * self.clusters[cluster - 1] if self.clusters else self.sms
+
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether code for this target runs on a GPU of that compute capability."""
         if self.exact:
@@ -50,12 +55,14 @@ class Target:
 _AMPERE = frozenset({"cp_async", "mma", "ldmatrix", "bf16"})
 _ADA = _AMPERE | {"fp8_convert"}
 _HOPPER = _ADA | {"mbarrier", "tma", "cluster", "stmatrix", "dependent_launch"}
+#: What every H100 and H200 of 132 multiprocessors has room for, however these are divided (docs/hardware/clusters.md).
+_CLUSTERS = (132, 66, 42, 30, 22, 18, 16, 14)
 _ROWS = (
     Target("sm_80", (8, 0), False, 166912, 167936, 65536, 108, _AMPERE),
     Target("sm_86", (8, 6), False, 101376, 102400, 65536, 84, _AMPERE),
     Target("sm_89", (8, 9), False, 101376, 102400, 65536, 128, _ADA),
-    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 132, _HOPPER),
-    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 132, _HOPPER | {"wgmma", "setmaxnreg"}),
+    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 132, _HOPPER, _CLUSTERS),
+    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 132, _HOPPER | {"wgmma", "setmaxnreg"}, _CLUSTERS),
     Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 148, _HOPPER | {"tcgen05", "setmaxnreg"}),
     Target("sm_120", (12, 0), False, 101376, 102400, 65536, 170, _HOPPER),
 )

@@ -345,7 +345,7 @@ def check_launch(plan: Plan, launch: Launch, source: str) -> None:
     assert launch.shared_bytes <= target.shared_bytes_per_block
     assert blocks * (launch.shared_bytes + 1024) <= target.shared_bytes_per_sm
     assert launch.block <= 1024 and launch.block * blocks <= 2048
-    assert launch.cluster in (1, 2, 4, 8) and launch.grid[0] % (launch.cluster * launch.multiple_of) == 0
+    assert 1 <= launch.cluster <= 8 and launch.grid[0] % (launch.cluster * launch.multiple_of) == 0
     assert launch.grid[1:] == (1, 1) and launch.dependent
     assert launch.persistent != getattr(plan.config, "stream_k", False)
     # setmaxnreg hands round what the launch has, or waits for ever

@@ -105,8 +105,8 @@ SCHEDULES: dict[str, Options] = {
         "swap_ab": 1, "tile.m": 16, "tile.n": 64, "tile.k": 64, "consumers": 1, "cluster": 4, "multicast": "b",
         "stages": 3,
     },
-    "channels as rows, split in two": {
-        "swap_ab": 1, "tile.m": 96, "tile.n": 64, "tile.k": 32, "consumers": 1, "split_k": 2, "stages": 3,
+    "channels as rows, split in three": {
+        "swap_ab": 1, "tile.m": 96, "tile.n": 64, "tile.k": 32, "consumers": 1, "split_k": 3, "stages": 3,
     },
     "channels as rows, 128 each": {
         "swap_ab": 1, "tile.m": 32, "tile.n": 128, "tile.k": 64, "consumers": 1, "raster": 4, "stages": 2,
@@ -118,6 +118,10 @@ SCHEDULES: dict[str, Options] = {
 }  # fmt: skip
 #: Splits want a wider tile, since a tile's channels are shared out in eights.
 WIDE_SPLITS: dict[str, Options] = {
+    "split in three": {"tile.m": 64, "tile.n": 48, "tile.k": 64, "consumers": 1, "split_k": 3, "stages": 2},
+    "split in five, two consumers": {
+        "tile.m": 128, "tile.n": 40, "tile.k": 32, "consumers": 2, "split_k": 5, "stages": 2,
+    },
     "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split_k": 4, "stages": 2},
     "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split_k": 4, "stages": 3},
     "split in eight": {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "split_k": 8, "stages": 2},

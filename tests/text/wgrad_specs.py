@@ -40,7 +40,7 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         make("wgrad", 2, 24, 24, (4, 6, 5), (2, 3, 3), (1, 2, 1), ((1, 0), 1, (0, 2)), (2, 1, 1), dtype="bf16"),
         {**ROWS, "span": 16, "tile.n": 48, "tile.k": 32},
     ),
-    "1x1": (make("wgrad", 4, 72, 136, (7, 7), (1, 1)), {"tile.n": 128, "split_k": 2}),
+    "1x1": (make("wgrad", 4, 72, 136, (7, 7), (1, 1)), {"tile.n": 192, "split_k": 3}),
     "1x1, stride 2": (make("wgrad", 4, 72, 136, (13, 14), (1, 1), stride=2), {"tile.n": 64, "slices": 3}),
     "stride above the filter": (make("wgrad", 4, 40, 40, (20, 17), (2, 2), stride=(4, 3)), {"span": 32, "tile.n": 64}),
     "channels before pixels, odd": (

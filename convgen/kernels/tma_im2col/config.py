@@ -7,7 +7,11 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.hopper import MAX_CLUSTER
 from convgen.kernels.parts.packing import GROUP_PACK
+
+#: By `swap_ab`: the columns of a tile that a block of a cluster can finish are a multiple of so many.
+LEAST_SPLIT = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,11 @@ class Config(config.Config):
     k_blocks: Annotated[int, Field("k blocks per stage: more than one for few channels", low=1, high=64)] = 1
     split_k: Annotated[
         int,
-        Field("blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", (1, 2, 4, 8)),
+        Field(
+            "blocks of a cluster that share a tile's k loop; their sums are added in a fixed order",
+            low=1,
+            high=MAX_CLUSTER,
+        ),
     ] = 1
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))] = 0
     cluster: Annotated[int, Field("blocks of neighboring tiles that load an operand together", (1, 2, 4))] = 1

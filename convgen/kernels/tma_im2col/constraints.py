@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.ir.problem import Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
+from convgen.kernels.tma_im2col.config import LEAST_SPLIT
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
 
@@ -96,7 +97,7 @@ def _k_loop(layout: Layout) -> Obstacles:
     if config.split_k > 1:
         if config.schedule == "pingpong":
             no("split_k needs schedule cooperative", option="split_k")
-        least, what = (16, "pixels") if config.swap_ab else (8, "channels")
+        least, what = LEAST_SPLIT[config.swap_ab], "pixels" if config.swap_ab else "channels"
         if config.columns % (least * config.split_k):
             no(f"tile {config.columns_axis}={config.columns} does not split into {config.split_k} times {least} {what}",
                option="split_k")  # fmt: skip

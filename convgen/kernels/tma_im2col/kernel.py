@@ -101,7 +101,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=layout.target.sms, **layout.gemm.prepared.traffic,
+        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **layout.gemm.prepared.traffic,
     )  # fmt: skip
 
 

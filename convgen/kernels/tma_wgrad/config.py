@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.hopper import MAX_CLUSTER
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ class Config(config.Config):
     ] = 0
     split_k: Annotated[
         int,
-        Field("blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", (1, 2, 4, 8)),
+        Field(
+            "blocks of a cluster that share a tile's k loop; their sums are added in a fixed order",
+            low=1,
+            high=MAX_CLUSTER,
+        ),
     ] = 1
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
     blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1

@@ -2,8 +2,8 @@
 
 A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at which TMA
 fetches rows, the latency that stages in flight must cover, the waves of blocks, the sums that are left over, device
-memory.  The rates are fitted to 147 timings of a hand-written kernel of this form on an H200, over nine layers at two
-batches: a tenth of error, root mean square.
+memory.  The rates are fitted to 104 timings on an H200, over the layers of ResNet-50, ResNeXt-50, MobileNetV2 and the
+strided suite at two batches: 13% of error, root mean square (benchmarks/results/backward_h200.json).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from convgen.kernels.tma_wgrad.layout import Layout
 class Rates:
     """Figures of tma_wgrad on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 3.4  # from launch to the first wgmma, and out again
+    start: float = 1.9  # from launch to the first wgmma, and out again
     shared_wait: float = 29.0  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
-    mma: float = 1.15  # of the tensor cores' peak time
-    l2: float = 43.6  # bytes a cycle for a multiprocessor
-    row: float = 2.9  # cycles a row of a box
-    latency: float = 600.0  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.3  # stages that are being read and so not in flight
-    wave: float = 0.45  # between two blocks on a multiprocessor: barriers, the first load, the store
-    store: float = 8.9e-5  # a tile's element
-    join: float = 0.4  # of a cluster
-    joined: float = 1.3e-4  # an element that goes to another block of the cluster
-    sum: float = 1.45  # the second kernel
-    sums: float = 8.0e6  # bytes of sums a microsecond, written and read
-    memory: float = 4.4e6  # bytes a microsecond
+    mma: float = 1.12  # of the tensor cores' peak time
+    l2: float = 45.1  # bytes a cycle for a multiprocessor
+    row: float = 2.84  # cycles a row of a box
+    latency: float = 556.0  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.07  # stages that are being read and so not in flight
+    wave: float = 0.26  # between two blocks on a multiprocessor: barriers, the first load, the store
+    store: float = 1.08e-4  # a tile's element
+    join: float = 0.32  # of a cluster
+    joined: float = 1.98e-4  # an element that goes to another block of the cluster
+    sum: float = 0.67  # the second kernel
+    sums: float = 6.6e6  # bytes of sums a microsecond, written and read
+    memory: float = 3.45e6  # bytes a microsecond
 
 
 H200 = Rates()
@@ -68,6 +68,7 @@ def _product(columns: int, r: Rates) -> float:
 
 
 def bytes_read(layout: Layout) -> int:
-    """Of device memory: both factors, once."""
+    """Of device memory: both factors, once; of x, the pixels that taps reach."""
     problem = layout.gemm.problem
-    return problem.x.bytes + problem.y.bytes
+    reached = math.prod(min(taps / stride, 1) for taps, stride in zip(problem.filter, problem.stride, strict=True))
+    return int(problem.x.bytes * reached) + problem.y.bytes

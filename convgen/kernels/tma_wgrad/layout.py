@@ -14,8 +14,6 @@ from convgen.kernels.tma_wgrad.gemm import Gemm
 #: y's channels of a box: wgmma's m, and the widest swizzle's span.
 Y_SPAN = 64
 ELEMENT = 2  # bytes of a factor's
-#: Share of the multiprocessors that clusters of so many blocks find room on (NVIDIA H200, docs/hardware/clusters.md).
-PLACED = {1: 1.0, 2: 1.0, 4: 128 / 132, 8: 120 / 132}
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def slots(self) -> int:
-        """Blocks that the GPU runs at once.  A cluster's are placed within a GPC, whose multiprocessors larger clusters
-        do not all fill."""
-        return int(self.target.sms * PLACED[self.config.split_k]) * self.config.blocks
+        """Blocks that the GPU runs at once."""
+        return self.target.clustered_sms(self.config.split_k) * self.config.blocks
 
     # ---- shared memory, in bytes
 
