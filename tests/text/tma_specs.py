@@ -120,7 +120,12 @@ SCHEDULES: dict[str, Options] = {
 WIDE_SPLITS: dict[str, Options] = {
     "split in three": {"tile.m": 64, "tile.n": 48, "tile.k": 64, "consumers": 1, "split_k": 3, "stages": 2},
     "split in five, two consumers": {
-        "tile.m": 128, "tile.n": 40, "tile.k": 32, "consumers": 2, "split_k": 5, "stages": 2,
+        "tile.m": 128,
+        "tile.n": 40,
+        "tile.k": 32,
+        "consumers": 2,
+        "split_k": 5,
+        "stages": 2,
     },
     "split in four": {"tile.m": 64, "tile.n": 32, "tile.k": 64, "consumers": 1, "split_k": 4, "stages": 2},
     "split in four, unevenly": {"tile.m": 128, "tile.n": 32, "tile.k": 16, "consumers": 2, "split_k": 4, "stages": 3},
