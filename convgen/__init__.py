@@ -33,15 +33,19 @@ def compile(
     defines: Mapping[str, int] | None = None,
     target: str | None = None,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Kernel:
     """Compile a spec with one convolution, given as a path or as text, to a kernel.
 
     `defines` override the spec's `let`s; `target` (such as "sm_90a") and `strategy` override the spec's.
+    `tune="quick"` measures the best few candidates on this machine's GPU, for at most a second, unless that was done
+    before, and takes the fastest; without a GPU a warning says that nothing is measured (docs/tuning.md).
+
     Needs no GPU.  Raises SpecError, which has every diagnostic of the spec, or another ConvgenError.
 
     Deprecated: for a spec with several convolutions or operators, it returns the dict of `compile_all`.
     """
-    kernels = compile_all(source, defines, target, strategy)
+    kernels = compile_all(source, defines, target, strategy, tune)
     if len(kernels) == 1:
         return next(iter(kernels.values()))
     import warnings
@@ -58,13 +62,14 @@ def compile_all(
     defines: Mapping[str, int] | None = None,
     target: str | None = None,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> dict[str, Kernel]:
     """Compile every convolution and operator of a spec, as `compile` does.  Returns the kernels by name, in the
     order of the spec."""
     from convgen import driver
     from convgen.spec import Spec, read
 
-    return driver.compile_all(Spec(*read(source), defines or {}, target, strategy))
+    return driver.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune))
 
 
 def load(path: str | os.PathLike[str]) -> Kernel:

@@ -41,6 +41,8 @@ class Compilation:
 
     def __init__(self, spec: Spec, request: Request) -> None:
         self.spec, self.request = spec, request
+        self.progress: Callable[[str], None] | None = None  # of measuring
+        self.unmeasured = False  # though it was to be
 
     @property
     def name(self) -> str:
@@ -75,10 +77,20 @@ class Compilation:
         """Raises SpecError, with every obstacle of every strategy that was asked for."""
         from convgen import planner
 
+        if self.spec.tune:
+            self._measure()
         try:
             return planner.choose(self.request.problem, self.target, self.strategy, self.options, self.gpu)
         except planner.CannotServe as e:
             raise SpecError(self._refusals(e), self.spec.path, self.spec.text) from None
+
+    def _measure(self) -> None:
+        """Has the tuning database know the best candidates."""
+        from convgen.bench.build import Job
+        from convgen.tune import quick
+
+        job = Job(self.request.problem, self.target, self.strategy, self.options, True, self.gpu)
+        self.unmeasured = not quick.tune(job, self.progress)
 
     def check_served(self) -> None:
         """Whether there is a choice, not which: for `auto` the first strategy that serves is enough, and none is timed.
@@ -229,6 +241,7 @@ def _each(
     """The same compilations, each asked; `progress` hears its name before.  Raises SpecError with what all raised."""
     refused: list[Diagnostic] = []
     for compilation in found:
+        compilation.progress = progress
         if progress:
             progress(compilation.name)
         try:
@@ -286,16 +299,16 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
     from convgen.planner import database
 
     cache = Cache()
-    key = _request_key(spec, asked="compile", tuned=database.stamp())
+    key = _request_key(spec, asked="compile", tune=spec.tune or "", tuned=database.stamp())
     found = _recall(cache, key)
     if found is None:
         found = []
-        compilations = choose_all(spec)
+        compilations = choose_all(spec, progress if spec.tune else None)
         for compilation in compilations:
             if progress:
                 progress(compilation.name)
             found.append(compilation.build(cache))
-        if not any(c.request.outdated for c in compilations):
+        if not any(c.request.outdated or c.unmeasured for c in compilations):  # which the cache would not warn of
             cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
     return {artifact.manifest.name: _kernel(spec, artifact) for artifact in found}
 
@@ -344,7 +357,9 @@ def _kernel(spec: Spec, artifact: Artifact) -> Kernel:
     """A kernel that, though it may have come from the cache, can make its plan and explanation anew."""
     from convgen.runtime.kernel import Kernel
 
+    measured = replace(spec, tune=None)
+
     def again() -> Compilation:
-        return next(c for c in load(spec) if c.name == artifact.manifest.name)
+        return next(c for c in load(measured) if c.name == artifact.manifest.name)
 
     return Kernel(artifact, replan=lambda: again().plan, explain=lambda: str(again().explain()))

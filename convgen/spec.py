@@ -17,6 +17,8 @@ from convgen.targets import TARGETS, Target, other_target
 
 #: Bytes of text.
 LARGEST_SPEC = 4 << 20
+#: What may be measured when a kernel is first built.
+TUNINGS = ("quick",)
 
 
 class UsageError(ConvgenError):
@@ -29,7 +31,8 @@ class UsageError(ConvgenError):
 class Spec:
     """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
 
-    `only` names the convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
+    `tune` is "quick" where the best few candidates are to be measured before one is chosen.  `only` names the
+    convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
     """
 
     text: str
@@ -38,6 +41,7 @@ class Spec:
     target: str | None = None
     strategy: str | None = None
     only: tuple[str, ...] = ()
+    tune: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -52,6 +56,8 @@ class Spec:
             known_target(self.target)
         if self.strategy is not None:
             object.__setattr__(self, "strategy", known_strategy(self.strategy))
+        if self.tune is not None:
+            known_tuning(self.tune)
 
 
 def read(source: str | os.PathLike[str]) -> tuple[str, str]:
@@ -105,6 +111,13 @@ def known_strategy(name: str) -> str:
         name = now
     if name not in (known := ("auto", *strategies.MODULES)):
         raise UsageError(unknown("strategy", name, known, habits.did_you_mean(str(name), known, habits.STRATEGIES)))
+    return name
+
+
+def known_tuning(name: str) -> str:
+    """Raises UsageError."""
+    if name not in TUNINGS:
+        raise UsageError(unknown("tuning", name, TUNINGS))
     return name
 
 

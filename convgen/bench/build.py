@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,6 @@ class Failure:
 def build(job: Job) -> Artifact | Failure:
     """Plan, render and compile one kernel."""
     from convgen import planner
-    from convgen.driver import render
     from convgen.kernels import strategies
     from convgen.runtime import artifacts
 
@@ -59,7 +58,7 @@ def build(job: Job) -> Artifact | Failure:
             choice = planner.Choice(strategies.load(job.strategy), job.options, "", {})
         plan = choice.strategy.plan(job.problem, job.target, choice.options)
         plan = replace(plan, reason=choice.reason)
-        return artifacts.build(render(plan), plan)
+        return artifacts.build(choice.strategy.render(plan), plan)
     except planner.CannotServe as e:
         return Failure(str(e))
     except Exception as e:  # also a defect: one strategy's must not end a run of many
@@ -67,13 +66,16 @@ def build(job: Job) -> Artifact | Failure:
 
 
 class Builder:
-    """A pool of processes that build kernels.  As a context manager it stops them at the end."""
+    """A pool of processes that build kernels.  As a context manager it stops them at the end.
 
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 2))  # two to measure
-        # not fork: a forked child would inherit the parent's CUDA context and threads
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
+    Threads of this process (`threads`) suit a few kernels, since NVRTC compiles without Python's lock.  They start at
+    once, and a script whose top level is unguarded, which processes would run again, may use them.
+    """
+
+    def __init__(self, workers: int | None = None, threads: bool = False) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.workers = workers or max(1, min(MOST_WORKERS, cores if threads else cores - 2))  # two to measure
+        self._pool: Executor = ThreadPoolExecutor(self.workers) if threads else _processes(self.workers)
 
     def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Artifact | Failure]]:
         """Each job with its kernel, in order.  `jobs` is read as far ahead as keeps the pool busy."""
@@ -99,6 +101,12 @@ class Builder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _processes(workers: int) -> ProcessPoolExecutor:
+    # not fork: a forked child would inherit the parent's CUDA context and threads
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent)
 
 
 def follow_parent() -> None:

@@ -72,10 +72,14 @@ class Captured:
         """Microseconds a launch, roughly."""
         return self.ms * 1000 / self.launches
 
+    @property
+    def replay_count(self) -> int:
+        """Replays that count."""
+        return max(3, min(REPLAYS, round(MOST_MS / max(self.ms, 1e-3))))
+
     def replays(self, backend: Backend) -> list[float]:
         """Microseconds a launch of each replay that counts, in order; one before them does not."""
-        count = max(3, min(REPLAYS, round(MOST_MS / max(self.ms, 1e-3))))
-        return [ms * 1000 / self.launches for ms in backend.replay(self.graph, count + 1)[1:]]
+        return [ms * 1000 / self.launches for ms in backend.replay(self.graph, self.replay_count + 1)[1:]]
 
 
 def capture(run: Callable[[int], object], sets: int, backend: Backend, hopeless_us: float = math.inf) -> Captured:
@@ -104,23 +108,42 @@ def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopele
         return _timing(made, made.replays(backend))
 
 
-def time_in_turn(entrants: Sequence[Sequence[Captured]], backend: Backend) -> list[Timing]:
+class TooLong(Exception):
+    """What was to be timed takes longer than the time that is there."""
+
+
+def time_in_turn(entrants: Sequence[Sequence[Captured]], backend: Backend, seconds: float = math.inf) -> list[Timing]:
     """Time entrants side by side: the GPU's clocks depend on what ran before, and must not favor one.
 
     In each of `ROUNDS` rounds every entrant replays one of its graphs (they take turns where it has several)
     behind a rest in proportion to its work.  The order is reversed from round to round, so that each meets the
     clocks that the others leave, and a round before them does not count: it meets a GPU that has rested for
     long.  Each entrant's best round does.
+
+    There are fewer rounds where so many take more than `seconds`.  Raises TooLong where not one can count.
     """
+    each = sum(max(_turn_seconds(graph) for graph in graphs) for graphs in entrants)
+    rounds = min(1 + ROUNDS, int(min(seconds / max(each, 1e-9), 1e9)))
+    if rounds < 2:
+        raise TooLong(f"timing {len(entrants)} in turn takes {2 * each:.2f} s")
     found: list[list[Timing]] = [[] for _ in entrants]
     order = list(range(len(entrants)))
-    for number in range(1 + ROUNDS):
+    for number in range(rounds):
         for i in order if number % 2 == 0 else reversed(order):
             graph = entrants[i][number % len(entrants[i])]
-            time.sleep(max(REST_SECONDS, REST * graph.ms / 1000 * REPLAYS))
+            time.sleep(_rest_seconds(graph))
             with backend.stream():
                 found[i].append(_timing(graph, graph.replays(backend)))
     return [min(timings[1:], key=lambda t: t.us) for timings in found]
+
+
+def _rest_seconds(graph: Captured) -> float:
+    return max(REST_SECONDS, REST * graph.ms / 1000 * REPLAYS)
+
+
+def _turn_seconds(graph: Captured) -> float:
+    """A rest and the replays behind it, one of which does not count."""
+    return _rest_seconds(graph) + graph.ms / 1000 * (graph.replay_count + 1)
 
 
 def _timing(captured: Captured, us: Sequence[float]) -> Timing:
@@ -194,10 +217,13 @@ def check(kernel: Callable[..., object], problem: ConvProblem, backend: Backend)
 
 
 class Checker:
-    """Random data for a problem and what a right kernel makes of it, computed once for any number of kernels."""
+    """Random data for a problem and what a right kernel makes of it, computed once for any number of kernels.
 
-    def __init__(self, problem: ConvProblem, backend: Backend, seed: int | None = None) -> None:
-        self._problem, self._backend = problem, backend
+    Of a large result that is compared some images at a time, `ends` compares the first and the last of these parts.
+    """
+
+    def __init__(self, problem: ConvProblem, backend: Backend, seed: int | None = None, ends: bool = False) -> None:
+        self._problem, self._backend, self._ends = problem, backend, ends
         self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         with backend.stream():
             self._inputs = _check_inputs(problem, backend, self._seed)
@@ -209,7 +235,8 @@ class Checker:
         """Runs of images, the first image of each, and what is right there."""
         if arithmetic not in self._expected:
             found = self._expected[arithmetic] = []
-            for part, first in image_parts(self._problem):
+            parts = image_parts(self._problem)
+            for part, first in [parts[0], parts[-1]] if self._ends and len(parts) > 2 else parts:
                 cut = {_array_name(t): cut_images(t, part.n, first, a) for t, a in self._arrays}
                 found.append((part, first, verify.expect_all(part, cut, self._backend.xp, arithmetic)))
         return self._expected[arithmetic]

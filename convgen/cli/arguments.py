@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from convgen import habits
 from convgen.diagnostics import did_you_mean
-from convgen.spec import Spec, UsageError, known_strategy, known_target, read_file
+from convgen.spec import Spec, UsageError, known_strategy, known_target, known_tuning, read_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +87,14 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )  # fmt: skip
 
 
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    """Whether to measure before a configuration is chosen."""
+    parser.add_argument(
+        "--tune", type=_usage(known_tuning), metavar="HOW",
+        help="quick: where nothing was measured on this GPU yet, measure the best few candidates for up to a second",
+    )  # fmt: skip
+
+
 def paths(arguments: argparse.Namespace) -> list[str]:
     """What the arguments name specs by.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
@@ -103,7 +111,8 @@ def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
     """A spec with the overrides that the arguments name.  Raises UsageError."""
     text, path = read_text(path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
-    return Spec(text, path, defines, arguments.target, arguments.strategy, only)
+    tune = getattr(arguments, "tune", None)
+    return Spec(text, path, defines, arguments.target, arguments.strategy, only, tune)
 
 
 def read_text(path: str) -> tuple[str, str]:

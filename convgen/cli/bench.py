@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import jobs, one_of
+from convgen.cli.arguments import add_tune, jobs, one_of
 from convgen.cli.files import check_place, write_all
 from convgen.cli.sources import add_sources, read_sources
 from convgen.ir.problem import Op
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_sources(parser)
+    add_tune(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot, .png or .svg (needs matplotlib)")
     parser.add_argument(
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     backend = at_hand()
     environment = backend.environment()
     entries = [_entry(name, compilation, arguments, environment["gpu"]) for name, compilation in sources]
+    if arguments.tune:
+        _tune(entries)
     if not arguments.no_baselines and not isinstance(backend, TorchBackend):
         console.warn("PyTorch with CUDA is not installed: no baselines")
     record = Run(environment, shlex.join(["convgen", *sys.argv[1:]]))
@@ -115,6 +118,16 @@ def _entry(name: str, compilation: driver.Compilation, arguments: argparse.Names
     if arguments.fused and problem.op is Op.FPROP:
         columns["fused"] = Column(replace(job, problem=with_bias_relu(problem)))
     return Entry(name, columns)
+
+
+def _tune(entries: list[Entry]) -> None:
+    """Has the database know the best candidates of whatever is to be measured."""
+    from convgen.tune import quick
+
+    with console.spinner("tuning") as say:
+        for entry in entries:
+            for column in entry.columns.values():
+                quick.tune(column.job, lambda text, name=entry.name: say(f"tuning {name}: {text}"))  # type: ignore[misc]
 
 
 def _log(rows: list[Row], of: int) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver
 from convgen.cli import console, records
-from convgen.cli.arguments import add_specs, one_of, read_specs
+from convgen.cli.arguments import add_specs, add_tune, one_of, read_specs
 from convgen.cli.files import write_all
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ FILES: dict[str, tuple[str, Callable[[Kernel], bytes]]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_tune(parser)
     parser.add_argument(
         "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR",
         help="folder to write to (default: this one)",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, read_specs, short
+from convgen.cli.arguments import add_specs, add_tune, read_specs, short
 from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.ir.problem import ConvProblem
@@ -47,6 +47,7 @@ _DEVICES = ("gpu", "emulate")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_tune(parser)
     parser.add_argument(
         "--device", type=_device, metavar="DEVICE",
         help="where to run: gpu or emulate (default: the GPU if it fits the target, else emulate)",

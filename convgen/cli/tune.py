@@ -146,18 +146,10 @@ def _untuned(compilation: Compilation) -> Candidate | None:
 
 
 def _candidate(compilation: Compilation, plan: Callable[..., Choice]) -> Candidate | None:
-    from convgen import planner
-    from convgen.tune.candidates import stated
+    from convgen.tune.candidates import chosen
 
-    request = compilation.request
-    problem, target = request.problem, compilation.target
-    strategy = compilation.spec.strategy or request.strategy
-    options = request.options if strategy == request.strategy else {}
-    try:
-        choice = plan(problem, target, strategy, options)
-    except planner.CannotServe:
-        return None
-    return stated(problem, target, (choice.strategy.name, choice.options))
+    problem, target = compilation.request.problem, compilation.target
+    return chosen(problem, target, lambda: plan(problem, target, compilation.strategy, compilation.options))
 
 
 def _wanted(compilation: Compilation, arguments: argparse.Namespace):

@@ -8,6 +8,7 @@ stream.  Axes are torch's, (n, c, h, w) and (k, c, r, s); the layout in memory i
 tensor is NHWC, a contiguous one NCHW, and the result is NHWC where the input or the filter is.  Slices of the channels
 of a channels_last tensor are read, and written with `out=`, as they lie.  Kernels are built on first use, once a set of
 shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
+`tune="quick"` measures the best few candidates before the first call (docs/tuning.md).
 
 Element types are float16, bfloat16, float32, and those 8-bit types whose results are wider: int8 (int32), float8_e4m3fn
 and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has what
@@ -62,6 +63,7 @@ def conv(
     padding_mode: str = "zeros",
     out: Array | None = None,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
@@ -76,7 +78,7 @@ def conv(
     made = recipe.forward(
         x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy, padding_mode
     )  # fmt: skip
-    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched), out)
+    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
 def conv_transpose(
@@ -94,6 +96,7 @@ def conv_transpose(
     residual: Array | None = None,
     out: Array | None = None,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """activation(transposed convolution of input (n, k, ...) by weight (k, c / groups, ...) + bias (c) + residual).
 
@@ -105,7 +108,7 @@ def conv_transpose(
     y, w, *others = given(library, **arrays, **operands)
     numbers = map(_hashable, (stride, padding, output_padding))
     made = recipe.transpose(y, w, tuple(others), steps, *numbers, groups, _hashable(dilation), strategy)
-    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched), out)
+    return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
 def conv_input(
@@ -120,6 +123,7 @@ def conv_input(
     *,
     padding_mode: str = "zeros",
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """The gradient of a convolution for its input of `input_size` (n, c, ...), from that of its output."""
     library = library_of(weight=weight, grad_output=grad_output)
@@ -127,7 +131,7 @@ def conv_input(
     _check_rank(rank, weight=weight, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
     made = recipe.input_gradient(_hashable(input_size), w, y, *numbers, groups, strategy, padding_mode)
-    return Call(made, library, (grad_output, weight))
+    return Call(made, library, (grad_output, weight), tune=tune)
 
 
 def conv_weight(
@@ -142,6 +146,7 @@ def conv_weight(
     *,
     padding_mode: str = "zeros",
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """The gradient of a convolution for its filters of `weight_size` (k, c / groups, ...), from that of its output."""
     library = library_of(input=input, grad_output=grad_output)
@@ -149,7 +154,7 @@ def conv_weight(
     _check_rank(rank, input=input, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
     made = recipe.weight_gradient(x, _hashable(weight_size), y, *numbers, groups, strategy, padding_mode)
-    return Call(made, library, (input, grad_output))
+    return Call(made, library, (input, grad_output), tune=tune)
 
 
 def tma_im2col(
@@ -190,6 +195,7 @@ def unfold(
     stride: Numbers = 1,
     *,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """Windows of input (n, c, ...) as columns, (n, c * taps, pixels), as torch.nn.functional.unfold makes them.
 
@@ -199,7 +205,7 @@ def unfold(
     made = recipe.lower(
         *given(library, input=input), *map(_hashable, (kernel_size, dilation, padding, stride)), strategy
     )
-    return Call(made, library, (input,))
+    return Call(made, library, (input,), tune=tune)
 
 
 def fold(
@@ -211,11 +217,13 @@ def fold(
     stride: Numbers = 1,
     *,
     strategy: str | None = None,
+    tune: str | None = None,
 ) -> Call:
     """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold."""
     library = library_of(input=input)
     numbers = map(_hashable, (output_size, kernel_size, dilation, padding, stride))
-    return Call(recipe.scatter(*given(library, input=input), *numbers, strategy), library, (input,))
+    made = recipe.scatter(*given(library, input=input), *numbers, strategy)
+    return Call(made, library, (input,), tune=tune)
 
 
 # ---- the functions -------------------------------------------------------------------------------

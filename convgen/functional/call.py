@@ -8,7 +8,7 @@ take the float64 reference, rounded once to the result's type.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from convgen.functional.arrays import Array, NumpyLibrary, element_type, inverse
 from convgen.functional.kernels import kernel_of
 from convgen.functional.recipe import Given, Recipe, View
 from convgen.ir.dtypes import numpy_dtype
+from convgen.runtime.arrays import capturing
+from convgen.spec import known_tuning
 
 if TYPE_CHECKING:
     from convgen.ir.problem import ConvProblem
@@ -35,10 +37,20 @@ class Call:
     unbatched: bool = False
     axes: tuple[int, ...] | None = None  # of the result, where they are not in torch's order
     out: Array | None = None  # the caller's, with a batch
+    tune: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        if self.tune is not None:
+            known_tuning(self.tune)
 
     def kernel(self) -> Kernel:
         """The kernel that serves the call.  Raises SpecError, UsageError, CompileError."""
-        return kernel_of((self.recipe.convolution.text, self.recipe.convolution.strategy))
+        asked = self.recipe.convolution.text, self.recipe.convolution.strategy
+        key = (*asked, self.tune)
+        if self.tune and key not in kernel_of and capturing():
+            key = (*asked, None)  # the next call outside of a capture measures
+        return kernel_of(key)
 
     def run(self) -> Array:
         """The result."""
@@ -69,7 +81,7 @@ class Call:
         work = max(self.recipe.macs, *(view.size for view in views))
         try:
             if work <= EMULATED and host_compiler():
-                self.kernel().emulate(*views, out=out)
+                replace(self, tune=None).kernel().emulate(*views, out=out)
                 return
         except NoHostCompiler:
             pass

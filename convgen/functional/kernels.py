@@ -34,6 +34,9 @@ class Once(Generic[Key, Value]):
             raise found
         return found
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._made
+
     def _first(self, key: Key) -> Value | ConvgenError:
         with self._locks.setdefault(key, threading.Lock()):  # of a dict, which is one step for other threads
             if key not in self._made:
@@ -44,13 +47,17 @@ class Once(Generic[Key, Value]):
             return self._made[key]
 
 
-def _compile(key: tuple[str, str | None]) -> Kernel:
+#: A spec of one convolution, a strategy or None, a tuning or None.
+Asked = tuple[str, str | None, str | None]
+
+
+def _compile(key: Asked) -> Kernel:
     import convgen
 
-    text, strategy = key
-    made: Any = convgen.compile(text, strategy=strategy)
+    text, strategy, tune = key
+    made: Any = convgen.compile(text, strategy=strategy, tune=tune)
     return made
 
 
-#: The kernel of (spec of one convolution, strategy or None).  Raises SpecError, UsageError, CompileError.
-kernel_of: Once[tuple[str, str | None], Kernel] = Once(_compile)
+#: The kernel that is asked for.  Raises SpecError, UsageError, CompileError.
+kernel_of: Once[Asked, Kernel] = Once(_compile)

@@ -97,12 +97,18 @@ class Strategy:
 
     def candidates(self, problem: ConvProblem, target: Target) -> list[Options]:
         """Options worth measuring, the most promising of each kernel first."""
+        return [options for _, options in self.timed(problem, target)]
+
+    def timed(
+        self, problem: ConvProblem, target: Target, most: int = MOST_CANDIDATES, of_a_kind: int = OF_A_KIND
+    ) -> list[tuple[float, Options]]:
+        """Estimated microseconds and options of the `most` promising configurations of each kernel, the best first."""
         found = [
             (t.us, self._of(s, t.layout.config.options))
             for s in self.searches(problem, target, {})
-            for t in s.candidates(MOST_CANDIDATES, OF_A_KIND)
+            for t in s.candidates(most, of_a_kind)
         ]
-        return [options for _, options in sorted(found, key=lambda row: row[0])]
+        return sorted(found, key=lambda row: row[0])
 
     def render(self, plan: Plan) -> str:
         """The CUDA source of a plan."""

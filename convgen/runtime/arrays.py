@@ -298,3 +298,11 @@ def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: 
 @cache
 def _torch_device(device: int) -> Any:
     return sys.modules["torch"].device("cuda", device)
+
+
+def capturing() -> bool:
+    """Whether the current stream of torch or CuPy is being captured."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return True
+    return cupy is not None and cuda.driver().is_capturing(cupy.cuda.get_current_stream().ptr)

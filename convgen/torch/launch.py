@@ -119,7 +119,7 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None) -> Serve
     sums_over_images = made.convolution.op is Op.WGRAD
     if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
         return Served(lambda input, weight, operands, *_: torch.zeros(shape, dtype=dtype, device=device).permute(back))
-    kernel = kernel_of((made.convolution.text, made.convolution.strategy))
+    kernel = kernel_of((made.convolution.text, made.convolution.strategy, None))
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 
     view_out = None if out is None else _viewer(out, View(result.order))

@@ -7,13 +7,17 @@ promising first; every strategy's defaults are tried in any case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.planner.database import canonical
 from convgen.targets import Target
+
+if TYPE_CHECKING:
+    from convgen.planner import Choice
 
 #: A strategy's name and its options.
 Candidate = tuple[str, Options]
@@ -34,6 +38,29 @@ def candidates(
             promise = place > 0, _estimate(problem, target, name, options)
             found.setdefault((name, canonical(options)), (promise, (name, options)))
     return [candidate for _, candidate in sorted(found.values(), key=lambda row: row[0])]
+
+
+def promising(problem: ConvProblem, target: Target, names: Sequence[str], most: int, within: float) -> list[Candidate]:
+    """The `most` candidates that take the least time by the cost models, all `within` so many times the least; at most
+    two that their kernel calls alike."""
+    found = [
+        (us, (name, options))
+        for name in names
+        for us, options in strategies.load(name).timed(problem, target, most, of_a_kind=2)
+    ]
+    found.sort(key=lambda row: row[0])
+    return [candidate for us, candidate in found if us <= within * found[0][0]][:most]
+
+
+def chosen(problem: ConvProblem, target: Target, plan: Callable[[], Choice]) -> Candidate | None:
+    """What the planner takes, when it is asked by `plan`; None where nothing serves."""
+    from convgen import planner
+
+    try:
+        choice = plan()
+    except planner.CannotServe:
+        return None
+    return stated(problem, target, (choice.strategy.name, choice.options))
 
 
 def stated(problem: ConvProblem, target: Target, candidate: Candidate) -> Candidate:

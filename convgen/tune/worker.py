@@ -6,14 +6,24 @@ for ever never returns.  `Worker` then ends the process, says so, and starts ano
 
 from __future__ import annotations
 
-import multiprocessing
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING, Any
 
-from convgen.bench.build import follow_parent
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem
 from convgen.runtime.artifacts import Artifact
+
+if TYPE_CHECKING:
+    from convgen.bench.backend import Backend
 
 START_SECONDS = 180.0
 CALL_SECONDS = 60.0
@@ -26,10 +36,11 @@ class CandidateFailed(Exception):
 class Gpu:
     """What runs in the worker: buffers and the reference are kept for as long as the problem stays."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend | None = None, ends: bool = False) -> None:
+        """`backend` is the one at hand by default; `ends` has large results checked at their ends alone."""
         from convgen.bench.backend import at_hand
 
-        self._backend = at_hand()
+        self._backend, self._ends = backend or at_hand(), ends
         self._problem: ConvProblem | None = None
         self._sets: list[Any] = []
         self._checker: Any = None
@@ -39,31 +50,45 @@ class Gpu:
         """The GPU's name."""
         return self._backend.environment()["gpu"]
 
+    def prepare(self, problem: ConvProblem) -> None:
+        """Make the buffers that a problem's kernels are timed with, which may take longer than timing them."""
+        from convgen.bench.measure import buffer_sets
+
+        if problem != self._problem:
+            self.release()
+            self._problem = problem
+        self._sets = self._sets or buffer_sets(problem, self._backend)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self._problem, self._sets, self._checker, self._kernel = None, [], None, ("", None)
+        self._backend.release()
+
     def time(self, problem: ConvProblem, artifact: Artifact, hopeless_us: float) -> float:
         """Microseconds a launch."""
-        from convgen.bench.measure import buffer_sets, time_kernel
+        from convgen.bench.measure import time_kernel
 
-        self._turn_to(problem)
-        self._sets = self._sets or buffer_sets(problem, self._backend)
+        self.prepare(problem)
         return time_kernel(self._load(artifact), self._sets, self._backend, hopeless_us).us
 
-    def compare(self, problem: ConvProblem, artifacts: list[Artifact]) -> list[float]:
-        """Microseconds a launch of each, timed in turn."""
-        from convgen.bench.measure import buffer_sets, capture, launcher, time_in_turn
+    def compare(self, problem: ConvProblem, artifacts: list[Artifact], seconds: float = math.inf) -> list[float]:
+        """Microseconds a launch of each, timed in turn.  Raises TooLong where `seconds` are too few for that."""
+        from convgen.bench.measure import capture, launcher, time_in_turn
         from convgen.runtime.kernel import Kernel
 
-        self._turn_to(problem)
-        self._sets = sets = self._sets or buffer_sets(problem, self._backend)
-        runs = [launcher(Kernel(artifact), sets) for artifact in artifacts]
-        entrants = [[capture(run, len(sets), self._backend)] for run in runs]
-        return [timing.us for timing in time_in_turn(entrants, self._backend)]
+        self.prepare(problem)
+        runs = [launcher(Kernel(artifact), self._sets) for artifact in artifacts]
+        begun = time.monotonic()
+        entrants = [[capture(run, len(self._sets), self._backend)] for run in runs]
+        seconds -= time.monotonic() - begun
+        return [timing.us for timing in time_in_turn(entrants, self._backend, seconds)]
 
     def check(self, problem: ConvProblem, artifact: Artifact) -> tuple[bool, str]:
         """Whether the result is right, and in what words."""
         from convgen.bench.measure import Checker
 
-        self._turn_to(problem)
-        self._checker = self._checker or Checker(problem, self._backend)
+        self.prepare(problem)
+        self._checker = self._checker or Checker(problem, self._backend, ends=self._ends)
         report = self._checker(self._load(artifact), artifact.manifest.arithmetic)
         return report.ok, report.message
 
@@ -82,29 +107,22 @@ class Gpu:
             self._kernel = artifact.key, Kernel(artifact)
         return self._kernel[1]
 
-    def _turn_to(self, problem: ConvProblem) -> None:
-        if problem != self._problem:
-            self._problem, self._sets, self._checker = problem, [], None
-            self._backend.release()
-
 
 class Worker:
     """Calls methods of an object that lives in a child process, made there by `factory`.
 
-    `factory` must be importable.  The object's method `healthy` tells after an exception whether the
-    process can go on.
+    `factory` must be importable, and so must what it needs; the child runs nothing of the caller's script.  The
+    object's method `healthy` tells after an exception whether the process can go on.
     """
 
     def __init__(self, factory: Callable[[], Any] = Gpu, seconds: float = CALL_SECONDS) -> None:
         self._factory, self._seconds = factory, seconds
-        self._context = multiprocessing.get_context("spawn")
-        self._process: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Any = None
 
     def call(self, method: str, *arguments: Any) -> Any:
         """The method's result.  Raises CandidateFailed; ConvgenError where no worker can be started."""
-        if self._process is None:
-            self._start()
+        self.start()
         try:
             self._pipe.send((method, arguments))
             if not self._pipe.poll(self._seconds):
@@ -122,17 +140,28 @@ class Worker:
             raise CandidateFailed(value)
         return value
 
-    def _start(self) -> None:
-        self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(self._factory, theirs), daemon=True)
-        self._process.start()
+    def start(self) -> None:
+        """Start the process, where it does not run.  Raises ConvgenError."""
+        if self._process is not None:
+            return
+        self._pipe, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+            stdin=subprocess.PIPE,  # says that this process lives: see `serve`
+            pass_fds=[theirs.fileno()],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
         theirs.close()
         message = f"the measuring process did not start in {START_SECONDS:.0f} s"
         try:
+            self._pipe.send(self._factory)
             if self._pipe.poll(START_SECONDS):
                 message = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             message = f"the measuring process died as it started (exit code {self.stop()})"
+        except BaseException:
+            self.stop()
+            raise
         if message:
             self.stop()
             raise ConvgenError(message)
@@ -142,12 +171,14 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return None
+        assert process.stdin
         self._pipe.close()
-        process.join(0.2)
-        if process.is_alive():
-            process.kill()
-        process.join()
-        return process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.kill()
+        code = process.wait()
+        process.stdin.close()
+        return code
 
     def __enter__(self) -> Worker:
         return self
@@ -156,11 +187,14 @@ class Worker:
         self.stop()
 
 
-def _serve(factory: Callable[[], Any], pipe: Any) -> None:
-    """The child: says "" when it is ready, then answers (right, healthy, value) until the pipe closes."""
-    follow_parent()
+def serve(file: int) -> None:
+    """The child, which answers by an open file: "" when what the factory makes is ready, then (right, healthy, value)
+    until there is nobody who asks.  An interrupt is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe = Connection(file)
     try:
-        served = factory()
+        served = pipe.recv()()
     except ConvgenError as e:
         pipe.send(str(e))
         return
@@ -174,3 +208,10 @@ def _serve(factory: Callable[[], Any], pipe: Any) -> None:
             pipe.send((True, True, getattr(served, method)(*arguments)))
         except Exception as e:
             pipe.send((False, served.healthy(), f"{type(e).__name__}: {e}"))
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe that ends when the parent does, also while a kernel keeps the main thread."""
+    with suppress(OSError):
+        os.read(0, 1)
+    os._exit(1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import convgen
 from convgen import cli, driver
+from convgen import functional as F
 from convgen.bench import baselines
 from convgen.bench.backend import CupyBackend, TorchBackend, at_hand
 from convgen.bench.measure import buffer_sets, check, time_in_turn, time_kernel
@@ -87,3 +90,46 @@ def test_tune_then_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     results = row["results"]
     assert results["auto"]["strategy"] == tuned.strategy and results["auto"]["verified"] and results["auto"]["us"] > 0
     assert results["direct"]["verified"] and results["direct"]["us"] > 0
+
+
+@pytest.fixture
+def untuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of a database; nothing ships."""
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(database, "PACKAGED", tmp_path / "packaged.sqlite")
+    return tmp_path / "tuning.sqlite"
+
+
+def test_quick_tuning_measures_once(untuned: Path):
+    gpu = at_hand().environment()["gpu"]
+    kernel = convgen.compile(spec(rest=BIAS_RELU), tune="quick")
+    known = database.read_all(untuned)
+    right = [m for m in known if m.status is database.Status.RIGHT]
+    best = min(right, key=lambda m: m.us)
+    assert 2 <= len(known) <= 6 and not [m for m in known if m.status is database.Status.WRONG]
+    assert kernel.manifest.reason == f"tuned on {gpu}: {best.us:.1f} us"
+    assert check(kernel, problem_of(spec(rest=BIAS_RELU)), CupyBackend())
+    program = "import sys, convgen; print(convgen.compile(sys.argv[1], tune='quick').manifest.config)"
+    later = subprocess.run(
+        [sys.executable, "-c", program, spec(rest=BIAS_RELU)], capture_output=True, text=True, check=True
+    )
+    assert later.stdout.strip() == kernel.manifest.config
+    assert database.read_all(untuned) == known
+
+
+def test_quick_tuning_waits_for_the_end_of_a_capture(untuned: Path):
+    cupy = pytest.importorskip("cupy")
+    x = cupy.ones((1, 24, 10, 10), "float16")
+    w = cupy.ones((40, 24, 1, 1), "float16")
+    out = cupy.empty((1, 40, 10, 10), "float16")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        F.conv2d(x, w, out=out, tune="quick")
+        graph = stream.end_capture()
+        assert not untuned.exists()
+        graph.launch(stream)
+        stream.synchronize()
+        assert (out == 24).all()
+        F.conv2d(x, w, out=out, tune="quick")
+    assert database.read_all(untuned)

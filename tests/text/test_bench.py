@@ -33,6 +33,7 @@ from convgen.ir.tensor import Tensor
 from convgen.runtime.errors import DriverError
 from convgen.spec import UsageError
 from convgen.targets import TARGETS
+from convgen.tune.worker import Gpu
 
 
 def make_problem(
@@ -212,6 +213,39 @@ def test_buffer_sets_hold_random_inputs_and_poisoned_outputs():
     assert not numpy.array_equal(sets[0].inputs[0], sets[1].inputs[0])
 
 
+@pytest.mark.parametrize(("share", "rounds"), [(10.0, 4), (0.8, 3), (0.5, 2)])
+def test_fewer_rounds_fit_less_time(share: float, rounds: int, monkeypatch: pytest.MonkeyPatch):
+    backend, slept = FakeBackend(), list[float]()
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    graph = measure.Captured(10.0, 1, 10.0, lambda i: None)
+    measure.time_in_turn([[graph]], backend)
+    whole = sum(slept) + (1 + measure.ROUNDS) * (graph.replay_count + 1) * graph.ms / 1000
+    slept.clear()
+    measure.time_in_turn([[graph]], backend, share * whole)
+    assert len(slept) == rounds
+    with pytest.raises(measure.TooLong):
+        measure.time_in_turn([[graph]], backend, 0.49 * whole)
+
+
+def test_what_serves_in_the_measuring_process(monkeypatch: pytest.MonkeyPatch):
+    problem, backend = make_problem(), FakeBackend()
+    kernels = {us: reference_kernel(problem, backend, us) for us in (10.0, 20.0)}
+    monkeypatch.setattr("convgen.runtime.kernel.Kernel", lambda artifact: kernels[artifact.key])
+    monkeypatch.setattr(measure.time, "sleep", lambda _: None)
+    fast, slow = (SimpleNamespace(key=us, manifest=SimpleNamespace(arithmetic="")) for us in kernels)
+    served = Gpu(backend)
+    served.prepare(problem)
+    assert served.name() == "NVIDIA Fake" and served.healthy()
+    assert served.time(problem, fast, math.inf) == pytest.approx(10, rel=0.05)
+    assert served.compare(problem, [slow, fast]) == pytest.approx([20, 10], rel=0.05)
+    with pytest.raises(measure.TooLong):
+        served.compare(problem, [slow, fast], 0.01)
+    assert served.check(problem, fast)[0]
+    served.release()
+    kernels[10.0] = lambda *inputs, out: None
+    assert not served.check(problem, fast)[0]
+
+
 # ---- verifying -----------------------------------------------------------------------------------------
 
 OPERATORS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
@@ -253,6 +287,23 @@ def test_a_kernel_is_held_to_the_arithmetic_of_its_plan():
     check = measure.Checker(problem, FakeBackend())
     assert check(rough, "tf32") and not check(rough) and not check(rough, "tf32x3")
     assert check(right) and check(right, "tf32")
+
+
+def test_a_large_result_may_be_checked_at_its_ends(monkeypatch: pytest.MonkeyPatch):
+    problem = make_problem(n=5)
+    monkeypatch.setattr(measure, "_ELEMENTS", problem.result.size // 5)
+    right = reference_kernel(problem)
+    wrong_images: list[int] = []
+
+    def kernel(*inputs: numpy.ndarray, out: numpy.ndarray) -> None:
+        right(*inputs, out=out)
+        out[wrong_images] += 1
+
+    whole, ends = (measure.Checker(problem, FakeBackend(), ends=ends) for ends in (False, True))
+    assert whole(kernel) and ends(kernel)
+    for image in range(5):
+        wrong_images[:] = [image]
+        assert not whole(kernel) and bool(ends(kernel)) == (image not in (0, 4))
 
 
 def test_images_are_counted_in_messages(monkeypatch: pytest.MonkeyPatch):
