@@ -1,4 +1,5 @@
-"""Random kernels of tma_im2col (dgrad, too), tma_halo and wgrad, for as long as you like: on a GPU, or emulated.
+"""Random kernels of tma_im2col (dgrad, too), tma_halo, wgrad and depthwise dgrad, for as long as you
+like: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
 
@@ -30,6 +31,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "tma_wgrad": ("tma_im2col", {"kernel": "tma_wgrad"}),
     "mma_wgrad": ("implicit_gemm", {"kernel": "mma_wgrad"}),
     "dgrad": ("tma_im2col", {}),
+    "depthwise_dgrad": ("depthwise", {}),
 }
 #: A process that has seen a fault ends with this.
 FAULT = 3

@@ -126,7 +126,7 @@ def test_strided_dgrad(name: str, epilogue: str, seed: int) -> None:
         check(spec(problem, "tma_im2col", {k: v for k, v in options.items() if k != "stages"}, text), seed)
 
 
-#: Groups of ResNeXt, packed and whole; of unequal channels; in planes; beyond a tile of either operand.
+#: Groups of ResNeXt, packed and whole; of unequal channels; in planes; beyond a tile of either operand; with a stride.
 GROUPED_DGRADS: dict[str, ConvProblem] = {
     **{
         f"{c}_{size}": make("dgrad", 9, c, c, (size, size), (3, 3), pad=1, groups=32)
@@ -135,6 +135,12 @@ GROUPED_DGRADS: dict[str, ConvProblem] = {
     "unequal": make("dgrad", 9, 48, 96, (29, 28), (3, 2), pad=((2, 0), 1), groups=6),
     "planes": laid_out(make("dgrad", 9, 64, 32, (29, 28), (3, 3), pad=1, groups=4), x="nchw", w="kcrs", y="nkpq"),
     "wide": make("dgrad", 5, 400, 272, (15, 14), (3, 3), pad=2, dilation=2, groups=2),
+    **{
+        f"{c}_{size}, strided": make("dgrad", 9, c, c, (size, size), (3, 3), stride=2, pad=1, groups=32)
+        for c, size in ((256, 56), (512, 28), (1024, 14))
+    },
+    "strided, unequal": make("dgrad", 9, 48, 96, (29, 28), (3, 2), stride=(2, 3), pad=((2, 0), 1), groups=6),
+    "strided, 2 filters a channel": make("dgrad", 9, 64, 128, (29, 28), (3, 3), stride=2, pad=1, groups=64),
 }
 
 

@@ -146,9 +146,9 @@ def test_strided_dgrad(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
-@pytest.mark.parametrize(("c", "size"), [(128, 56), (1024, 7)])
-def test_grouped_dgrad(c: int, size: int) -> None:
-    found = compiled(make("dgrad", 64, c, c, (size, size), (3, 3), pad=1, groups=32), {}, RESIDUAL)
+@pytest.mark.parametrize(("c", "size", "stride"), [(128, 56, 1), (1024, 7, 1), (256, 56, 2), (1024, 14, 2)])
+def test_grouped_dgrad(c: int, size: int, stride: int) -> None:
+    found = compiled(make("dgrad", 64, c, c, (size, size), (3, 3), stride=stride, pad=1, groups=32), {}, RESIDUAL)
     assert not found.spill_stores and not found.stack
 
 

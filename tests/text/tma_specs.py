@@ -249,11 +249,26 @@ def dgrad_problems(draw, pixels: int = 300, strided: bool = False) -> ConvProble
         axes.append((extent, taps, dilation, (low, high)))
     inputs, filters, dilations, pads = zip(*axes, strict=True)
     dtype = draw(st.sampled_from(("f16", "bf16")))
-    c, k = draw(st.integers(1, 80)), draw(st.one_of(st.integers(1, 12).map(lambda i: 8 * i), st.integers(1, 96)))
-    problem = make("dgrad", draw(st.integers(1, 3)), c, k, inputs, filters, strides, pads, dilations, dtype=dtype)
+    groups = draw(GROUPS)
+    alone = st.tuples(st.integers(1, 80), st.one_of(st.integers(1, 12).map(lambda i: 8 * i), st.integers(1, 96)))
+    c, k = draw(_of_groups(groups) if groups > 1 else alone)
+    problem = make("dgrad", draw(st.integers(1, 3)), c, k, inputs, filters, strides, pads, dilations, groups, dtype)
     assume(problem.x.size // c <= pixels)
     problem = typed(problem, x=draw(st.sampled_from(("f16", "bf16", "f32"))))
     return _with_epilogue(draw, problem)
+
+
+@st.composite
+def depthwise_dgrads(draw, pixels: int = 300) -> ConvProblem:
+    """A dgrad of any geometry with a filter per channel; channels that are vectors for most."""
+    problem = draw(dgrad_problems(pixels))
+    assume(problem.rank < 3)
+    c = draw(st.sampled_from((16, 16, 32, 96, 10, 3)))
+    problem = make(
+        "dgrad", problem.n, c, c, problem.input, problem.filter, problem.stride,
+        tuple(zip(problem.pad_lo, problem.pad_hi, strict=True)), problem.dilation, c, problem.y.dtype, name="random",
+    )  # fmt: skip
+    return _with_epilogue(draw, typed(problem, x=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
 @st.composite
@@ -320,6 +335,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "tma_wgrad": wgrad_problems(),
     "mma_wgrad": wgrad_problems(),
     "dgrad": dgrad_problems(),
+    "depthwise_dgrad": depthwise_dgrads(),
 }
 
 

@@ -186,13 +186,15 @@ def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequenc
 
 
 def window(
-    scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[str, Expr]
+    scope: Scope, problem: ConvProblem, role: str, dim: str, at: Mapping[str, Expr], name: str = ""
 ) -> tuple[Expr, list[Condition]]:
     """Name the coordinate that the window gives for one dim of a tensor: of x (the window is placed
     forward, from an output pixel) or of y or the lowered tensor (backward, from an input pixel).
 
-    `at` holds the other coordinates.  The tests say under which conditions there is an element.
+    `at` holds the other coordinates.  The tests say under which conditions there is an element.  The dim's `name` is
+    its own, unless another is given.
     """
+    name = name or dim
     sp = problem.spatial
     found = sp.input if dim in sp.input else sp.output
     index_map = derive(problem, (), {d: e for d, e in at.items() if d not in found})
@@ -201,7 +203,7 @@ def window(
         stride = int(row.divisor)
         if row.dim != dim or integer.simplify(integer.mod(row.value, row.divisor), scope.ranges) == 0:
             continue
-        start = scope.let(f"start_{dim}", row.value)
+        start = scope.let(f"start_{name}", row.value)
         low, high = integer.bounds(start, scope.ranges)
         if low < 0:
             tests.append(Condition(f"{start} >= 0", f"{start} < 0"))
@@ -210,7 +212,7 @@ def window(
             scope.ranges[start] = (max(low, 0), max(high, 0))
         tests.append(Condition(f"{start} % {stride} == 0", f"{start} % {stride} != 0"))
         value = integer.floordiv(start, row.divisor)
-    named = scope.let(coordinate_name(dim), value)
+    named = scope.let(coordinate_name(name), value)
     place = dict(zip(sp.output, (PLACES[i] for i in sp.input), strict=True)).get(dim)
     for bound in access.bounds:
         if bound.dim in (dim, place):

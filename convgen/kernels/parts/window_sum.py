@@ -17,7 +17,7 @@ from sympy import Expr, Integer
 
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
-from convgen.ir.problem import ConvProblem, Padding
+from convgen.ir.problem import ConvProblem, Padding, exchanged_dims
 from convgen.kernels.parts.elementwise import Level, Nest, all_zero, element, factor_pointers
 from convgen.kernels.parts.lowering import CONVERSIONS, Scope, any_fails, index_type, load, offset, window
 
@@ -36,13 +36,15 @@ class WindowSum:
 
 
 def window_sum(
-    problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False
+    problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False,
+    strided: ConvProblem | None = None,
 ) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
     Its parameters are x, w and the element's coordinates n, those of the pixel, k.  `name`, a number over `dims`,
     stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
-    `mirrored` filter, the window's first tap is w's last.
+    `mirrored` filter, the window's first tap is w's last.  A `strided` dgrad, where the forward convolution is its
+    assignment, says which pixels of x the taps bring.
     """
     sp = problem.spatial
     scope = Scope(index_type(problem, ()))
@@ -54,9 +56,14 @@ def window_sum(
             at[dim] = scope.let(dim, value, problem.extent(dim))
     group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
     nest = Nest(scope.take())
+    backward = exchanged_dims()
     for f, i in zip(sp.filter, sp.input, strict=True):
         at[f] = _loop(nest, scope, f, problem.extent(f))
-        at[i], tests = window(scope, problem, "x", i, at)
+        if strided:
+            from_x = {backward.get(d, d): e for d, e in at.items()}
+            at[i], tests = window(scope, strided, "y", backward[i], from_x, name=i)
+        else:
+            at[i], tests = window(scope, problem, "x", i, at)
         nest.add(scope.take())
         if tests and problem.padding is Padding.NAN:
             nest.add([f"if ({any_fails(tests)}) return {CONVERSIONS['f32'].nan};"])

@@ -262,7 +262,8 @@ def _window_sum(layout: Layout) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = assignment(layout.problem)
     problem = assigned.problem
-    return window_sum(problem, "gemm_m", ("n", *problem.spatial.output), mirrored=assigned.mirrored)
+    strided = layout.problem if assigned.phases else None
+    return window_sum(problem, "gemm_m", ("n", *problem.spatial.output), mirrored=assigned.mirrored, strided=strided)
 
 
 def _look(layout: Layout) -> str:
