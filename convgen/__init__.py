@@ -25,7 +25,7 @@ else:
 
 
 __version__ = "0.1.0"
-__all__ = ["ConvgenError", "Kernel", "SpecError", "__version__", "compile", "compile_all", "load"]
+__all__ = ["ConvgenError", "Kernel", "SpecError", "__version__", "compile", "compile_all", "gradient", "load"]
 
 
 def compile(
@@ -70,6 +70,25 @@ def compile_all(
     from convgen.spec import Spec, read
 
     return driver.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune))
+
+
+def gradient(
+    source: str | os.PathLike[str],
+    only: str | None = None,
+    after: str | None = None,
+    branch: bool = False,
+    defines: Mapping[str, int] | None = None,
+) -> str:
+    """The gradients of a spec's layers as a spec: for each convolution `NAME` a `NAME_dgrad` and a `NAME_wgrad`.
+
+    `only` names one convolution.  `after` names the one whose result is its input: dgrad then goes back through that
+    one's epilogue.  With `branch`, dgrad adds an operand `branch`, the gradient of another use of the input.  Raises a
+    ConvgenError where a gradient cannot be derived.  docs/gradients.md has the definitions.
+    """
+    from convgen import backward
+    from convgen.spec import Spec, read
+
+    return backward.spec(Spec(*read(source), defines or {}), only, after, branch)
 
 
 def load(path: str | os.PathLike[str]) -> Kernel:

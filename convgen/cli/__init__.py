@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "check": "report what is wrong with specs, and do nothing else",
     "fmt": "format specs: one layout, the same words and comments",
     "explain": "show index formulas, the plan, and which strategies can serve, or why not",
+    "gradient": "print the gradients of a spec's layers as a spec, through epilogues, too",
     "run": "run kernels on random data and verify them against a float64 reference",
     "tune": "find the fastest configurations on this GPU, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",

@@ -1,0 +1,38 @@
+"""Print the gradients of a spec's forward convolutions as a spec: for each NAME a NAME_dgrad and a NAME_wgrad, the
+gradient of biases among the latter's results.  In them, the output's name stands for the gradient of NAME's sums.
+
+With --after, the convolution's input is another's result: dgrad goes back through that one's epilogue, too, by what its
+forward kernel keeps.  docs/gradients.md has the definitions.
+
+examples:
+  convgen gradient layer.conv
+  convgen gradient block.conv --only conv2 --after conv1
+  convgen gradient block.conv --only conv1 --branch   dgrad adds the gradient of another use of its input
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from convgen.cli import console
+from convgen.cli.arguments import define, read_text
+from convgen.spec import Spec
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="a .conv file; - reads standard input")
+    parser.add_argument(
+        "-D", "--define", dest="defines", type=define, action="append", default=[], metavar="NAME=INTEGER",
+        help="override a `let` of the spec: -D n=64",
+    )  # fmt: skip
+    parser.add_argument("--only", metavar="CONV", help="only this convolution of the spec")
+    parser.add_argument("--after", metavar="CONV", help="the convolution whose result is the input")
+    parser.add_argument("--branch", action="store_true", help="add the operand `branch` to the gradient of the input")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from convgen import backward
+
+    spec = Spec(*read_text(arguments.spec), dict(arguments.defines))
+    console.write(backward.spec(spec, arguments.only, arguments.after, arguments.branch).removesuffix("\n"))
+    return 0

@@ -1,0 +1,154 @@
+"""convgen gradient: backward specs, against differences of the forward pass in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convgen
+from convgen import driver
+from convgen.cli import main
+from convgen.ir.derivative import Underivable
+from convgen.ir.reference import references
+from convgen.spec import Spec
+
+BLOCK = """
+conv conv1 {{
+  input x: f32[n=2, h=4, w=5, c=3]  filter w: f32[k=4, r=3, s=2, c=3]  output y: f32[n, p, q, k]  pad h=1 w=(0, 1)
+  epilogue {{ {first} }}
+}}
+conv conv2 {{
+  input x: f32[n=2, h=4, w=5, c=4]  filter w: f32[k=3, r=3, s=3, c=4]  output y: f32[n, p, q, k]  pad 1
+  epilogue {{ operand b: f32[]  operand z: f32[n, p, q, k]  y = acc + b + z }}
+}}
+"""
+BIAS, KEPT = "operand b: f32[k]  ", "operand b: f32[k]  result t: f32[n, k, p, q]  t = 0.1 * (acc + b)  "
+#: Epilogues of the first layer, and what its gradient reads.
+FIRST = {
+    "none": (BIAS + "y = acc + b", ""),
+    "scaled": (BIAS + "operand s: f32[k]  y = relu(s * (acc + b))", "saved_y saved_s"),
+    "residual": (BIAS + "operand v: f32[n, p, q, k]  y = relu(acc + b - v * v)", "saved_y"),
+    "relu": (BIAS + "y = relu(acc + b)", "saved_y"),
+    "leaky_relu": (BIAS + "y = leaky_relu(acc + b, 0.2)", "saved_y"),
+    "leaky_relu, negative": (KEPT + "y = leaky_relu(t, -0.2)", "saved_t"),
+    "clamp": (BIAS + "y = clamp(acc + b, -3, 6)", "saved_y"),
+    "sigmoid": (BIAS + "y = sigmoid(0.1 * (acc + b))", "saved_y"),
+    "tanh": (BIAS + "y = tanh(0.1 * (acc + b))", "saved_y"),
+    "exp": (BIAS + "y = exp(0.1 * (acc + b))", "saved_y"),
+    "silu": (KEPT + "y = silu(t)", "saved_t"),
+    "gelu": (KEPT + "y = gelu(t)", "saved_t"),
+    "gelu_tanh": (KEPT + "y = gelu_tanh(t)", "saved_t"),
+    "hardswish": (KEPT + "y = t * clamp(t + 0.5, 0, 1)", "saved_t"),
+    "softplus": (KEPT + "y = log(1 + exp(t)) / 2", "saved_t"),
+    "abs and sqrt": (KEPT + "u = sqrt(1 + abs(t))  y = 3 - t / u", "saved_t"),
+    "min, max and select": (KEPT + "y = select(b > 0, min(max(t, -0.5), 0.5), max(0.3, 2 * t))", "saved_t saved_b"),
+    "added behind": (
+        BIAS + "operand v: f32[n, p, q, k]  result t: f32[n, p, q, k]  t = relu(acc + b)  y = t + v",
+        "saved_t",
+    ),
+}
+STEP = 1e-5
+
+
+def problems(text: str, **settings) -> dict:
+    return {c.name: c.request.problem for c in driver.load(Spec(convgen.gradient(text, **settings)))}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_gradients_are_those_of_differences(name: str, seed: int) -> None:
+    """Of two layers: along random directions of both filters, both biases, and the input, which a residual reads, too.
+
+    Filters and inputs are whole numbers and biases are not near any, so no step goes across a kink."""
+    rng = np.random.default_rng(seed)
+    text = BLOCK.format(first=FIRST[name][0])
+    conv1, conv2 = (c.request.problem for c in driver.load(Spec(text)))
+
+    def whole(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(-2, 3, shape).astype(float)
+
+    at = {"x": whole(conv1.x.shape), "w1": whole(conv1.w.shape), "w2": whole(conv2.w.shape), "b2": np.array(0.3)}
+    at["b1"] = 0.35 + whole((4,))
+    others = {"s": np.array([0.5, -1.0, 2.0, 1.0]), "v": whole((2, 4, 5, 4))}
+    upstream = whole(conv2.y.shape)
+
+    def forward(at: dict) -> tuple[dict, np.ndarray]:
+        first = references(conv1, {"x": at["x"], "w": at["w1"], "b": at["b1"], **others})
+        kept = {t.name: v for t, v in zip(conv1.results, first, strict=True)}
+        second = {"x": kept["y"], "w": at["w2"], "b": at["b2"], "z": at["x"]}
+        return kept, references(conv2, second)[0]
+
+    kept, _ = forward(at)
+    back = problems(text, only="conv2", after="conv1") | problems(text, only="conv1", branch=True)
+    assert {t.name for t in back["conv2_dgrad"].operands} == set(FIRST[name][1].split())
+    saved = {f"saved_{n}": v for n, v in {**kept, "b": at["b1"], **others}.items()}
+    (g1,) = references(back["conv2_dgrad"], {"y": upstream, "w": at["w2"], **saved})
+    found = {"x": references(back["conv1_dgrad"], {"y": g1, "w": at["w1"], "branch": upstream})[0]}
+    found["w1"], found["b1"] = references(back["conv1_wgrad"], {"x": at["x"], "y": g1})
+    found["w2"], found["b2"] = references(back["conv2_wgrad"], {"x": kept["y"], "y": upstream})
+    for one, gradient in found.items():
+        direction = rng.choice([-2.0, -1.0, 1.0, 2.0], at[one].shape)
+        ends = [(forward({**at, one: at[one] + step * direction})[1] * upstream).sum() for step in (-STEP, STEP)]
+        along = (gradient * direction).sum()
+        assert (ends[1] - ends[0]) / (2 * STEP) == pytest.approx(along, rel=1e-5, abs=1e-5), one
+
+
+def refused(text: str, **settings) -> str:
+    with pytest.raises(Underivable) as error:
+        convgen.gradient(text, **settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("y = silu(acc)", "(acc * (1 - sigmoid(acc)) + 1) * sigmoid(acc)"),
+        (BIAS + "operand v: f32[n, p, q, k] y = relu(acc + b) + v", "relu(acc + b) > 0"),
+        ("y = leaky_relu(acc, -0.1)", "select(acc > 0, 1, -0.1)"),
+        ("y = acc > 0", "is 0"),
+    ],
+)
+def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
+    assert told in refused(BLOCK.format(first=first), only="conv2", after="conv1")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "told"),
+    [
+        (BLOCK.format(first="y = acc"), {"only": "conv1", "after": "conv1"}, "is not the result of conv1"),
+        (
+            BLOCK.format(first="y = acc").replace("y: f32[n, p", "y: f16[n, p", 1),
+            {"after": "conv1"},
+            "is not the result",
+        ),
+        (
+            "conv a { input x: f16[n=1, w=4, c] filter w: f16[k=4, s=1, c=4] output y: f16[n, q, k] op dgrad }",
+            {},
+            "dgrad",
+        ),
+        ("conv a { input x: s8[n=1, w=4, c=4] filter w: s8[k=4, s=1, c] output y: f32[n, q, k] }", {}, "reads s8"),
+    ],
+)
+def test_layers_that_have_no_such_gradient(text: str, settings: dict, told: str) -> None:
+    assert told in refused(text, **settings)
+
+
+def test_names_that_are_taken_and_padding() -> None:
+    """The branch and the sum get other names; a convolution that pads by NaN has a gradient of zeros there."""
+    text = BLOCK.format(first=BIAS + "y = relu(acc + b)")
+    text = text.replace("input x: f32[n=2, h=4, w=5, c=4]", "input g: f32[n=2, h=4, w=5, c=4]").replace(
+        "pad 1", "pad 1 nan"
+    )
+    text = text.replace("filter w: f32[k=3", "filter branch: f32[k=3")
+    back = problems(text, only="conv2", after="conv1", branch=True)
+    assert [t.name for t in back["conv2_dgrad"].operands] == ["branch_", "saved_y"]
+    assert [str(a) for a in back["conv2_dgrad"].epilogue.body] == [
+        "g_ = acc + branch_",
+        "g = select(saved_y > 0, g_, 0)",
+    ]
+
+
+def test_the_command_prints_the_spec(tmp_path, capsys) -> None:
+    path = tmp_path / "block.conv"
+    path.write_text(BLOCK.format(first="y = relu(acc)"))
+    assert main(["gradient", str(path), "--only", "conv2", "--after", "conv1", "--branch"]) == 0
+    assert capsys.readouterr().out == convgen.gradient(path, only="conv2", after="conv1", branch=True)
