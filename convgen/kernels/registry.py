@@ -42,6 +42,7 @@ KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_halo", "tma_halo", "the input tile with its halo serves every tap"),
     KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
     KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),
+    KernelRow("depthwise_wgrad", "depthwise", "the gradient of the filter, in one pass over x and y"),
     KernelRow("mma_gemm", "implicit_gemm", "operands gathered from computed addresses, for any problem"),
     KernelRow("mma_wgrad", "implicit_gemm", "the gradient of the filter, summed over pixels"),
     KernelRow("stem_wgmma", "implicit_gemm", "first layers with few channels, by wgmma"),

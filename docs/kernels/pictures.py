@@ -167,6 +167,19 @@ def depthwise_direct(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def depthwise_wgrad(plan: Plan) -> Drawing:
+    c, layout = plan.config, plan.layout
+    return Drawing(
+        replace(pixels(plan, (c.band, c.tile_q)), by="a thread"), warps(plan),
+        ((f"sums of {layout.threads} threads", plan.launch().shared_bytes),),
+        (
+            ("x, y", "in global memory and L1"), ("registers", f"a row of x, {layout.held} of y, and the next ones"),
+            ("fma", "sums of all taps in registers"), ("shared memory", "sums of threads, in order"),
+            ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+        ),
+    )  # fmt: skip
+
+
 def mma_gemm(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     memory = ((f"{c.stages} tiles of x", c.stages * c.tile_m * layout.row_bytes),)
@@ -267,6 +280,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "tma_halo": ("tma_halo_few_channels", tma_halo),
     "depthwise_stream": ("depthwise_stream", depthwise_stream),
     "depthwise_direct": ("depthwise_nhwc", depthwise_direct),
+    "depthwise_wgrad": ("depthwise_wgrad", depthwise_wgrad),
     "mma_gemm": ("implicit_gemm_grouped", mma_gemm),
     "mma_wgrad": ("mma_wgrad", mma_wgrad),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma", stem),

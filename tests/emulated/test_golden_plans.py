@@ -22,6 +22,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.depthwise_direct import config as depthwise_direct
 from convgen.kernels.depthwise_stream import config as depthwise_stream
 from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.kernels.depthwise_wgrad import config as depthwise_wgrad
 from convgen.kernels.direct import config as direct
 from convgen.kernels.direct.kernel import BLOCK
 from convgen.kernels.im2col import config as im2col
@@ -130,6 +131,10 @@ def _depthwise_direct(p: ConvProblem, c: depthwise_direct.Config) -> Work:
     return Work({"p": (p.output[0], c.tile_p), "q": (p.output[1], c.tile_q)})
 
 
+def _depthwise_wgrad(p: ConvProblem, c: depthwise_wgrad.Config) -> Work:
+    return Work({"k": (p.k, c.slice), "p": (p.output[0], c.band), "q": (p.output[1], c.tile_q)})
+
+
 def _depthwise_stream(plan: Plan) -> Work:
     layout, c = plan.layout, plan.config
     assert isinstance(layout, Layout)
@@ -157,6 +162,7 @@ WORK: dict[type, Callable[..., Work]] = {
     stem_wgmma.Config: _rows,
     small_groups.Config: _small_groups,
     depthwise_direct.Config: _depthwise_direct,
+    depthwise_wgrad.Config: _depthwise_wgrad,
     direct.Config: _direct,
     im2col.Config: _im2col,
 }

@@ -106,6 +106,14 @@ KERNELS = {
       op dgrad
       epilogue { operand z: f16[n, h, w, c of 72]  x = acc + z }
       strategy tma_im2col""",
+    "depthwise_wgrad": """
+      input x: f16[n=2, h=9, w=8, c=12 of 20]
+      filter w: f32[k=12, r=3, s=3]
+      output y: f16[n, p, q, k of 18]
+      pad 1
+      groups 12
+      op wgrad
+      strategy depthwise { kernel depthwise_wgrad  threads 64 }""",
     "mma_wgrad": """
       input x: f16[n=2, h=9, w=8, c=12 of 20]
       filter w: f16[k=24, r=3, s=3, c=12]

@@ -120,7 +120,7 @@ def test_a_name_s_definition(use, nth, declared, nth_declared):
         ("conv a {\n  strategy ", {"auto", *strategies.MODULES}),
         ("conv a {\n  target sm", set(TARGETS)),
         ("conv a {\n  op ", set(OPERATORS)),
-        ("conv a {\n  strategy depthwise { kernel ", {"depthwise_stream", "depthwise_direct"}),
+        ("conv a {\n  strategy depthwise { kernel ", {"depthwise_stream", "depthwise_direct", "depthwise_wgrad"}),
         ("conv a {\n  strategy direct { ", {"tile"}),
         ("conv a {\n  epilogue {\n    operand b: f32[k]\n    y = re", {"acc", "operand", "result", "b", *FUNCTIONS}),
         ("let ", set()),

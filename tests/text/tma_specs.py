@@ -320,6 +320,15 @@ def wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
+@st.composite
+def depthwise_wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
+    """What depthwise_wgrad serves: any geometry and alignment, channels innermost, a group each."""
+    p, c, m = draw(wgrad_problems(pixels)), draw(st.integers(1, 48)), draw(st.sampled_from((1, 1, 1, 2, 3)))
+    pads = tuple(zip(p.pad_lo, p.pad_hi, strict=True))
+    found = make("wgrad", p.n, c, c * m, p.input, p.filter, p.stride, pads, p.dilation, c, p.x.dtype)
+    return _with_epilogue(draw, typed(found, w=p.w.dtype))
+
+
 def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     """The problem, half of the time with an epilogue, which uses all that it declares, as the language asks."""
     if draw(st.booleans()):
@@ -334,6 +343,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "tma_halo": halo_problems(),
     "tma_wgrad": wgrad_problems(),
     "mma_wgrad": wgrad_problems(),
+    "depthwise_wgrad": depthwise_wgrad_problems(),
     "dgrad": dgrad_problems(),
     "depthwise_dgrad": depthwise_dgrads(),
 }

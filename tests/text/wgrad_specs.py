@@ -1,4 +1,4 @@
-"""Ways in which tma_wgrad and mma_wgrad compute a gradient, with problems that have tails in every direction."""
+"""Ways in which the kernels for wgrad compute a gradient, with problems that have tails in every direction."""
 
 from __future__ import annotations
 
@@ -92,4 +92,52 @@ MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"slices": 2}),
     "small groups as one": (make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16), {"group_pack": 8}),
     "one channel a group": (make("wgrad", 3, 40, 40, (9, 7), (3, 3), pad=1, groups=40), {"group_pack": 20}),
+}  # fmt: skip
+
+#: The same of depthwise_wgrad.
+DEPTHWISE_PLAIN: Options = {"kernel": "depthwise_wgrad", "threads": 64, "blocks": 1, "slices": 1}
+
+
+def _depthwise(c: int, size: tuple[int, ...], filter: tuple[int, ...], *more, n: int = 2, m: int = 1, dtype="f16"):
+    return make("wgrad", n, c, m * c, size, filter, *more, groups=c, dtype=dtype)
+
+
+DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "a tail of columns, bands": (
+        _depthwise(12, (9, 11), (3, 3), 1, 1), {"vector": 2, "slice": 12, "tile.r": 3, "tile.q": 4, "band": 4},
+    ),
+    "parts of filter rows, uneven padding": (
+        _depthwise(8, (13, 12), (7, 5), 1, ((3, 2), (1, 4)), dtype="bf16"),
+        {"vector": 2, "slice": 8, "tile.r": 4, "tile.q": 3, "band": 5, "slices": 3},
+    ),
+    "strides and dilations without a common factor": (
+        typed(_depthwise(6, (21, 25), (3, 2), (2, 3), (2, (1, 0)), (3, 2)), w="f32"),
+        {"vector": 2, "slice": 6, "tile.r": 2, "tile.q": 2, "band": 2, "slices": 2},
+    ),
+    "strides and dilations with one": (
+        _depthwise(4, (26, 19), (3, 3), (2, 3), 2, (4, 3)),
+        {"vector": 4, "slice": 4, "tile.r": 3, "tile.q": 3, "band": 3},
+    ),
+    "strides above the filter": (
+        _depthwise(4, (20, 17), (2, 2), (4, 3), (0, 1)), {"vector": 2, "slice": 4, "tile.r": 2, "tile.q": 2, "band": 5},
+    ),
+    "odd channels of one image, a tail of channels": (
+        _depthwise(37, (8, 7), (3, 1), 1, (1, 0), n=1),
+        {"vector": 1, "slice": 16, "tile.r": 3, "tile.q": 7, "band": 8, "slices": 2},
+    ),
+    "one axis, causal": (
+        _depthwise(40, (50,), (4,), 1, ((3, 0),)),
+        {"vector": 8, "slice": 16, "tile.r": 4, "tile.q": 1, "band": 12, "slices": 4},
+    ),
+    "three axes": (
+        _depthwise(8, (4, 7, 5), (3, 3, 2), (1, 2, 1), (1, (1, 0), 1), (1, 1, 2)),
+        {"vector": 2, "slice": 8, "tile.r": 2, "tile.q": 4, "band": 4, "threads": 32, "slices": 2},
+    ),
+    "two filters a channel": (
+        _depthwise(6, (9, 7), (3, 3), 1, 1, m=2), {"vector": 4, "slice": 12, "tile.r": 3, "tile.q": 2, "band": 9},
+    ),
+    "float32, three filters a channel": (
+        _depthwise(4, (9, 7), (1, 5), 1, (0, 2), m=3, dtype="f32"),
+        {"vector": 1, "slice": 12, "tile.r": 1, "tile.q": 7, "band": 3, "slices": 2},
+    ),
 }  # fmt: skip

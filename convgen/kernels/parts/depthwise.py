@@ -27,6 +27,8 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """Why a problem is not a depthwise convolution that these kernels serve."""
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
+    if problem.op is Op.WGRAD:
+        return [Obstacle("op wgrad is not served by this kernel", "kernel depthwise_wgrad", "kernel")]
     if problem.op not in (Op.FPROP, Op.DGRAD):
         no(f"op {problem.op} is not served; fprop and dgrad are")
     if problem.op is Op.DGRAD and problem.k_per_group > 1:

@@ -335,7 +335,7 @@ def load_run(dtype: str, name: str, pointer: str, run: int, condition: str = "",
         at = pointer if start == 0 else f"{pointer} + {start // size}"
         raws.append(f"raw_{name.removeprefix('value_')}_{start // width}")
         lines.append(f"const {access} {raws[-1]} = {when}*reinterpret_cast<const {access}*>({at}){zero};")
-    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
+    return [*lines, *decode_run(dtype, name, raws, width, run, accumulator)]
 
 
 def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: str) -> list[str]:
@@ -347,11 +347,11 @@ def load_shared_run(dtype: str, name: str, address: str, run: int, accumulator: 
         raws.append(f"raw_{start // width}")
         at = address if start == 0 else f"{address} + {start}"
         lines.append(f"const {lowering.ACCESS[width]} {raws[-1]} = {lowering.SHARED_LOADS[width]}({at});")
-    return [*lines, *_decode_run(dtype, name, raws, width, run, accumulator)]
+    return [*lines, *decode_run(dtype, name, raws, width, run, accumulator)]
 
 
-def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> list[str]:
-    """The lines that make `name[run]` of loaded vectors of `width` bytes."""
+def decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int, accumulator: str) -> list[str]:
+    """The lines that make `name[run]` of `raws`, loaded vectors of `width` bytes, or an element of less than a word."""
     size = DTYPES[dtype].bytes
     words = [word for raw in raws for word in _parts(raw, width)]
     values = []
@@ -364,6 +364,8 @@ def _decode_run(dtype: str, name: str, raws: Sequence[str], width: int, run: int
 
 def _parts(name: str, width: int) -> Sequence[str]:
     return {
+        1: [name],
+        2: [name],
         4: [name],
         8: [f"u32({name})", f"u32({name} >> 32)"],
         16: [f"{name}.{p}" for p in "xyzw"],

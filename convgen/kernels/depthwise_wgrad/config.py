@@ -1,0 +1,23 @@
+"""The configuration of depthwise_wgrad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """What a thread sums up, a block's part of the channels, and the blocks that share the pixels."""
+
+    vector: Annotated[int, Field("neighboring channels per thread", (1, 2, 4, 8, 16))]
+    slice: Annotated[int, Field("output channels per block", low=1, high=1024)]
+    tile_r: Annotated[int, Field("filter rows per thread", low=1, high=64)]
+    tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
+    band: Annotated[int, Field("output rows that a thread walks down", low=1, high=1 << 30)]
+    threads: Annotated[int, Field("most threads per block", low=32, high=1024)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]
+    slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1

@@ -1,0 +1,155 @@
+"""The text of depthwise_wgrad: finished values for templates/depthwise_wgrad/kernel.cu.j2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.ir.tensor import Tensor
+from convgen.kernels.depthwise_wgrad.layout import Layout, Walk
+from convgen.kernels.parts import gradient, output
+from convgen.kernels.parts.elementwise import Pointer, window_formulas
+from convgen.kernels.parts.lowering import ACCESS, Scope, coordinates, drop_unused, index_type, linear
+
+
+def pointers(layout: Layout) -> list[Pointer]:
+    """The product's parameters."""
+    problem = layout.problem
+    last = Pointer("w", problem.w.dtype, "w", written=True)
+    if not layout.stores_w:
+        last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last]
+
+
+@dataclass(frozen=True)
+class Place:
+    """C text of where a strip lies: the lines that name it, its output rows and columns, offsets of its first elements
+    in x and y, and its first input row and column."""
+
+    lines: Sequence[str]
+    outputs: str
+    columns: str
+    x: str
+    y: str
+    h: str
+    w: str
+    inside_depth: str
+
+
+def place(layout: Layout, index: str) -> Place:
+    problem, config = layout.problem, layout.config
+    depth, rows, columns = layout.walks
+    scope = Scope("int")
+    names, counts = zip(*layout.places, strict=True)
+    at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
+    first_p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart))
+    first_q = scope.let("first_q", at["column_class"] + at["tile"] * (config.tile_q * columns.apart))
+    first_r = scope.declare("first_r", layout.row_parts * config.tile_r) if layout.row_parts > 1 else Integer(0)
+    plane = scope.declare("t", depth.axis.filter)
+    in_d = scope.let("in_d", _input(depth, at["depth"], plane))
+    first_h = scope.let("first_h", _input(rows, first_p, first_r))
+    first_w = scope.let("first_w", _input(columns, first_q, Integer(0)))
+
+    def offset(role: str, places: Sequence[tuple[str, object]]) -> str:
+        tensor = problem.tensor(role)
+        return linear([(str(e), tensor.stride(d)) for d, e in places if d and e != 0], index)
+
+    x = offset("x", [("n", at["n"]), (depth.input, in_d), (rows.input, first_h), (columns.input, first_w), ("c", "c")])
+    y = offset("y", [("n", at["n"]), (depth.output, at["depth"]), (rows.output, first_p), (columns.output, first_q),
+                     ("k", "k")])  # fmt: skip
+    inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
+    outputs = _count("P", first_p, rows, config.band)
+    clipped = _count("Q", first_q, columns, config.tile_q)
+    later = " ".join([x, y, str(first_h), str(first_w), inside, outputs, clipped])
+    return Place(drop_unused(scope.take(), later), outputs, clipped, x, y, str(first_h), str(first_w), inside)
+
+
+def _input(walk: Walk, output: Expr, tap: Expr) -> Expr:
+    """The input coordinate under an output and a tap."""
+    axis = walk.axis
+    return output * axis.stride + tap * axis.dilation - axis.pad
+
+
+def _count(extent: str, first: Expr, walk: Walk, tile: int) -> str:
+    """C text: outputs of a class from the first of a tile on, as many as the axis has."""
+    if not walk.ragged(tile):
+        return str(tile)
+    rest = f"{extent} - {first}" if first != 0 else extent
+    if walk.apart > 1:
+        rest = f"({rest} + {walk.apart - 1}) / {walk.apart}"
+    return f"min({tile}, {rest})"
+
+
+def source(plan: Plan, layout: Layout) -> str:
+    """The CUDA source of a plan."""
+    problem, config = layout.problem, layout.config
+    index = index_type(problem, ())
+    _, rows, columns = layout.walks
+    x, y = problem.x, problem.y
+    return render(
+        "depthwise_wgrad/kernel.cu.j2",
+        plan,
+        config=config,
+        layout=layout,
+        launch=plan.launch(),
+        pointers=pointers(layout),
+        formulas=_formulas(layout),
+        index=index,
+        place=place(layout, index),
+        steps={
+            "x_row": x.stride(rows.input) * rows.axis.dilation,
+            "x_column": x.stride(columns.input) * columns.axis.dilation,
+            "y_row": y.stride(rows.output) * rows.apart,
+            "y_column": y.stride(columns.output) * columns.apart,
+        },
+        words={"x": _access(x, layout.inputs), "y": _access(y, config.vector)},
+        decode={"x": _decode(x, layout.inputs), "y": _decode(y, config.vector)},
+        tap=_tap(layout),
+        stored=gradient.stored(problem, config.slices),
+        sum=_sum(plan, layout),
+    )
+
+
+def _access(tensor: Tensor, run: int) -> str:
+    """C type of a load of so many neighbors.  Of two words, a pair: their halves are used as they are, while those of a
+    64-bit integer are shifted out of it first."""
+    size = run * tensor.element.bytes
+    return "Vec2" if size == 8 else ACCESS[size]
+
+
+def _decode(tensor: Tensor, run: int) -> list[str]:
+    """Lines that make `value[run]` of such a load `raw`."""
+    size = run * tensor.element.bytes
+    raws = [f"__float_as_uint(raw.{part})" for part in "xy"] if size == 8 else ["raw"]
+    return output.decode_run(tensor.dtype, "value", raws, size // len(raws), run, "f32")
+
+
+def _tap(layout: Layout) -> str:
+    """C text of a tap from `own`, that of a thread's, and `of_part`."""
+    if layout.parts == 1:
+        return "own"
+    if layout.row_parts == 1:
+        return "of_part * (R * S) + own"
+    plane = "of_part / ROW_PARTS * R + " if layout.walks[0].axis.filter > 1 else ""
+    return f"({plane}of_part % ROW_PARTS * TILE_R) * S + own"
+
+
+def _formulas(layout: Layout) -> list[str]:
+    problem = layout.problem
+    sp, m = problem.spatial, problem.k_per_group
+    pixels = ", ".join(("n", *sp.output))
+    x = f"x[n, {', '.join(f'in_{i}' for i in sp.input)}, {'k' if m == 1 else f'k / {m}'}]"
+    return [
+        f"w[k, {', '.join(sp.filter)}] = sum over {pixels} of y[{pixels}, k] * {x}, where",
+        *window_formulas(problem),
+    ]
+
+
+def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
+    if layout.stores_w:
+        return None
+    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))

@@ -1,0 +1,75 @@
+"""depthwise_wgrad, emulated: geometries, alignments and slices, exact on integers; infinities; what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import make
+from runs import emulated
+from special_values import expected, with_specials
+from tma_specs import (
+    SEEDS,
+    TARGET,
+    check_emulated,
+    check_exact,
+    depthwise_wgrad_problems,
+    laid_out,
+    some_options,
+    spec,
+    typed,
+)
+from wgrad_specs import DEPTHWISE_GEOMETRIES, DEPTHWISE_PLAIN
+
+from convgen.ir import verify
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+STRATEGY = strategies.load("depthwise")
+
+
+@pytest.mark.parametrize("name", DEPTHWISE_GEOMETRIES)
+def test_geometry(name: str, seed: int) -> None:
+    problem, options = DEPTHWISE_GEOMETRIES[name]
+    check_exact(spec(problem, "depthwise", {**DEPTHWISE_PLAIN, **options}), seed)
+
+
+def test_epilogue_where_kernels_cannot_overlap(seed: int) -> None:
+    problem = typed(make("wgrad", 5, 24, 24, (9, 8), (3, 3), pad=1, groups=24), w="f32")
+    text = "operand g: f32[k, r, s]  operand b: f16[k]  w = acc * b + 0.5 * g"
+    made = check_exact(spec(problem, "depthwise", {"slices": 3}, text, target="sm_80"), seed)
+    assert made.plan.kernel == "depthwise_wgrad" and "griddepcontrol" not in made.source
+
+
+@pytest.mark.parametrize("role", ["x", "y"])
+def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
+    problem, options = DEPTHWISE_GEOMETRIES["a tail of columns, bands"]
+    arrays = with_specials(problem, role, seed)
+    out, source = emulated(STRATEGY, problem, {**DEPTHWISE_PLAIN, **options}, arrays)
+    report = verify.compare(problem, out, expected(problem, arrays))
+    assert report, f"{report}\nseed {seed}\n{source}"
+
+
+@settings(max_examples=4, deadline=None)
+@given(data=st.data(), seed=SEEDS)
+def test_any_problem(data: st.DataObject, seed: int) -> None:
+    problem = data.draw(depthwise_wgrad_problems(200))
+    options = {**data.draw(some_options("depthwise")), "kernel": "depthwise_wgrad"}
+    assume(not STRATEGY.obstacles(problem, TARGET, options))
+    check_emulated(spec(problem, "depthwise", options), seed)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (make("wgrad", 2, 16, 16, (9, 9), (3, 3), pad=1, groups=4), "groups 4 of 16 channels"),
+        (laid_out(make("wgrad", 2, 8, 8, (9, 9), (3, 3), groups=8), x="nchw"), "channels are not innermost in x"),
+        (typed(make("wgrad", 2, 8, 8, (9, 9), (3, 3), groups=8), w="e4m3"), "output type e4m3"),
+        (make("fprop", 2, 8, 8, (9, 9), (3, 3), groups=8), "serves wgrad alone"),
+    ],
+    ids=["groups", "planes", "type", "operator"],
+)
+def test_what_is_not_served(problem: ConvProblem, reason: str) -> None:
+    (found,) = STRATEGY.obstacles(problem, TARGETS["sm_90a"], {"kernel": "depthwise_wgrad"})
+    assert reason in found.message
