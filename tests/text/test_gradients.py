@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ import convgen
 from convgen import driver
 from convgen.cli import main
 from convgen.ir.derivative import Underivable
+from convgen.ir.problem import Op
 from convgen.ir.reference import references
 from convgen.spec import Spec
 
@@ -48,6 +52,7 @@ FIRST = {
     ),
 }
 STEP = 1e-5
+ROOT = Path(__file__).parents[2]
 
 
 def problems(text: str, **settings) -> dict:
@@ -90,6 +95,29 @@ def test_gradients_are_those_of_differences(name: str, seed: int) -> None:
         ends = [(forward({**at, one: at[one] + step * direction})[1] * upstream).sum() for step in (-STEP, STEP)]
         along = (gradient * direction).sum()
         assert (ends[1] - ends[0]) / (2 * STEP) == pytest.approx(along, rel=1e-5, abs=1e-5), one
+
+
+def test_the_sums_of_batch_norm_are_those_of_differences(seed: int) -> None:
+    """dbeta and dgamma of the example, along random directions; no step goes across relu's kink."""
+    rng = np.random.default_rng(seed)
+    path = ROOT / "specs" / "examples" / "batch_norm_backward.conv"
+    (backward,) = (
+        c.request.problem for c in driver.load(Spec(path.read_text(), defines={"n": 2, "size": 4, "width": 3}))
+    )
+    forward = replace(backward, op=Op.FPROP, epilogue=None)
+    t = rng.integers(-3, 4, backward.x.shape) / 1.0
+    w, upstream = (rng.integers(-2, 3, shape) / 1.0 for shape in (backward.w.shape, backward.y.shape))
+    mean, rstd, gamma, beta = np.full(3, 0.25), np.array([1.0, 0.5, 2.0]), np.array([1.0, -1.0, 2.0]), np.full(3, 0.1)
+
+    def loss(gamma: np.ndarray, beta: np.ndarray) -> float:
+        y = np.maximum(gamma * (t - mean) * rstd + beta, 0)
+        return (references(forward, {"x": y, "w": w})[0] * upstream).sum()
+
+    saved = {"saved_y": gamma * (t - mean) * rstd + beta, "saved_t": t, "mean": mean, "rstd": rstd}
+    _, dbeta, dgamma = references(backward, {"y": upstream, "w": w, **saved})
+    one = rng.choice([-2.0, -1.0, 1.0, 2.0], 3)
+    assert (loss(gamma, beta + STEP * one) - loss(gamma, beta - STEP * one)) / (2 * STEP) == pytest.approx(dbeta @ one)
+    assert (loss(gamma + STEP * one, beta) - loss(gamma - STEP * one, beta)) / (2 * STEP) == pytest.approx(dgamma @ one)
 
 
 def refused(text: str, **settings) -> str:
