@@ -5,62 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from convgen.torch.gradients import Gradient
-from convgen.torch.launch import Served, key_of, served
+from convgen.torch.asked import Asked, Forward, Gradient
+from convgen.torch.launch import Served
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.timing import Timer
 
 Tensor = Any
 Launch = Callable[..., Tensor]
-
-
-class Asked(Protocol):
-    """A convolution or a gradient of these very tensors."""
-
-    @property
-    def reads(self) -> tuple[Tensor, Tensor]: ...
-    @property
-    def key(self) -> Hashable:
-        """What those of one kind have in common."""
-        ...
-
-    @property
-    def layer(self) -> str: ...
-    def served(self) -> Served: ...
-
-
-class Forward(NamedTuple):
-    """A convolution: the arguments of convgen::fused_conv."""
-
-    input: Tensor
-    weight: Tensor
-    operands: list[Tensor]
-    epilogue: str
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: str = "zeros"
-
-    @property
-    def reads(self) -> tuple[Tensor, Tensor]:
-        return self.input, self.weight
-
-    @property
-    def layer(self) -> str:
-        return f"{tuple(self.input.shape)} by {tuple(self.weight.shape)}"
-
-    @property
-    def key(self) -> Hashable:
-        return key_of(*self)
-
-    def served(self) -> Served:
-        return served(*self)
 
 
 @dataclass
@@ -83,7 +39,8 @@ class Choices:
 
     def __init__(self, measure: bool = True, builders: Executor | None = None) -> None:
         self._kinds: dict[Hashable, _Kind] = {}
-        self._timer = Timer() if measure else None
+        self._timer = Timer()
+        self._measure = measure
         self._builders = builders
         self._lock = threading.RLock()
 
@@ -100,14 +57,25 @@ class Choices:
 
     def launch(self, asked: Asked) -> Launch | None:
         """What computes it by convgen; None where aten does, perhaps for now."""
+        return self._kind(asked, self._measure).launch
+
+    def row(self, asked: Asked) -> Row:
+        """The report's row for it."""
+        return self._kind(asked, self._measure).row
+
+    def take(self, asked: Asked) -> None:
+        """Lets convgen compute it if it serves it at all, unless that is decided."""
+        self._kind(asked, measure=False)
+
+    def _kind(self, asked: Asked, measure: bool) -> _Kind:
         kind = self._kinds.get(asked.key)
         if kind is None:
             kind = self._kinds.setdefault(asked.key, _Kind(Row(asked.layer, "aten", why_not="not built yet")))
         if not kind.decided:
-            self._decide(kind, asked)
-        return kind.launch
+            self._decide(kind, asked, measure)
+        return kind
 
-    def _decide(self, kind: _Kind, asked: Asked) -> None:
+    def _decide(self, kind: _Kind, asked: Asked, measure: bool) -> None:
         layer = kind.row.layer
         if not asked.reads[0].is_cuda:
             kind.row, kind.decided = Row(layer, "aten", why_not="not on a GPU"), True
@@ -120,11 +88,15 @@ class Choices:
             serving = self._built(kind, asked)
             if serving is None:
                 return
+            fused = asked.epilogue if isinstance(asked, Forward) else ""
+            row = Row(layer, serving.kernel, fused=fused, spec=serving.spec)
             if serving.launch is None:
-                kind.row = Row(layer, "aten", why_not=serving.why_not)
-            else:
-                self._compare(kind, asked, serving)
-            kind.building, kind.decided = None, True
+                row = Row(layer, "aten", why_not=serving.why_not)
+            elif measure:
+                row = self._faster(row, asked)
+            if row.kernel != "aten":
+                kind.launch = serving.launch
+            kind.row, kind.building, kind.decided = row, None, True
 
     def _built(self, kind: _Kind, asked: Asked) -> Served | None:
         if self._builders is None:
@@ -133,22 +105,14 @@ class Choices:
             kind.building = self._builders.submit(asked.served)
         return kind.building.result() if kind.building.done() else None
 
-    def _compare(self, kind: _Kind, asked: Asked, serving: Served) -> None:
-        fused = asked.epilogue if isinstance(asked, Forward) else ""
-        row = Row(kind.row.layer, serving.kernel, fused=fused, spec=serving.spec)
-        if self._timer is None:
-            kind.row, kind.launch = row, serving.launch
-            return
+    def _faster(self, row: Row, asked: Asked) -> Row:
+        """The row of convgen's kernel, or aten's."""
         try:
             us, aten_us = _times(self._timer, asked)
         except torch.OutOfMemoryError:
-            kind.row = Row(row.layer, "aten", why_not="there was no memory to time it", spec=row.spec)
-            return
-        if us < aten_us:
-            kind.row, kind.launch = Row(row.layer, row.kernel, us, aten_us, fused, "", row.spec), serving.launch
-        else:
-            why_not = f"{row.kernel} is slower"
-            kind.row = Row(row.layer, "aten", us, aten_us, "", why_not, row.spec)
+            return replace(row, kernel="aten", fused="", why_not="there was no memory to time it")
+        row = replace(row, us=us, aten_us=aten_us)
+        return row if us < aten_us else replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower")
 
 
 def _times(timer: Timer, asked: Asked) -> tuple[float, float]:

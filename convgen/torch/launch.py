@@ -6,7 +6,7 @@ What convgen does not serve, and why, is remembered as well: `Served.why_not`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ class Served:
     spec: str = ""  # the kernel's
 
 
-_SERVED: dict[tuple[Any, ...], Served] = {}
+_SERVED: dict[Hashable, Served] = {}
 
 
 def served(
@@ -51,7 +51,7 @@ def served(
 
 
 def remembered(
-    key: tuple[Any, ...], make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None
+    key: Hashable, make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None
 ) -> Served:
     """How convgen serves what the recipe asks of these tensors; made once a key."""
     found = _SERVED.get(key)

@@ -23,8 +23,8 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import inverse
 from convgen.ir.problem import Op
 from convgen.torch import aten
+from convgen.torch.asked import Gradient, order_of
 from convgen.torch.choices import Choices
-from convgen.torch.gradients import Gradient, order_of
 from convgen.torch.launch import served
 from convgen.torch.network.report import Report
 
@@ -140,16 +140,18 @@ for _name in ("fused_conv_into", "copy_into"):
 
 # ---- gradients ----------------------------------------------------------------------------------
 
-_choices = Choices()
+#: What computes each kind of gradient, and in graphs for training each convolution.
+choices = Choices()
 
 
 def gradients() -> Report:
-    """Of each kind of gradient that convgen.torch's operators met in this process: what computes it, and why."""
-    return _choices.report
+    """What computes each kind of gradient that was met outside of enabled(), and each convolution of a graph that
+    torch.compile trains, with both times."""
+    return choices.report
 
 
 def _gradient_on_gpu(asked: Gradient) -> Tensor:
-    launch = _choices.launch(asked)
+    launch = choices.launch(asked)
     if launch is not None:
         try:
             return launch(*asked.reads, ())

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.ir.problem import Op
-from convgen.torch.choices import Asked, Choices, Forward
-from convgen.torch.gradients import Gradient, in_order, order_of
+from convgen.torch.asked import Asked, Gradient, in_order, of_backward, of_convolution, order_of
+from convgen.torch.choices import Choices
 from convgen.torch.network.report import Report
 from convgen.torch.network.timing import timing
 
@@ -82,52 +81,40 @@ class Enabled:
         self._library._destroy()
         self._builders.shutdown(wait=False, cancel_futures=True)
 
-    def _launched(self, asked: Asked, operands: Sequence[Tensor] = ()) -> Tensor | None:
+    def _launched(self, asked: Asked) -> Tensor | None:
         """What convgen computes; None where aten has to."""
-        launch = None if timing() else self._choices.launch(asked)
+        launch = self._choices.launch(asked)
         if launch is not None:
             try:
-                return launch(*asked.reads, operands)
+                return launch(*asked.reads, asked.operands)
             except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
                 pass
         return None
 
-    def _convolution(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
-        dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
-    ) -> Tensor:  # fmt: skip
+    def _convolution(self, input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
         """aten::convolution."""
-        geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        shaped = None if bias is None else bias.view(-1, *(1,) * len(stride))
-        made = None
-        if transposed and _is_gradient(output_padding, stride):
-            size = _transposed_size(input, weight, output_padding, *geometry)
-            made = self._launched(Gradient(Op.DGRAD, input, weight, size, *geometry))
-            if made is not None and shaped is not None:
-                made.add_(shaped)
-        elif not transposed:
-            operands = [] if shaped is None else [shaped]
-            made = self._launched(Forward(input, weight, operands, "add" if operands else "", *geometry), operands)
-        if made is not None:
-            return made
-        backend = torch.backends.cudnn
-        return torch.ops.aten._convolution.default(
-            input, weight, bias, stride, padding, dilation, transposed, output_padding, groups,
-            backend.benchmark, backend.deterministic, backend.enabled, backend.allow_tf32,
-        )  # fmt: skip
+        asked = None if timing() else of_convolution(input, weight, bias, *geometry)
+        made = None if asked is None else self._launched(asked)
+        if made is None:
+            backend = torch.backends.cudnn
+            return torch.ops.aten._convolution.default(
+                input, weight, bias, *geometry,
+                backend.benchmark, backend.deterministic, backend.enabled, backend.allow_tf32,
+            )  # fmt: skip
+        if bias is not None and isinstance(asked, Gradient):
+            made.add_(bias.view(-1, *(1,) * (input.dim() - 2)))
+        return made
 
     def _convolution_backward(
-        self, keys: Any, grad: Tensor, input: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None,
-        stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
-        output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+        self, keys: Any, grad: Tensor, input: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *others: Any
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """aten::convolution_backward."""
-        geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+        *geometry, wanted = others
         found: list[Tensor | None] = [None, None, None]
-        if not timing() and (not transposed or _is_gradient(output_padding, stride)):
+        if not timing():
             order = order_of(input, weight)
-            tangent = in_order(grad, order)  # laid out once for both gradients
-            for i, asked in enumerate(_gradients(tangent, input, weight, transposed, *geometry)):
+            grad = in_order(grad, order)  # once for both gradients
+            for i, asked in enumerate(of_backward(grad, input, weight, *geometry)):
                 if wanted[i]:
                     made = self._launched(asked)
                     found[i] = None if made is None else in_order(made, order)
@@ -136,35 +123,6 @@ class Enabled:
             found[2] = grad.sum([i for i in range(grad.dim()) if i != 1])
         elif any(left):
             aten = self._backward["CUDA" if grad.is_cuda else "CPU"]
-            others = aten.call_boxed(
-                keys, grad, input, weight, bias_sizes,
-                stride, padding, dilation, transposed, output_padding, groups, left,
-            )  # fmt: skip
-            found = [other if mine is None else mine for mine, other in zip(found, others, strict=True)]
+            rest = aten.call_boxed(keys, grad, input, weight, bias_sizes, *geometry, left)
+            found = [other if mine is None else mine for mine, other in zip(found, rest, strict=True)]
         return found[0], found[1], found[2]
-
-
-def _gradients(grad: Tensor, input: Tensor, weight: Tensor, transposed: bool, *geometry: Any) -> tuple[Asked, Asked]:
-    """The gradients of the input and of the filters.  Those of a transposed convolution are a convolution of y's
-    gradient, and the gradient of filters that lead from that to the input."""
-    if transposed:
-        of_input = Forward(grad, weight, [], "", *geometry)
-        return of_input, Gradient(Op.WGRAD, grad, input, tuple(weight.shape), *geometry)
-    return (
-        Gradient(Op.DGRAD, grad, weight, tuple(input.shape), *geometry),
-        Gradient(Op.WGRAD, input, grad, tuple(weight.shape), *geometry),
-    )
-
-
-def _is_gradient(output_padding: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether a transposed convolution is the gradient of one: of its input, that has no more windows."""
-    return all(extra < step for extra, step in zip(output_padding, stride, strict=True))
-
-
-def _transposed_size(
-    input: Tensor, weight: Tensor, output_padding: Sequence[int],
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> tuple[int, ...]:  # fmt: skip
-    axes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
-    extents = ((e - 1) * s - 2 * p + d * (taps - 1) + extra + 1 for e, taps, s, p, d, extra in axes)
-    return (input.shape[0], weight.shape[1] * groups, *extents)

@@ -11,7 +11,7 @@ from convgen.functional.arrays import TORCH_ON_HOST  # noqa: E402
 from convgen.functional.kernels import kernel_of  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, launch, ops  # noqa: E402
-from convgen.torch.gradients import Gradient  # noqa: E402
+from convgen.torch.asked import Gradient  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -119,7 +119,7 @@ class Served:
 @pytest.fixture
 def launched(monkeypatch):
     """The operators on a CPU are those of a GPU."""
-    monkeypatch.setattr(ops, "_choices", Served())
+    monkeypatch.setattr(ops, "choices", Served())
     library = torch.library.Library("convgen", "IMPL")
     library.impl("conv", ops._conv_on_gpu, "CPU")
     library.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")

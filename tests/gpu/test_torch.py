@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
-from convgen.torch.gradients import Gradient  # noqa: E402
+from convgen.torch.asked import Gradient  # noqa: E402
 from convgen.torch.launch import served  # noqa: E402
 
 nn, TF = torch.nn, torch.nn.functional
@@ -265,6 +265,24 @@ def test_a_training_step_is_served_whole_and_its_losses_are_torchs(measure):
         assert all(row.us and row.aten_us for row in serving.report), str(serving.report)
     else:
         assert all(row.kernel != "aten" for row in serving.report), str(serving.report)
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_compiled_training_step_is_served_whole_and_its_losses_are_torchs(measure):
+    torch._dynamo.reset()
+    options = {"measure": measure}
+    found = trained(8, captured=True, prepare=lambda m: torch.compile(m, backend=ct.compile_graph, options=options))
+    torch.testing.assert_close(found, trained(8), rtol=3e-2, atol=3e-2)
+    forward, backward = ct.reports()[-2:]
+    assert (len(forward), len(backward)) == (5, 9), f"{forward}\n{backward}"
+    if measure:
+        assert all(row.us and row.aten_us for row in (*forward, *backward)), f"{forward}\n{backward}"
+
+
+def test_a_training_step_is_compiled_with_cuda_graphs():
+    torch._dynamo.reset()
+    found = trained(8, prepare=lambda m: torch.compile(m, backend=ct.compile_graph, mode="reduce-overhead"))
+    torch.testing.assert_close(found, trained(8), rtol=3e-2, atol=3e-2)
 
 
 def test_transposed_convolutions_train_within_enabled():

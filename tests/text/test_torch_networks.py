@@ -377,15 +377,6 @@ def test_what_cannot_be_traced_runs_as_it_is():
     assert "nothing was optimized" in str(fast.report)
 
 
-def test_gradients_are_left_to_inductor(monkeypatch):
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph.forward)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-    x = torch.randn(1, 3, 8, 8)
-    compiled = torch.compile(model, backend=ct.compile_graph)
-    compiled(x).sum().backward()
-    assert model[0].weight.grad is not None and "gradients are recorded" in str(ct.reports()[-1])
-
-
 def test_the_backend_is_registered():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     (target,) = re.findall(r"\[project.entry-points.torch_dynamo_backends\]\nconvgen = \"(.*)\"", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,13 +10,16 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, choices, ops, override  # noqa: E402
-from convgen.torch.choices import Choices, Forward  # noqa: E402
-from convgen.torch.gradients import Gradient  # noqa: E402
+from convgen.torch.asked import Forward, Gradient  # noqa: E402
+from convgen.torch.choices import Choices  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
+from convgen.torch.network import training  # noqa: E402
+from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.timing import timed  # noqa: E402
 
 torch.set_num_threads(1)
@@ -40,6 +44,9 @@ class All:
                 return asked._replace(first=first, second=second).by_aten()
 
         return call
+
+    def row(self, asked):
+        return Row(asked.layer, "tma_im2col")
 
     @property
     def layers(self):
@@ -68,7 +75,7 @@ def losses(model, step=None, steps: int = 4):
     found = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = TF.cross_entropy((step or model)(x), target)
+        loss = TF.cross_entropy((model if step is None else step)(x), target)
         loss.backward()
         optimizer.step()
         found.append(loss.item())
@@ -112,7 +119,7 @@ def test_unmodified_models_train_as_before_and_every_gradient_is_asked_for(expec
 @pytest.mark.parametrize("frozen", ["", "weight", "input"])
 def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     asked = All()
-    monkeypatch.setattr(ops, "_choices", asked)
+    monkeypatch.setattr(ops, "choices", asked)
     cuda = torch.library.Library("convgen", "IMPL")  # what the operators do on a GPU
     try:
         cuda.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
@@ -147,12 +154,90 @@ def test_transposed_convolutions_and_their_gradients_are_asked_for(output_paddin
     assert kinds == ([Op.DGRAD, Op.FPROP, Op.WGRAD] if output_padding < 2 else [])
 
 
-def test_the_page_s_training_step_runs():
-    page = (Path(__file__).parents[2] / "docs" / "from_pytorch.md").read_text()
-    step = page.partition("## Training")[2].partition("```python")[2].partition("```")[0]
-    found = {}
-    exec(step, found)
-    assert len(found["serving"].report) == 5 and torch.isfinite(found["loss"])
+def test_the_page_s_training_steps_run(monkeypatch):
+    """Inductor's part is left out, as below, and the backend that an installation registers is named."""
+    inner = lambda graph_module, inputs, **_: make_boxed_func(graph_module.forward)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", inner)
+    text = (Path(__file__).parents[2] / "docs" / "from_pytorch.md").read_text().partition("## Training")[2]
+    eager, compiled = re.findall(r"```python\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
+    found = {"ct": ct}
+    exec(eager, found)
+    assert len(found["serving"].report) == 5
+    first = found["loss"].item()
+    exec(compiled.replace('backend="convgen"', "backend=ct.compile_graph"), found)
+    assert found["loss"].item() < first
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The operators of each graph that is compiled for training, after convgen's were put in."""
+    found, take = [], training.take_convolutions
+
+    def taken(graph, *others):
+        rows = take(graph, *others)
+        names = [str(node.target) for node in graph.nodes if node.op == "call_function" and "conv" in str(node.target)]
+        found.append([name.removesuffix(".default") for name in names])
+        return rows
+
+    monkeypatch.setattr(training, "take_convolutions", taken)
+    return found
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_compiled_steps_have_convgens_operators(expected, graphs, inductor, monkeypatch):
+    """Inductor's part is left out: its C++ compiler takes long."""
+    monkeypatch.setattr(ops, "choices", All())
+    inner = lambda graph_module, inputs, **_: make_boxed_func(graph_module.forward)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", inner)
+    torch._dynamo.reset()
+    model = small()
+    compiled = torch.compile(model, backend=ct.compile_graph, fullgraph=True, options={"inductor": inductor})
+    near(losses(model, compiled), expected)
+    assert graphs[0] == ["convgen.conv"] * 3
+    assert sorted(graphs[1]) == ["convgen.conv_input"] * 2 + ["convgen.conv_weight"] * 3
+    forward, backward = list(ct.reports())[-2:]
+    assert (len(forward), len(backward)) == (3, 5) and "backward pass" in str(backward)
+
+
+def test_a_compiled_step_keeps_what_aten_computes_faster(graphs, monkeypatch):
+    class Some(All):
+        def launch(self, asked):
+            return super().launch(asked) if getattr(asked, "op", None) is Op.WGRAD else None
+
+    monkeypatch.setattr(ops, "choices", Some())
+    torch._dynamo.reset()
+    layer, x = nn.Conv2d(4, 8, 3).to(**LAST), torch.randn(2, 4, 6, 6).to(**LAST).requires_grad_()
+    inputs = x, *layer.parameters()
+    expected = torch.autograd.grad(layer(x).square().sum(), inputs)
+    compiled = torch.compile(layer, backend=ct.compile_graph, options={"inductor": False})
+    for mine, theirs in zip(torch.autograd.grad(compiled(x).square().sum(), inputs), expected, strict=True):
+        near(mine, theirs, 1e-4)
+        assert mine.stride() == theirs.stride()
+    assert graphs == [["aten.convolution"], ["aten.convolution_backward", "convgen.conv_weight"]]
+
+
+@pytest.mark.parametrize("output_padding", [0, 1])
+def test_compiled_transposed_convolutions(graphs, output_padding, monkeypatch):
+    monkeypatch.setattr(ops, "choices", All())
+    torch._dynamo.reset()
+    layer = nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=output_padding).to(**LAST)
+    x = torch.randn(2, 4, 5, 5).to(**LAST).requires_grad_()
+    inputs = x, *layer.parameters()
+    expected = torch.autograd.grad(layer(x).square().sum(), inputs)
+    compiled = torch.compile(layer, backend=ct.compile_graph, options={"inductor": False})
+    for mine, theirs in zip(torch.autograd.grad(compiled(x).square().sum(), inputs), expected, strict=True):
+        near(mine, theirs, 1e-4)
+    assert graphs == [["convgen.conv_input"], ["convgen.conv_weight", "convgen.conv"]]
+
+
+@pytest.mark.parametrize(("dynamic", "why_not"), [(False, "channels are not last"), (True, "symbolic")])
+def test_a_compiled_step_says_what_it_leaves_to_inductor(dynamic, why_not, graphs):
+    torch._dynamo.reset()
+    layer = nn.Conv2d(4, 8, 3)
+    compiled = torch.compile(layer, backend=ct.compile_graph, dynamic=dynamic, options={"inductor": False})
+    compiled(torch.randn(2, 4, 6, 6)).sum().backward()
+    assert layer.weight.grad is not None and all(why_not in row.why_not for row in ct.reports()[-1])
+    assert graphs == [["aten.convolution"], ["aten.convolution_backward"]]
 
 
 def test_autocast_trains_float32_weights():

@@ -14,6 +14,7 @@ import torch
 from convgen.torch.network.prepare import Options, Prepared, kind
 from convgen.torch.network.report import Report
 from convgen.torch.network.trace import tracing
+from convgen.torch.network.training import compile_training
 
 Tensor = Any
 _log = logging.getLogger("convgen.torch")
@@ -29,18 +30,14 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """What torch.compile calls.  `mode` and `options` are Inductor's; the option `measure` is convgen's.
 
-    A graph whose gradients are recorded goes to Inductor as it is.  Each set of shapes is prepared at its first call.
+    Of a graph whose gradients are recorded, convolutions and their gradients go through convgen where it is faster, and
+    Inductor compiles the rest.  Each set of shapes is prepared at its first call.
     """
     config: dict[str, Any] = dict(torch._inductor.list_mode_options(mode)) if mode else {}
     config |= options or {}
     chosen = Options(measure=config.pop("measure", True), inductor=config.pop("inductor", True), config=config)
     if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs):
-        _tell(
-            Report(notes=["gradients are recorded: Inductor alone compiles the graph (torch.no_grad() for inference)"])
-        )
-        from torch._inductor.compile_fx import compile_fx
-
-        return compile_fx(graph_module, list(example_inputs), config_patches=config)
+        return compile_training(graph_module, example_inputs, chosen, _tell)
     return _Graph(graph_module, example_inputs, chosen)
 
 

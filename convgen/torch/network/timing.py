@@ -21,7 +21,7 @@ from convgen.bench.backend import TorchBackend
 from convgen.cache import Cache
 from convgen.runtime import artifacts
 from convgen.torch import aten
-from convgen.torch.gradients import Gradient
+from convgen.torch.asked import Gradient
 from convgen.torch.launch import served
 
 Tensor = Any

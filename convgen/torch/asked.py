@@ -1,0 +1,195 @@
+"""What may be asked of convgen, of tensors or of fake ones: convolutions and their gradients, also in aten's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from convgen.functional.arrays import inverse, strides_in
+from convgen.functional.recipe import Given, Recipe, input_gradient, result_order, weight_gradient
+from convgen.ir.problem import Op
+from convgen.torch import aten
+from convgen.torch.launch import Served, begins, given, key_of, recipe, remembered, served
+
+Tensor = Any
+
+
+class Asked(Protocol):
+    """A convolution or a gradient of these very tensors."""
+
+    @property
+    def reads(self) -> tuple[Tensor, Tensor]: ...
+    @property
+    def operands(self) -> Sequence[Tensor]:
+        """What an epilogue reads."""
+        ...
+
+    @property
+    def key(self) -> Hashable:
+        """What those of one kind have in common."""
+        ...
+
+    @property
+    def layer(self) -> str: ...
+    def recipe(self) -> Recipe:
+        """What is asked of convgen.  Raises ConvgenError."""
+        ...
+
+    def served(self) -> Served:
+        """How convgen serves it, by `launch(*reads, operands)`.  The first one of a kind builds the kernel."""
+        ...
+
+
+class Forward(NamedTuple):
+    """A convolution: the arguments of convgen::fused_conv."""
+
+    input: Tensor
+    weight: Tensor
+    operands: list[Tensor]
+    epilogue: str
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str = "zeros"
+
+    @property
+    def reads(self) -> tuple[Tensor, Tensor]:
+        return self.input, self.weight
+
+    @property
+    def layer(self) -> str:
+        return f"{tuple(self.input.shape)} by {tuple(self.weight.shape)}"
+
+    @property
+    def key(self) -> Hashable:
+        return key_of(*self)
+
+    def recipe(self) -> Recipe:
+        return recipe(*self)
+
+    def served(self) -> Served:
+        return served(*self)
+
+
+class Gradient(NamedTuple):
+    """One gradient.  DGRAD reads y's gradient and the filters and gives the gradient of the input of `size`; WGRAD
+    reads the input and y's gradient and gives that of the filters.  The geometry is convgen::conv's."""
+
+    op: Op
+    first: Tensor
+    second: Tensor
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str = "zeros"
+
+    @property
+    def reads(self) -> tuple[Tensor, Tensor]:
+        return self.first, self.second
+
+    @property
+    def operands(self) -> Sequence[Tensor]:
+        return ()
+
+    @property
+    def layer(self) -> str:
+        x, w = (self.size, self.second.shape) if self.op is Op.DGRAD else (self.first.shape, self.size)
+        return f"{self.op} of {tuple(x)} by {tuple(w)}"
+
+    @property
+    def key(self) -> Hashable:
+        described = [(t.shape, t.stride(), t.dtype, begins(t)) for t in self.reads]
+        return (*described, self.first.get_device(), self.op, *self[3:])
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The order in memory of the result's axes."""
+        return order_of(*self.reads)
+
+    def recipe(self) -> Recipe:
+        first, second = (given(name, t) for name, t in zip(_READS[self.op], self.reads, strict=True))
+        rank = len(self.stride)
+        pads = tuple(zip(self.padding[:rank], self.padding[-rank:], strict=True))
+        numbers = self.stride, pads, self.dilation, self.groups, None, self.padding_mode
+        if self.op is Op.DGRAD:
+            return input_gradient(self.size, second, first, *numbers)
+        return weight_gradient(first, self.size, second, *numbers)
+
+    def served(self) -> Served:
+        return remembered(self.key, self.recipe, self.reads)
+
+    def by_aten(self) -> Tensor:
+        """By aten, which is cuDNN on a GPU."""
+        order, geometry = self.order, self[4:]
+        if self.op is Op.DGRAD:  # aten takes the layout of the filters, or of the input
+            made = aten.input_gradient(self.first, in_order(self.second, order), self.size, *geometry)
+        else:
+            made = aten.weight_gradient(in_order(self.first, order), self.second, self.size, *geometry)
+        return in_order(made, order)
+
+    def empty(self) -> Tensor:
+        """An empty tensor like the result."""
+        order = self.order
+        return self.first.new_empty([self.size[i] for i in order]).permute(inverse(order))
+
+
+_READS = {Op.DGRAD: ("grad_output", "weight"), Op.WGRAD: ("input", "grad_output")}
+
+
+# ---- aten's terms -------------------------------------------------------------------------------
+
+
+def of_convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+) -> Asked | None:  # fmt: skip
+    """What aten::convolution asks for.  A transposed one is the gradient of another, but for the bias, which is left;
+    None where it is not."""
+    geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+    if not transposed:
+        operands = [] if bias is None else [bias.view(-1, *(1,) * len(stride))]
+        return Forward(input, weight, operands, "add" if operands else "", *geometry)
+    if not _is_gradient(output_padding, stride):
+        return None
+    axes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
+    extents = ((e - 1) * s - 2 * p + d * (taps - 1) + extra + 1 for e, taps, s, p, d, extra in axes)
+    return Gradient(Op.DGRAD, input, weight, (input.shape[0], weight.shape[1] * groups, *extents), *geometry)
+
+
+def of_backward(
+    grad: Tensor, input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+) -> tuple[Asked, Asked] | tuple[()]:  # fmt: skip
+    """The gradients of the input and of the filters that aten::convolution_backward asks for.  Those of a transposed
+    convolution are a convolution of y's gradient, and the gradient of the filters that lead from that to the input."""
+    geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+    if not transposed:
+        of_input = Gradient(Op.DGRAD, grad, weight, tuple(input.shape), *geometry)
+        return of_input, Gradient(Op.WGRAD, input, grad, tuple(weight.shape), *geometry)
+    if not _is_gradient(output_padding, stride):
+        return ()
+    of_filters = Gradient(Op.WGRAD, grad, input, tuple(weight.shape), *geometry)
+    return Forward(grad, weight, [], "", *geometry), of_filters
+
+
+def _is_gradient(output_padding: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a transposed convolution is the gradient of one: of its input, which has no further windows."""
+    return all(extra < step for extra, step in zip(output_padding, stride, strict=True))
+
+
+# ---- layouts ------------------------------------------------------------------------------------
+
+
+def order_of(first: Tensor, second: Tensor) -> tuple[int, ...]:
+    """The order in memory of the axes of a result that is computed from these two."""
+    a, b = (Given(tuple(t.shape), tuple(t.stride()), "") for t in (first, second))
+    return result_order(a, b)
+
+
+def in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """The tensor with its axes in this order in memory, and strides that say so; a copy where it lies otherwise."""
+    packed = tensor.permute(order).contiguous()
+    return packed.as_strided(tensor.shape, strides_in(tensor.shape, order))

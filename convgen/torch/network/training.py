@@ -1,0 +1,236 @@
+"""Graphs whose gradients are recorded: convolutions and their gradients go through convgen where it is faster.
+
+AOTAutograd splits a training step into a graph of the forward pass and one of the backward pass.  In both, each
+aten::convolution and each gradient of aten::convolution_backward is timed beside aten's; those that convgen computes
+faster become operators of convgen.  Inductor compiles the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from convgen.diagnostics import ConvgenError
+from convgen.functional.arrays import channels_last, is_packed
+from convgen.functional.prebuild import prebuild
+from convgen.ir.problem import Op
+from convgen.torch import ops
+from convgen.torch.asked import Asked, Forward, Gradient, of_backward, of_convolution, order_of
+from convgen.torch.choices import Choices
+from convgen.torch.network.prepare import Options
+from convgen.torch.network.report import Report, Row
+from convgen.torch.network.trace import call, is_call, value_of
+
+Tensor = Any
+Node = Any
+A: Any = torch.ops.aten
+Compiler = Callable[..., Any]
+
+
+def compile_training(
+    graph_module: Any, inputs: Sequence[Any], options: Options, tell: Callable[[Report], None]
+) -> Callable[..., Any]:
+    """A graph of Dynamo's as a callable whose results have gradients.  `tell` hears the report of each pass."""
+
+    def rewritten(graph_module: Any, backward: bool) -> Any:
+        rows = take_convolutions(graph_module.graph, ops.choices, options.measure)
+        if rows:
+            tell(Report(rows, [f"of a {'backward' if backward else 'forward'} pass, for training"]))
+            graph_module.recompile()
+        return graph_module
+
+    if not options.inductor:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch.aot_autograd import make_boxed_func
+        from torch._functorch.partitioners import min_cut_rematerialization_partition as partition
+
+        def by_aten(backward: bool, graph_module: Any, inputs: Sequence[Any]) -> Any:
+            return make_boxed_func(rewritten(graph_module, backward).forward)
+
+        passes = {"fw_compiler": partial(by_aten, False), "bw_compiler": partial(by_aten, True)}
+        return aot_autograd(**passes, partition_fn=partition)(graph_module, inputs)
+    from torch._functorch import config as functorch
+    from torch._inductor import compile_fx as fx
+
+    def by_inductor(graph_module: Any, inputs: Sequence[Any], **facts: Any) -> Any:
+        return fx.compile_fx_inner(rewritten(graph_module, bool(facts.get("is_backward"))), inputs, **facts)
+
+    with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
+        return fx.compile_fx(graph_module, list(inputs), inner_compile=by_inductor, config_patches=dict(options.config))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A convolution, or one gradient of a convolution_backward, of which it is result number `index`.
+
+    It reads the node's arguments of these numbers.
+    """
+
+    node: Node
+    asked: Asked
+    reads: tuple[int, ...]
+    index: int | None = None
+
+
+def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> list[Row]:
+    """Puts convgen's operators in the place of aten's where the choices say so, and without `measure` wherever convgen
+    serves.  Gives the report's rows."""
+    candidates: list[_Candidate] = []
+    rows = []
+    for node in graph.nodes:
+        if is_call(node, A.convolution.default, A.convolution_backward.default):
+            if why_not := _obstacle(node):
+                rows.append(Row(_layer(node), "aten", why_not=why_not))
+            else:
+                candidates += _candidates(graph, node)
+    with ThreadPoolExecutor(1) as thread:  # where no tracer's mode, no autocast is in effect
+        rows += thread.submit(_decided, candidates, choices, measure).result()
+    for candidate in candidates:
+        if choices.launch(candidate.asked) is not None:
+            _replace(graph, candidate)
+    for node in {candidate.node for candidate in candidates}:
+        _drop_unread(graph, node)
+    return rows
+
+
+def _decided(candidates: Sequence[_Candidate], choices: Choices, measure: bool) -> list[Row]:
+    """The report's rows; all kernels are built before any is timed."""
+    texts = []
+    for candidate in candidates:
+        with suppress(ConvgenError):  # the row says why
+            texts.append(candidate.asked.recipe().convolution.text)
+    if any(candidate.asked.reads[0].is_cuda for candidate in candidates):
+        prebuild(texts)
+    if not measure:
+        for candidate in candidates:
+            choices.take(candidate.asked)
+    return [choices.row(candidate.asked) for candidate in candidates]
+
+
+# ---- what is asked ------------------------------------------------------------------------------
+
+
+def _tensors(node: Node) -> tuple[Node, Node]:
+    """Of a convolution or its gradients: the input and the filters."""
+    first = 0 if is_call(node, A.convolution.default) else 1
+    return node.args[first], node.args[first + 1]
+
+
+def _layer(node: Node) -> str:
+    x, w = (tuple(value_of(t).shape) for t in _tensors(node))
+    return f"{x} by {w}" if is_call(node, A.convolution.default) else f"gradients of {x} by {w}"
+
+
+def _obstacle(node: Node) -> str:
+    """Why nothing is asked of convgen; empty where it is."""
+    x, w = map(value_of, _tensors(node))
+    rank = w.dim() - 2
+    if any(isinstance(extent, torch.SymInt) for extent in (*x.shape, *w.shape)):
+        return "its shapes are symbolic (mark_dynamic, or dynamic=True)"
+    if rank > 1 and order_of(x, w) != channels_last(rank):
+        return "channels are not last (model.to(memory_format=torch.channels_last)), and Inductor chooses the layout"
+    return ""
+
+
+def _candidates(graph: Any, node: Node) -> Iterator[_Candidate]:
+    values = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
+    with torch.no_grad():
+        if is_call(node, A.convolution.default):
+            if (asked := of_convolution(*values)) is not None:
+                yield _Candidate(node, asked, _numbers(asked, values))
+            return
+        _lay_out_tangent(graph, node)
+        values[0] = value_of(node.args[0])
+        *geometry, wanted = values[4:]
+        for i, gradient in enumerate(of_backward(*values[:3], *geometry)):
+            if wanted[i]:
+                yield _Candidate(node, gradient, _numbers(gradient, values), i)
+
+
+def _numbers(asked: Asked, values: Sequence[Any]) -> tuple[int, ...]:
+    """Which of a node's arguments it reads."""
+    return tuple(next(i for i, value in enumerate(values) if value is read) for read in asked.reads)
+
+
+def _lay_out_tangent(graph: Any, node: Node) -> None:
+    """Lets a convolution_backward read y's gradient with channels last, as the other tensors have them."""
+    grad = node.args[0]
+    value = value_of(grad)
+    rank = value.dim() - 2
+    if rank == 1 or is_packed(value.shape, value.stride(), channels_last(rank)):
+        return
+    memory_format = torch.channels_last if rank == 2 else torch.channels_last_3d
+    with graph.inserting_before(node):
+        made = call(graph, A.clone.default, grad, memory_format=memory_format)
+    node.args = (made, *node.args[1:])
+
+
+# ---- what is put in its place -------------------------------------------------------------------
+
+
+def _replace(graph: Any, candidate: _Candidate) -> None:
+    node, asked = candidate.node, candidate.asked
+    first, second = (node.args[i] for i in candidate.reads)
+    olds = [node] if candidate.index is None else _readers(node, candidate.index)
+    bias = node.args[2] if candidate.index is None else None
+    with torch.no_grad(), graph.inserting_after(node):
+        made = _call(graph, asked, first, second, bias)
+    if not olds or _strides(value_of(made)) != _strides(value_of(olds[0])):
+        graph.erase_node(made)
+        return
+    for old in olds:
+        old.replace_all_uses_with(made)
+        graph.erase_node(old)
+    if candidate.index is not None:
+        *others, wanted = node.args
+        node.args = (*others, [want and i != candidate.index for i, want in enumerate(wanted)])
+
+
+def _call(graph: Any, asked: Asked, first: Node, second: Node, bias: Node | None) -> Node:
+    if isinstance(asked, Forward):
+        return call(graph, torch.ops.convgen.conv.default, first, second, bias, *map(_listed, asked[4:]))
+    assert isinstance(asked, Gradient)
+    operator = torch.ops.convgen.conv_input if asked.op is Op.DGRAD else torch.ops.convgen.conv_weight
+    made = call(graph, operator.default, first, second, *map(_listed, asked[3:]))
+    if bias is None:
+        return made
+    with graph.inserting_after(made):
+        shaped = call(graph, A.view.default, bias, [-1, *(1,) * len(asked.stride)])
+    with graph.inserting_after(shaped):
+        return call(graph, A.add.Tensor, made, shaped)
+
+
+def _listed(number: Any) -> Any:
+    return list(number) if isinstance(number, tuple) else number
+
+
+def _readers(node: Node, index: int) -> list[Node]:
+    """Who reads this result of a node with several."""
+    return [user for user in node.users if user.args[1] == index]
+
+
+def _strides(value: Tensor) -> list[int]:
+    """Those that say something."""
+    return [stride for extent, stride in zip(value.shape, value.stride(), strict=True) if extent != 1]
+
+
+def _drop_unread(graph: Any, node: Node) -> None:
+    """Of a convolution_backward without gradients that anyone reads, none is left; the bias's alone is a sum."""
+    if not is_call(node, A.convolution_backward.default) or any(node.args[-1][:2]):
+        return
+    grad = node.args[0]
+    for reader in _readers(node, 2):
+        with graph.inserting_after(node):
+            axes = [i for i in range(value_of(grad).dim()) if i != 1]
+            made = call(graph, A.sum.dim_IntList, grad, axes)
+        reader.replace_all_uses_with(made)
+        graph.erase_node(reader)
+    for reader in list(node.users):
+        graph.erase_node(reader)
+    graph.erase_node(node)
