@@ -1,6 +1,7 @@
 """Measures many configurations of many convolutions, for `fit_cost.py`: the suites' layers and random geometries.
 
     python benchmarks/sweep.py --db sweep.sqlite --seed 1 --random 60 --part 1/2 --seconds 225
+    python benchmarks/sweep.py --db sweep.sqlite --specs slow.conv
 
 Of each convolution and strategy it takes the configurations that the cost model likes best, the best of each kind,
 and some legal ones at random.  They are compiled in parallel and timed one by one; the best few are timed again in
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from at_hand import need_gpu
 from geometries import random_problems, suites
 
 from convgen.bench.build import Builder, Failure, Job
+from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import registry, strategies
 from convgen.kernels.base import Options
@@ -38,11 +40,14 @@ from convgen.tune.worker import CandidateFailed, Worker
 
 #: What two configurations of a kind have in common; the model is surer within a kind than between kinds.
 KINDS: dict[str, tuple[str, ...]] = {
-    "tma_im2col": ("swap_ab", "consumers", "schedule", "blocks", "k_blocks", "split_k", "shared"),
+    "tma_im2col": ("swap_ab", "consumers", "schedule", "blocks", "k_blocks", "split_k", "shared", "stream_k"),
     "tma_halo": ("swap_ab", "schedule", "consumers", "images", "weight_stages"),
 }
 #: Configurations of each strategy: the best, the best of other kinds, legal ones at random.
 BEST, OTHER_KINDS, RANDOM = 7, 8, 3
+#: Values of tma_im2col's options of which the best so many are measured, whatever the model thinks of them.
+FORCED: tuple[Options, ...] = ({"stream_k": 1}, {"split_k": 2}, {"split_k": 3}, {"split_k": 4}, {"split_k": 5})
+EACH = 2
 #: Random ones are at most so many times slower, by the model, than the best.
 SLOWEST = 4.0
 #: Times that a candidate this much slower than the convolution's best is not worth timing well.
@@ -82,16 +87,22 @@ def _times(name: str, problem: ConvProblem, target: Target) -> dict[Any, float]:
 
 
 def _rare(problem: ConvProblem, target: Target, best: Any) -> Iterator[Any]:
-    """Of the best: bands of tiles and clusters of four, which are not among the ranked."""
+    """Of the best: bands of tiles and clusters of four, which are not among the ranked; and the best of some values."""
     for changes in ({"raster": 8}, {"cluster": 4, "multicast": "b"}):
         config = replace(best, **changes)
         if not strategies.load("tma_im2col").obstacles(problem, target, config.options):
             yield config
+    for fixed in FORCED:
+        ranked = search(registry.kernel("tma_im2col"), problem, target, fixed).ranked()
+        yield from (timing.layout.config for timing in islice(ranked, EACH))
 
 
 def problems(args: argparse.Namespace) -> list[ConvProblem]:
     """The convolutions of this part, shuffled, without repetition."""
-    every = [*suites(tuple(args.batch)), *random_problems(args.seed, args.random)]
+    if args.specs:
+        every = [request.problem for path in args.specs for request in load(path.read_text(), str(path))]
+    else:
+        every = [*suites(tuple(args.batch)), *random_problems(args.seed, args.random)]
     distinct = list({database.key(p): p for p in every}.values())
     random.Random(args.seed).shuffle(distinct)
     part, parts = map(int, args.part.split("/"))
@@ -168,6 +179,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the geometries and the choice among the legal")
     parser.add_argument("--random", type=int, default=60, help="how many geometries to draw")
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
+    parser.add_argument("--specs", type=Path, nargs="*", help="the convolutions of these, instead of all others")
     parser.add_argument("--part", default="1/1", help="I/N: every Nth convolution, from the Ith")
     parser.add_argument("--seconds", type=float, default=225.0)
     args = parser.parse_args()

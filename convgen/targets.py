@@ -55,8 +55,8 @@ class Target:
 _AMPERE = frozenset({"cp_async", "mma", "ldmatrix", "bf16"})
 _ADA = _AMPERE | {"fp8_convert"}
 _HOPPER = _ADA | {"mbarrier", "tma", "cluster", "stmatrix", "dependent_launch"}
-#: What every H100 and H200 of 132 multiprocessors has room for, however these are divided (docs/hardware/clusters.md).
-_CLUSTERS = (132, 66, 42, 30, 22, 18, 16, 14)
+#: The least that H200s had room for, less one of three and of eight; parts differ (docs/hardware/clusters.md).
+_CLUSTERS = (132, 66, 38, 30, 22, 17, 15, 14)
 _ROWS = (
     Target("sm_80", (8, 0), False, 166912, 167936, 65536, 108, _AMPERE),
     Target("sm_86", (8, 6), False, 101376, 102400, 65536, 84, _AMPERE),
