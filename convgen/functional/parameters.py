@@ -94,30 +94,37 @@ def output_extents(
     return tuple(found)
 
 
-def transposed(
-    output: Sequence[int],
-    filter: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[tuple[int, ...], Pads]:
-    """The input extents, and the padding, of the convolution whose gradient a transposed convolution is.
-
-    `output` is what that convolution makes and the transposed one reads.  Output padding below the stride is the part
-    of the padded input behind the last window; more of it takes the place of padding at the high end.  Raises
-    WrongArguments, WrongShape.
-    """
-    extents, pads = [], []
-    for i, (p, r, s, pad, extra, d) in enumerate(
-        zip(output, filter, stride, padding, output_padding, dilation, strict=True)
-    ):
+def cuts_of(
+    padding: Sequence[int], output_padding: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Pads:
+    """What a transposed convolution of torch's cuts off (low, high) of each axis.  Raises WrongArguments."""
+    for i, (extra, s, d) in enumerate(zip(output_padding, stride, dilation, strict=True)):
         if extra >= max(s, d):
             raise WrongArguments(
                 f"output_padding is {extra} on axis {i}: expected less than stride {s} or dilation {d}"
             )
-        high = pad if extra < s else max(pad - extra, 0)
-        extent = (p - 1) * s - 2 * pad + d * (r - 1) + extra + 1
+    return tuple((p, p - extra) for p, extra in zip(padding, output_padding, strict=True))
+
+
+def transposed(
+    output: Sequence[int],
+    filter: Sequence[int],
+    stride: Sequence[int],
+    cuts: Pads,
+    dilation: Sequence[int],
+) -> tuple[tuple[int, ...], Pads]:
+    """The input extents, and the padding, of the convolution whose gradient a transposed convolution is.
+
+    `output` is what that convolution makes and the transposed one reads; `cuts` are the pixels that the transposed one
+    lacks at each end of an axis, the high end less its output padding.  Output padding below the stride is the part of
+    the padded input behind the last window; more of it takes the place of padding at the high end.  Raises
+    WrongArguments, WrongShape.
+    """
+    extents, pads = [], []
+    for i, (p, r, s, (pad, cut), d) in enumerate(zip(output, filter, stride, cuts, dilation, strict=True)):
+        extra = pad - cut
+        high = pad if 0 <= extra < s else max(cut, 0)
+        extent = (p - 1) * s - pad - cut + d * (r - 1) + 1
         if extent + pad + high - d * (r - 1) - 1 - (p - 1) * s >= s:
             raise WrongArguments(
                 f"output_padding {extra} on axis {i} adds pixels that no convolution of stride {s}, padding {pad} and "

@@ -21,6 +21,7 @@ from convgen.functional.parameters import (
     Numbers,
     Pads,
     by_axis,
+    cuts_of,
     output_extents,
     padding_of,
     paddings,
@@ -130,11 +131,20 @@ def transpose(
     rank = _rank("input", y, "weight", w)
     s, p = by_axis("stride", stride, rank, 1), by_axis("padding", padding, rank, 0)
     d, extra = by_axis("dilation", dilation, rank, 1), by_axis("output_padding", output_padding, rank, 0)
+    return transpose_cut(y, w, operands, steps, s, cuts_of(p, extra, s, d), d, groups, strategy)
+
+
+@lru_cache(_KEPT)
+def transpose_cut(
+    y: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
+    stride: tuple[int, ...], cuts: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None = None,
+) -> Recipe:  # fmt: skip
+    """`transpose` without (low, high) pixels of each axis.  Raises WrongArguments, WrongShape, WrongType."""
     if y.shape[1] != w.shape[0]:
         raise WrongShape(f"input has {y.shape[1]} channels, and weight {w.shape} takes {w.shape[0]}, its first extent")
-    extents, pads = transposed(y.shape[2:], w.shape[2:], s, p, extra, d)
+    extents, pads = transposed(y.shape[2:], w.shape[2:], stride, cuts, dilation)
     _check_groups(groups, y.shape[1])
-    return _input(y, w, extents, operands, steps, s, pads, d, groups, strategy)
+    return _input(y, w, extents, operands, steps, stride, pads, dilation, groups, strategy)
 
 
 @lru_cache(_KEPT)

@@ -37,11 +37,29 @@ _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {"add": torch.add, "sub": 
 def convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    transposed: bool = False,
 ) -> Tensor:  # fmt: skip
     """`padding` is a number an axis, or the lows of all axes and then the highs."""
     rank = len(stride)
+    if transposed:
+        return _transposed(input, weight, bias, stride, padding, dilation, groups)
     input, padding = padded(input, padding, rank, padding_mode)
     return torch.convolution(input, weight, bias, stride, padding, dilation, False, (0,) * rank, groups)
+
+
+def _transposed(
+    input: Tensor, weight: Tensor, bias: Tensor | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> Tensor:  # fmt: skip
+    """Without the padding at the ends of its result; highs that are less than the lows are output padding."""
+    rank = len(stride)
+    lows, highs = padding[:rank], padding[-rank:]
+    extra = [low - high for low, high in zip(lows, highs, strict=True)]
+    if all(0 <= e < max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True)):
+        return torch.convolution(input, weight, bias, stride, lows, dilation, True, extra, groups)
+    whole = torch.convolution(input, weight, None, stride, (0,) * rank, dilation, True, (0,) * rank, groups)
+    made = TF.pad(whole, [-side[i] for i in reversed(range(rank)) for side in (lows, highs)])
+    return made if bias is None else made + bias.view(-1, *(1,) * rank)
 
 
 def composite(
@@ -128,16 +146,18 @@ def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> T
 def fused(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    transposed: bool = False,
 ) -> Tensor:  # fmt: skip
     """A convolution and its epilogue, in the input's type."""
     steps, bias = steps_of(epilogue), None
-    if steps and steps[0] == Step("add") and _is_bias(operands[0], input, weight):
+    filters = weight.shape[1] * groups if transposed else weight.shape[0]
+    if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):
         steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
-    made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode)
+    made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode, transposed)
     return apply(steps, made, operands).to(input.dtype)
 
 
-def _is_bias(operand: Tensor, input: Tensor, weight: Tensor) -> bool:
+def _is_bias(operand: Tensor, input: Tensor, filters: int) -> bool:
     """Whether aten's convolution can add it."""
-    channels = (weight.shape[0], *(1,) * (input.dim() - 2))
+    channels = (filters, *(1,) * (input.dim() - 2))
     return operand.dtype == input.dtype and tuple(operand.shape) == channels

@@ -17,7 +17,7 @@ from convgen.functional.arrays import TORCH, WIDEST, element_type, inverse
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
-from convgen.functional.recipe import Given, Recipe, View, forward_padded, into
+from convgen.functional.recipe import Given, Recipe, View, forward_padded, into, transpose_cut
 from convgen.ir.problem import Op
 from convgen.runtime.errors import WrongType
 
@@ -43,10 +43,10 @@ _SERVED: dict[Hashable, Served] = {}
 def served(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    out: Tensor | None = None,
+    transposed: bool = False, *, out: Tensor | None = None,
 ) -> Served:  # fmt: skip
     """How convgen serves a call like this.  The first one of a kind builds the kernel."""
-    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, out
+    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, transposed, out
     return remembered(key_of(*arguments), lambda: recipe(*arguments), (input, weight, *operands), out)
 
 
@@ -70,13 +70,13 @@ def remembered(
 def key_of(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    out: Tensor | None = None,
+    transposed: bool = False, out: Tensor | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
         begins(input), *[(o.shape, o.stride(), o.dtype, begins(o)) for o in operands],
-        epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode,
+        epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode, transposed,
         None if out is None else (out.shape, out.stride(), out.dtype, begins(out)),
     )  # fmt: skip
 
@@ -84,15 +84,15 @@ def key_of(
 def recipe(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    out: Tensor | None = None,
+    transposed: bool = False, out: Tensor | None = None,
 ) -> Recipe:  # fmt: skip
     """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
     rank = len(stride)
     lows, highs = padding[:rank], padding[-rank:]
     x, w, *others = (given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
     pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
-    steps = steps_of(epilogue)
-    made = forward_padded(x, w, tuple(others), steps, tuple(stride), pads, tuple(dilation), groups, padding_mode)
+    common = x, w, tuple(others), steps_of(epilogue), tuple(stride), pads, tuple(dilation), groups
+    made = transpose_cut(*common) if transposed else forward_padded(*common, padding_mode)
     return made if out is None else into(made, given("out", out))
 
 

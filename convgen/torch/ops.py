@@ -3,11 +3,14 @@
     conv_input(grad_output, weight, input_size, ...)      gradients of conv, by convgen where it is faster
     conv_weight(input, grad_output, weight_size, ...)
     conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
-    fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros")
+    fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros",
+               transposed=False)
     fused_conv_into(out, input, weight, ...)    the same into a tensor, such as a slice of another's channels
     copy_into(out, input)    aten's copy_, which Inductor would make a copy of all that `out` is a slice of
 
-`padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.
+`padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.  A
+transposed convolution has weights (c, k / groups, ...), and lacks the padding at the ends of its result; output padding
+is taken from the highs, which may become negative.
 `epilogue` is a chain of steps (convgen.functional.pointwise), whose operands broadcast to the result.  On a GPU both
 launch convgen's kernel where it serves; elsewhere they are aten's functions.
 """
@@ -32,15 +35,11 @@ Tensor = Any
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+_FUSED = f"Tensor[] operands, str epilogue, {_GEOMETRY}, bool transposed=False"
 library = torch.library.Library("convgen", "DEF")
 library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor", tags=_TAGS)
-library.define(
-    f"fused_conv(Tensor input, Tensor weight, Tensor[] operands, str epilogue, {_GEOMETRY}) -> Tensor", tags=_TAGS
-)
-library.define(
-    f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, Tensor[] operands, str epilogue, {_GEOMETRY}) -> ()",
-    tags=_TAGS,
-)
+library.define(f"fused_conv(Tensor input, Tensor weight, {_FUSED}) -> Tensor", tags=_TAGS)
+library.define(f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, {_FUSED}) -> ()", tags=_TAGS)
 for _arguments in (
     "conv_input(Tensor grad_output, Tensor weight, SymInt[] input_size",
     "conv_weight(Tensor input, Tensor grad_output, SymInt[] weight_size",
@@ -50,34 +49,31 @@ library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_TAGS)
 
 
 def _fused_on_gpu(
-    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
 ) -> Tensor:  # fmt: skip
-    launch = served(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode).launch
+    launch = served(input, weight, operands, epilogue, *geometry).launch
     if launch is not None:
         try:
             return launch(input, weight, operands)
         except ConvgenError:  # of these very tensors: an address that the kernel's loads cannot have
             pass
-    return _fused_by_aten(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
+    return _fused_by_aten(input, weight, operands, epilogue, *geometry)
 
 
 def _fused_by_aten(
-    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
 ) -> Tensor:  # fmt: skip
-    made = aten.fused(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode)
+    made = aten.fused(input, weight, operands, epilogue, *geometry)
     order = order_of(input, weight)
     made = made.permute(order).contiguous().permute(inverse(order))
     return made.clone(memory_format=torch.preserve_format) if made is input else made
 
 
 def _into_on_gpu(
-    out: Tensor, input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-) -> None:  # fmt: skip
-    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode
-    launch = served(*arguments, out).launch
+    out: Tensor, input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
+) -> None:
+    arguments = input, weight, operands, epilogue, *geometry
+    launch = served(*arguments, out=out).launch
     if launch is not None:
         try:
             launch(input, weight, operands, out)
@@ -98,12 +94,18 @@ def _copy_into(out: Tensor, input: Tensor) -> None:
 def _fused_fake(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
+    transposed: bool = False,
 ) -> Tensor:  # fmt: skip
     rank = len(stride)
     axes = zip(input.shape[2:], weight.shape[2:], stride, padding[:rank], padding[-rank:], dilation, strict=True)
-    output = [(extent + low + high - d * (taps - 1) - 1) // s + 1 for extent, taps, s, low, high, d in axes]
-    torch._check(input.shape[1] == weight.shape[1] * groups, lambda: f"input has {input.shape[1]} channels")
-    shape = (input.shape[0], weight.shape[0], *output)
+    filters, channels = weight.shape[0], weight.shape[1] * groups
+    if transposed:
+        filters, channels = channels, filters
+        output = [(extent - 1) * s + d * (taps - 1) + 1 - low - high for extent, taps, s, low, high, d in axes]
+    else:
+        output = [(extent + low + high - d * (taps - 1) - 1) // s + 1 for extent, taps, s, low, high, d in axes]
+    torch._check(input.shape[1] == channels, lambda: f"input has {input.shape[1]} channels")
+    shape = (input.shape[0], filters, *output)
     order = order_of(input, weight)
     return input.new_empty([shape[i] for i in order]).permute(inverse(order))
 

@@ -56,6 +56,19 @@ def test_operands_of_every_shape(channels_last):
     assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
+@pytest.mark.parametrize("padding", [[1, 1], [1, 1, 0, 1]])
+def test_transposed_convolutions_have_the_same_epilogues(padding):
+    """Filters with the input's channels last in memory, as of a folded upsampling."""
+    x = integers(2, 16, 4, 4).to(memory_format=torch.channels_last)
+    w = integers(32, 4, 4, 16).permute(3, 0, 1, 2)
+    pixels = [10 - sum(padding[axis::2]) * (1 if len(padding) > 2 else 2) for axis in (0, 1)]
+    operands = [integers(32, 1, 1), integers(2, 32, *pixels)]
+    arguments = x, w, operands, "add add relu", [2, 2], padding, [1, 1], 1, "zeros", True
+    assert launch.served(*arguments).launch is not None
+    found = ops._fused_on_gpu(*arguments)
+    assert torch.equal(found, aten.fused(*arguments)) and found.shape == operands[1].shape
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_padding_modes(mode):
     arguments = integers(2, 8, 5, 6), integers(8, 8, 3, 3), [], "relu", [1, 1], [2, 1, 1, 2], [1, 1], 1, mode
@@ -72,7 +85,7 @@ def test_slices_of_channels_are_read_and_written_where_they_lie(first):
     arguments = x, integers(8, 16, 1, 1), [z], "add", [1, 1], [0, 0], [1, 1], 1
     expected = aten.fused(*arguments)
     ops._into_on_gpu(out, *arguments)
-    serving = launch.served(*arguments, "zeros", out)
+    serving = launch.served(*arguments, out=out)
     assert ("k=8 of 48" in serving.spec) == (serving.launch is not None) == (first == 16)
     assert torch.equal(out, expected)
     before[:, first : first + 8] = expected

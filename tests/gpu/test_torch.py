@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -151,6 +153,45 @@ def test_an_optimized_network_is_right(network, options):
         assert all(row.kernel != "aten" for row in fast.report)
     else:
         assert all(row.us and row.aten_us for row in fast.report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("measure", [False, True])
+def test_upsampling_is_folded(dtype, measure):
+    """With a bias, an activation and a residual behind it."""
+
+    class Up(nn.Module):
+        def __init__(self, c, k):
+            super().__init__()
+            self.conv, self.skip = nn.Conv2d(c, k, 3, padding=1), nn.Conv2d(c, k, 1)
+
+        def forward(self, x):
+            y = TF.silu(self.conv(TF.interpolate(x, scale_factor=2)))
+            return y + TF.interpolate(self.skip(x), scale_factor=2, mode="bilinear")
+
+    model = nn.Sequential(Up(64, 128), Up(128, 96)).cuda().to(dtype).to(**LAST).eval()
+    x = torch.randn(2, 64, 12, 20, device="cuda").to(dtype).to(**LAST)
+    fast = ct.optimize(model, x, measure=measure)
+    print(fast.report)
+    with torch.no_grad():
+        exact = nn.Sequential(Up(64, 128), Up(128, 96)).cuda().double().eval()
+        exact.load_state_dict(model.state_dict())
+        expected, theirs = exact(x.double()), model(x)
+        error = (theirs.double() - expected).norm() / expected.norm()
+        near(fast(x), expected, 1.1 * error.item())
+        model[1].conv.weight.mul_(0.5)
+        near(fast(x), model(x), 4 * error.item())
+    if not measure:
+        assert [row.fused for row in fast.report if "silu" in row.fused] == ["upsampling folded; add silu add"] * 2
+
+
+def test_transposed_convolutions_are_fused():
+    model = nn.Sequential(nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.ReLU()).to(**HALF).eval()
+    x = image()
+    fast = ct.optimize(model, x, measure=False)
+    with torch.no_grad():
+        near(fast(x), copy.deepcopy(model).double()(x.double()))
+    assert [row.fused for row in fast.report] == ["add relu"] and fast.report.rows[0].kernel.startswith("tma_im2col")
 
 
 def test_an_optimized_network_is_captured_in_a_graph_and_follows_its_input(network):

@@ -437,11 +437,11 @@ class Times:
     by_epilogue: dict[str, float]
     by_aten: float
 
-    def fused(self, arguments, left):
+    def fused(self, arguments, left, source=None):
         us = self.by_epilogue[arguments[3]]
         return us if left is None else us + 10 * left
 
-    def aten(self, arguments, left, linear=False):
+    def aten(self, arguments, left, linear=False, source=None):
         return self.by_aten if left is None else self.by_aten + 10 * left
 
 
@@ -525,7 +525,7 @@ def test_the_report_is_a_table():
 
 
 def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch):
-    monkeypatch.setattr(choice.OnCpu, "choose", lambda *_: choice.Choice(None, ct.Row("", "aten")))
+    monkeypatch.setattr(choice.OnCpu, "choose", lambda _, chain, __: choice.Choice(chain, None, ct.Row("", "aten")))
     model, x = ConvNext(16).eval(), torch.randn(2, 16, 8, 8)
     graphs = []
     monkeypatch.setattr("convgen.torch.network.prepare._compiled", lambda run, *_: graphs.append(run) or run)
@@ -568,7 +568,9 @@ def test_times_are_kept_on_disk(monkeypatch, tmp_path):
         timer = timing.Timer()
         assert timer.fused(arguments, None) > 0 and timer.fused(arguments, 2) > 0
         assert timer.aten(arguments, 1) > 0 and timer.aten(arguments, None, linear=True) > 0
+        source = torch.empty(2, 3, 4, 4)  # upsampled before
+        assert timer.fused(arguments, None, source) > 0 and timer.aten(arguments, None, False, source) > 0
         captured.append(Clock.captures)
-    assert captured[0] == captured[1] >= 4 and called[0][0].shape == (2, 4, 8, 8)
+    assert captured[0] == captured[1] >= 6 and called[0][0].shape == (2, 4, 8, 8)
     timer.fused((*arguments[:3], "add relu", *arguments[4:]), None)
     assert Clock.captures > captured[1]

@@ -38,7 +38,7 @@ def _foldable(node: Node, constant: Collection[Node]) -> bool:
     _, training = OPERATORS[node.target]
     return (
         is_call(convolution, A.convolution.default)
-        and not convolution.args[6]  # transposed
+        and not (convolution.args[6] and convolution.args[8] > 1)  # transposed, of groups
         and list(convolution.users) == [node]
         and not (training is not None and node.args[training])
         and None not in statistics[2:]
@@ -62,7 +62,8 @@ def _fold(graph: Any, node: Node) -> None:
         scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _f32(graph, variance), epsilon))
         if weight is not None:
             scale = call(graph, A.mul.Tensor, scale, _f32(graph, weight))
-        filters = call(graph, A.mul.Tensor, _f32(graph, w), _per_channel(graph, scale, rank + 1))
+        transposed = geometry[3]  # its filters are the second axis
+        filters = call(graph, A.mul.Tensor, _f32(graph, w), _per_channel(graph, scale, rank + (not transposed)))
         filters = call(graph, A._to_copy.default, filters, dtype=dtype)
         shift = call(graph, A.neg.default, _f32(graph, mean))
         if b is not None:

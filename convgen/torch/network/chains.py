@@ -29,7 +29,8 @@ class End:
 
 @dataclass
 class Chain:
-    """A convolution's arguments and the steps behind it.  `padding` and `padding_mode` are as of convgen::conv.
+    """A convolution's arguments and the steps behind it.  `padding`, `padding_mode` and `transposed` are as of
+    convgen::fused_conv; `upsampled` says that an upsampling before it is part of it.
 
     `ends[0]` is the bare convolution; every end has the convolution's shape and type.
     """
@@ -42,6 +43,8 @@ class Chain:
     dilation: list[int]
     groups: int
     padding_mode: str = "zeros"
+    transposed: bool = False
+    upsampled: bool = False
     steps: list[Step] = field(default_factory=list)
     operands: list[Node] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -50,9 +53,13 @@ class Chain:
         """The steps up to an end, as text."""
         return text_of(self.steps[: end.steps])
 
+    def fused(self, end: End) -> str:
+        """What is fused up to an end, for people."""
+        return "; ".join(filter(None, ("upsampling folded" * self.upsampled, self.epilogue(end))))
+
     def arguments(self, end: End) -> tuple[Any, ...]:
         """Of convgen::fused_conv, nodes for tensors."""
-        geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.transposed
         return self.x, self.w, self.operands[: end.operands], self.epilogue(end), *geometry
 
     def fuse(self, graph: Any, end: End) -> Node:
@@ -68,11 +75,15 @@ def chain_of(node: Node) -> Chain | None:
     """The chain behind a convolution; None where the node is none, or one that convgen's operators do not have."""
     if not is_call(node, A.convolution.default):
         return None
-    x, w, bias, stride, padding, dilation, transposed, _, groups = node.args
-    if transposed or value_of(x).dtype not in _FLOATS or len(stride) > 3:
+    x, w, bias, stride, padding, dilation, transposed, further, groups = node.args
+    if value_of(x).dtype not in _FLOATS or len(stride) > 3:
         return None
-    x, padding, mode = padded(x, padding)
-    found = Chain(node, x, w, list(stride), padding, list(dilation), groups, mode)
+    if transposed:
+        highs = [p - more for p, more in zip(padding, further, strict=True)]
+        padding, mode = [*padding, *highs] if any(further) else list(padding), "zeros"
+    else:
+        x, padding, mode = padded(x, padding)
+    found = Chain(node, x, w, list(stride), padding, list(dilation), groups, mode, transposed)
     if bias is not None:
         shape = [-1, *[1] * len(stride)]
         with node.graph.inserting_before(node):

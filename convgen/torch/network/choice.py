@@ -1,7 +1,8 @@
 """Which part of each chain convgen computes: on a GPU whatever is fastest there, measured; on a CPU all of it.
 
-A chain may end after any of its steps.  What is compared is the whole, kernel and one elementwise pass for the steps
-that are left, beside aten's convolution with such a pass.
+A chain may end after any of its steps, and an upsampling before it may be folded in.  What is compared is the whole:
+the upsampling if it is left, the kernel, and one elementwise pass for the steps that are left, beside aten's
+convolution with the upsampling and such a pass.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.report import Row
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
+from convgen.torch.network.upsampling import folded, upsampled
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where convgen's part of a chain ends (None: aten computes it), and the report's row."""
+    """The chain that was taken, where convgen's part of it ends (None: aten computes it), and the report's row."""
 
+    chain: Chain
     end: End | None
     row: Row
 
@@ -42,11 +45,10 @@ class OnCpu:
         pass
 
     def choose(self, chain: Chain, layer: str) -> Choice:
-        why_not = "not on a GPU"
+        chain = folded(chain) or chain
         end = chain.ends[-1]
-        if not end.steps:
-            return Choice(None, Row(layer, "aten", why_not=why_not))
-        return Choice(end, Row(layer, "aten", fused=chain.epilogue(end), why_not=why_not))
+        fused = chain.fused(end)
+        return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not="not on a GPU"))
 
 
 class Measured:
@@ -62,39 +64,47 @@ class Measured:
         """Builds all candidates' kernels, many at a time."""
         texts = []
         for chain in chains:
-            for end in _candidates(chain):
+            for way, end in _candidates(chain):
                 try:
-                    texts.append(recipe(*_values(chain, end)).convolution.text)
+                    texts.append(recipe(*_values(way, end)).convolution.text)
                 except ConvgenError:  # the one who asks for the kernel is told
                     continue
         prebuild(texts)
 
     def choose(self, chain: Chain, layer: str) -> Choice:
         found, why_not = [], ""
-        for end in _candidates(chain):
-            arguments = _values(chain, end)
+        for way, end in _candidates(chain):
+            arguments = _values(way, end)
             serving = served(*arguments)
             if serving.launch is None:
                 why_not = serving.why_not
                 continue
-            us = self._timer.fused(arguments, _passes(chain, end)) if self._timer else None
-            found.append((us or 0.0, end, Row(layer, serving.kernel, us, None, chain.epilogue(end), "", serving.spec)))
+            us = self._timer.fused(arguments, _passes(way, end), _source(way)) if self._timer else None
+            row = Row(layer, serving.kernel, us, None, way.fused(end), "", serving.spec)
+            found.append((us or 0.0, Choice(way, end, row)))
         if not found:
-            return Choice(None, Row(layer, "aten", why_not=why_not))
-        us, end, row = min(found, key=lambda candidate: candidate[0])
+            return Choice(chain, None, Row(layer, "aten", why_not=why_not))
+        us, choice = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
-            return Choice(end, row)
+            return choice
         linear = bool(chain.convolution.meta.get("linear"))
         # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
         passes = _passes(chain, chain.ends[0], bare=not linear)
-        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear)
-        row = replace(row, aten_us=aten_us)
+        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear, _source(chain))
+        row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
-            return Choice(end, row)
-        return Choice(None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
+            return replace(choice, row=row)
+        return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
 
 
-def _candidates(chain: Chain) -> list[End]:
+def _candidates(chain: Chain) -> list[tuple[Chain, End]]:
+    """With the upsampling folded or not, and each of its ends."""
+    # of float32, no fast kernel has several phases
+    way = folded(chain) if value_of(chain.w).element_size() == 2 else None
+    return [(each, end) for each in (way, chain) if each is not None for end in _ends(each)]
+
+
+def _ends(chain: Chain) -> list[End]:
     """The whole chain, and the part before the first operand that is as large as the result."""
     whole = chain.ends[-1]
     size = value_of(chain.convolution).numel()
@@ -107,6 +117,12 @@ def _values(chain: Chain, end: End) -> tuple[Any, ...]:
     """Arguments of convgen::fused_conv with fake tensors."""
     x, w, operands, *others = chain.arguments(end)
     return value_of(x), value_of(w), [value_of(o) for o in operands], *others
+
+
+def _source(chain: Chain) -> Any:
+    """The fake image that has to be upsampled before the chain, if that is not folded into it."""
+    source = None if chain.upsampled else upsampled(chain.x)
+    return None if source is None else value_of(source)
 
 
 def _passes(chain: Chain, end: End, bare: bool = False) -> int | None:

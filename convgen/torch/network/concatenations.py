@@ -31,7 +31,7 @@ _BY_INDUCTOR = frozenset({A.cudnn_batch_norm.default})
 _READERS = frozenset({
     *POINTWISE, *BATCH_NORMS, A.cat.default, A.max_pool2d_with_indices.default, A.max_pool2d.default,
     A.avg_pool2d.default, A.adaptive_avg_pool2d.default, A._adaptive_avg_pool2d.default, A.mean.dim,
-    A.upsample_nearest2d.vec, A.upsample_bilinear2d.vec,
+    A._unsafe_index.Tensor,
 })  # fmt: skip
 
 
@@ -171,8 +171,8 @@ def rebuilt(graph: Any) -> list[tuple[Any, ...]]:
     for node in graph.nodes:
         into = is_call(node, C.fused_conv_into.default)
         if into or is_call(node, C.fused_conv.default):
-            x, w, operands, epilogue, stride, padding, dilation, groups, *mode = node.args[into:]
+            x, w, operands, *others = node.args[into:]
             tensors = value_of(x), value_of(w), [value_of(o) for o in operands]
-            out = value_of(node.args[0]) if into else None
-            found.append((*tensors, epilogue, stride, padding, dilation, groups, *(mode or ["zeros"]), out))
+            defaults = [argument.default_value for argument in node.target._schema.arguments[len(node.args) :]]
+            found.append((*tensors, *others, *defaults, value_of(node.args[0]) if into else None))
     return found

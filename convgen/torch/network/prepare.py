@@ -190,12 +190,11 @@ def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
         layer = node.meta.get("layer", "?")
         chain = chain_of(node)
         if chain is None:
-            what = "transposed" if node.args[6] else f"of {value_of(node.args[0]).dtype}"
-            rows.append(Row(layer, "aten", why_not=f"the convolution is {what}"))
+            rows.append(Row(layer, "aten", why_not=f"the convolution is of {value_of(node.args[0]).dtype}"))
             continue
         choice = chooser.choose(chain, layer)
         rows.append(choice.row)
         if choice.end is not None:
-            chain.fuse(graph, choice.end)
+            choice.chain.fuse(graph, choice.end)
     graph.eliminate_dead_code()
     return rows

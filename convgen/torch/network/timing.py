@@ -53,19 +53,22 @@ class Timer:
         self._known: dict[str, float] = {}
         self._cache = Cache()
 
-    def fused(self, arguments: tuple[Any, ...], left: int | None) -> float:
+    def fused(self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None) -> float:
         """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
-        reads `left` tensors as large as the result; None: there is none."""
+        reads `left` tensors as large as the result; None: there is none.  `source` is what aten upsamples to the input
+        before."""
         launch = served(*arguments).launch
         assert launch is not None
-        return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands))
+        return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands), source)
 
-    def aten(self, arguments: tuple[Any, ...], left: int | None, linear: bool = False) -> float:
+    def aten(
+        self, arguments: tuple[Any, ...], left: int | None, linear: bool = False, source: Tensor | None = None
+    ) -> float:
         """aten's convolution without bias, or linear layer over the channels, and such a pass."""
         geometry = arguments[4:]
         if linear:
             return self._us("linear", arguments, left, lambda x, w, _: TF.linear(x.movedim(1, -1), w.flatten(1)))
-        return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry))
+        return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry), source)
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
         """convgen's kernel for a gradient, and aten's."""
@@ -77,9 +80,13 @@ class Timer:
         return us, aten_us
 
     def _us(
-        self, who: str, arguments: tuple[Any, ...], left: int | None, call: Callable[[Tensor, Tensor, Any], Tensor]
-    ) -> float:
+        self, who: str, arguments: tuple[Any, ...], left: int | None, call: Callable[[Tensor, Tensor, Any], Tensor],
+        source: Tensor | None = None,
+    ) -> float:  # fmt: skip
         x, w, operands, *others = arguments
+        if source is not None:
+            pixels = list(x.shape[2:])
+            who, x, call = f"{who} of an upsampling to {pixels}", source, _of_upsampling(call, pixels)
         described = [(list(t.shape), list(t.stride()), str(t.dtype)) for t in (x, w, *operands)]
         key = self._key(who, described, others, left)
         if key not in self._known:
@@ -131,6 +138,10 @@ class Timer:
             with self._backend.stream():
                 rounds.append(sorted(captured.replays(self._backend)))
         return min(times[len(times) // 2] for times in rounds)
+
+
+def _of_upsampling(call: Callable[[Tensor, Tensor, Any], Tensor], pixels: list[int]) -> Callable[..., Tensor]:
+    return lambda x, w, operands: call(TF.interpolate(x, pixels), w, operands)
 
 
 def _made(x: Tensor, w: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
