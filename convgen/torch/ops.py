@@ -191,7 +191,8 @@ for _name, _ask in {"conv_input": _of_input, "conv_weight": _of_weight}.items():
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Of conv and conv_weight; only what the gradients read."""
-    first, second, ctx.third, *ctx.geometry = inputs
+    first, second, third, *ctx.geometry = inputs
+    ctx.has_bias = isinstance(third, torch.Tensor)
     by_first, by_second = ctx.needs_input_grad[:2]
     ctx.save_for_backward(first if by_second else None, second if by_first else None)
     ctx.sizes = list(first.shape), list(second.shape)
@@ -203,7 +204,7 @@ def _of_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     grad = grad.permute(ctx.order).contiguous().permute(inverse(ctx.order))  # once for both
     dx = _conv_input(grad, weight, ctx.sizes[0], *ctx.geometry) if of_input else None
     dw = _conv_weight(input, grad, ctx.sizes[1], *ctx.geometry) if of_weight else None
-    db = grad.sum([i for i in range(grad.dim()) if i != 1]) if of_bias and ctx.third is not None else None
+    db = grad.sum([i for i in range(grad.dim()) if i != 1]) if of_bias and ctx.has_bias else None
     return dx, dw, db, *(None,) * len(ctx.geometry)
 
 

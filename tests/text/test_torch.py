@@ -72,6 +72,14 @@ def test_operators_pass_opcheck(channels_last, padding):
     torch.library.opcheck(torch.ops.convgen.fused_conv.default, arguments)
 
 
+def test_operators_of_gradients_pass_opcheck():
+    x, w = torch.randn(2, 4, 5, 6).to(**LAST).requires_grad_(), torch.randn(6, 2, 3, 3, requires_grad=True)
+    geometry = [1, 2], [2, 0, 0, 1], [1, 1], 2, "reflect"
+    y = torch.ops.convgen.conv(x, w, None, *geometry).detach().requires_grad_()
+    for operator, arguments in (("conv_input", (y, w, list(x.shape))), ("conv_weight", (x, y, list(w.shape)))):
+        torch.library.opcheck(getattr(torch.ops.convgen, operator).default, (*arguments, *geometry))
+
+
 @pytest.mark.parametrize("x_last", [False, True])
 @pytest.mark.parametrize("w_last", [False, True])
 def test_channels_are_last_where_torchs_are(x_last, w_last):

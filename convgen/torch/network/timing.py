@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,6 +29,8 @@ _FILE = "us.json"
 #: Rotated buffers are at most this many bytes.
 _BYTES = 2 << 30
 _here = threading.local()
+#: Who times has the GPU to itself, as far as this module is concerned.
+_turn = threading.RLock()
 
 
 def timing() -> bool:
@@ -39,6 +40,7 @@ def timing() -> bool:
 
 @contextmanager
 def timed() -> Iterator[None]:
+    """Where this thread is timing."""
     outer, _here.timing = timing(), True
     try:
         yield
@@ -52,6 +54,7 @@ class Timer:
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
         self._cache = Cache()
+        self._machines: dict[int, tuple[TorchBackend, dict[str, str]]] = {}  # by GPU
 
     def fused(self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None) -> float:
         """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
@@ -88,31 +91,32 @@ class Timer:
             pixels = list(x.shape[2:])
             who, x, call = f"{who} of an upsampling to {pixels}", source, _of_upsampling(call, pixels)
         described = [(list(t.shape), list(t.stride()), str(t.dtype)) for t in (x, w, *operands)]
-        key = self._key(who, described, others, left)
-        if key not in self._known:
-            stored = self._cache.get(key)
-            if stored is None:
-                with timed():
+        with torch.cuda.device_of(x), _turn, timed():
+            key = self._key(x.get_device(), who, described, others, left)
+            if key not in self._known:
+                stored = self._cache.get(key)
+                if stored is None:
                     us = self._measure(x, w, operands, left, call)
-                self._cache.put(key, {_FILE: json.dumps(us).encode()})
-            else:
-                us = float(json.loads(stored[_FILE]))
-            self._known[key] = us
-        return self._known[key]
+                    self._cache.put(key, {_FILE: json.dumps(us).encode()})
+                else:
+                    us = float(json.loads(stored[_FILE]))
+                self._known[key] = us
+            return self._known[key]
 
-    def _key(self, *what: Any) -> str:
+    def _key(self, device: int, *what: Any) -> str:
+        _, environment = self._machine(device)
         backends = torch.backends.cudnn
         deterministic = backends.deterministic or torch.are_deterministic_algorithms_enabled()
         flags = [backends.benchmark, deterministic, backends.allow_tf32]
-        return hashlib.sha256(json.dumps([*self._machine, flags, *what]).encode()).hexdigest()
+        facts = [environment, artifacts.schema_digest(), flags, *what]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
-    @cached_property
-    def _machine(self) -> list[Any]:
-        return [self._backend.environment(), artifacts.schema_digest()]
-
-    @cached_property
-    def _backend(self) -> TorchBackend:
-        return TorchBackend()
+    def _machine(self, device: int) -> tuple[TorchBackend, dict[str, str]]:
+        """What measures on a GPU, whose turn it is, and what that says of itself."""
+        if device not in self._machines:
+            backend = TorchBackend()
+            self._machines[device] = backend, backend.environment()
+        return self._machines[device]
 
     def _measure(
         self, x: Tensor, w: Tensor, operands: Sequence[Tensor], left: int | None,
@@ -132,11 +136,12 @@ class Timer:
                 made = torch.add(made, other)
             kept[i] = made if left is None or others else torch.relu(made)
 
-        captured = measure.capture(run, sets, self._backend)
+        backend, _ = self._machine(x.get_device())
+        captured = measure.capture(run, sets, backend)
         rounds = []
         for _ in range(2):
-            with self._backend.stream():
-                rounds.append(sorted(captured.replays(self._backend)))
+            with backend.stream():
+                rounds.append(sorted(captured.replays(backend)))
         return min(times[len(times) // 2] for times in rounds)
 
 

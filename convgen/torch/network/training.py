@@ -89,7 +89,7 @@ def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> lis
                 rows.append(Row(_layer(node), "aten", why_not=why_not))
             else:
                 candidates += _candidates(graph, node)
-    with ThreadPoolExecutor(1) as thread:  # where no tracer's mode, no autocast is in effect
+    with ThreadPoolExecutor(1) as thread:  # in which no tracer's mode is in effect, and no autocast
         rows += thread.submit(_decided, candidates, choices, measure).result()
     for candidate in candidates:
         if choices.launch(candidate.asked) is not None:
@@ -142,7 +142,8 @@ def _candidates(graph: Any, node: Node) -> Iterator[_Candidate]:
     values = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
     with torch.no_grad():
         if is_call(node, A.convolution.default):
-            if (asked := of_convolution(*values)) is not None:
+            x, w, _, *geometry = values  # Inductor fuses the bias into what reads the sum
+            if (asked := of_convolution(x, w, None, *geometry)) is not None:
                 yield _Candidate(node, asked, _numbers(asked, values))
             return
         _lay_out_tangent(graph, node)
@@ -193,15 +194,17 @@ def _replace(graph: Any, candidate: _Candidate) -> None:
 
 
 def _call(graph: Any, asked: Asked, first: Node, second: Node, bias: Node | None) -> Node:
+    convgen: Any = torch.ops.convgen
     if isinstance(asked, Forward):
-        return call(graph, torch.ops.convgen.conv.default, first, second, bias, *map(_listed, asked[4:]))
-    assert isinstance(asked, Gradient)
-    operator = torch.ops.convgen.conv_input if asked.op is Op.DGRAD else torch.ops.convgen.conv_weight
-    made = call(graph, operator.default, first, second, *map(_listed, asked[3:]))
+        made = call(graph, convgen.conv.default, first, second, None, *map(_listed, asked[4:]))
+    else:
+        assert isinstance(asked, Gradient)
+        operator = convgen.conv_input if asked.op is Op.DGRAD else convgen.conv_weight
+        made = call(graph, operator.default, first, second, *map(_listed, asked[3:]))
     if bias is None:
         return made
     with graph.inserting_after(made):
-        shaped = call(graph, A.view.default, bias, [-1, *(1,) * len(asked.stride)])
+        shaped = call(graph, A.view.default, bias, [-1, *(1,) * (value_of(made).dim() - 2)])
     with graph.inserting_after(shaped):
         return call(graph, A.add.Tensor, made, shaped)
 
