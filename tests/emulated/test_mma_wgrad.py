@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, check_emulated, check_exact, some_options, spec, typed, wgrad_problems
-from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN
+from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN, bias
 
 from convgen.kernels import strategies
 from convgen.targets import TARGETS
@@ -16,7 +16,7 @@ from convgen.targets import TARGETS
 @pytest.mark.parametrize("name", MMA_GEOMETRIES)
 def test_geometry(name: str, seed: int) -> None:
     problem, options = MMA_GEOMETRIES[name]
-    check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, target="sm_80"), seed)
+    check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, bias(name), target="sm_80"), seed)
 
 
 def test_epilogue(seed: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, check_emulated, check_exact, serves, some_options, spec, typed, wgrad_problems
-from wgrad_specs import GEOMETRIES, PLAIN, ROWS
+from wgrad_specs import GEOMETRIES, PLAIN, ROWS, bias
 
 from convgen.kernels.base import Options
 
@@ -15,7 +15,7 @@ from convgen.kernels.base import Options
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str, seed: int) -> None:
     problem, options = GEOMETRIES[name]
-    check_exact(spec(problem, "tma_im2col", {**PLAIN, **options}), seed)
+    check_exact(spec(problem, "tma_im2col", {**PLAIN, **options}, bias(name)), seed)
 
 
 LAYER = make("wgrad", 6, 40, 72, (9, 8), (3, 3), pad=1)

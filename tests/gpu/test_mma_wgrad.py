@@ -6,7 +6,7 @@ import pytest
 from gpu_tma import exact, of_images
 from problems import make
 from tma_specs import laid_out, spec, typed
-from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN
+from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN, bias
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
@@ -20,7 +20,7 @@ pytest.importorskip("cupy")
 def test_geometry(name: str, images: int, seed: int, target: Target) -> None:
     problem, options = MMA_GEOMETRIES[name]
     problem = of_images(problem, images * problem.n)
-    exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, target=target.name), seed)
+    exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, bias(name), target=target.name), seed)
 
 
 LAYERS: dict[str, ConvProblem] = {

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, TARGET, kernel, laid_out, serves, some_options, spec, typed
-from wgrad_specs import GEOMETRIES, PLAIN, ROWS
+from wgrad_specs import GEOMETRIES, PLAIN, ROWS, bias
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
@@ -31,7 +31,7 @@ def _needs_wgmma(target: Target) -> None:
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str, images: int, seed: int) -> None:
     problem, options = GEOMETRIES[name]
-    exact(spec(of_images(problem, images * problem.n), "tma_im2col", {**PLAIN, **options}), seed)
+    exact(spec(of_images(problem, images * problem.n), "tma_im2col", {**PLAIN, **options}, bias(name)), seed)
 
 
 #: Layers at their sizes, of which the first candidates are tried.

@@ -39,10 +39,15 @@ def test_geometry(name: str) -> None:
     assert "warning" not in compile_source(made.source, TARGET).log
 
 
+#: Shapes that sum y, too.
+BIASES = dict.fromkeys(("two blocks", "two fragments", "three along n"), "result db: f32[k]  db = y  w = acc")
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shape(name: str) -> None:
     problem = typed(LAYER, w="f32") if SHAPES[name]["row_taps"] else LAYER
-    made = compilation(spec(problem, "tma_im2col", {"kernel": "tma_wgrad", "span": 64, **SHAPES[name]}))
+    options = {"kernel": "tma_wgrad", "span": 64, **SHAPES[name]}
+    made = compilation(spec(problem, "tma_im2col", options, BIASES.get(name, "")))
     compiled = compile_source(made.source, TARGET)
     assert "warning" not in compiled.log
     resources = compiled.resources

@@ -141,3 +141,15 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {"vector": 1, "slice": 12, "tile.r": 1, "tile.q": 7, "band": 3, "slices": 2},
     ),
 }  # fmt: skip
+
+#: Rows in which y is summed, too: the gradient of a bias.
+BIASES = {
+    "boxes of a row", "two consumers along m, two fragments", "three consumers along n, a filter row each",
+    "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
+    "small groups as one", "8 and 4 bytes, large tile", "one by one",
+}  # fmt: skip
+
+
+def bias(name: str) -> str:
+    """The epilogue of a row."""
+    return "result db: f32[k]  db = y  w = acc" if name in BIASES else ""

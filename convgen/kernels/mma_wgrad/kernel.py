@@ -40,8 +40,7 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     writes = frozenset({"elementwise"})
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        t = gradient.y_sum(problem)
-        return (t.name,) if t else ()
+        return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:

@@ -18,9 +18,6 @@ from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import coordinate_name, drop_unused, index_type
 from convgen.kernels.parts.mma import MMAS
 
-#: Two neighboring ones, by type.
-ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
-
 
 def pointers(layout: Layout) -> list[Pointer]:
     """The product's parameters."""
@@ -107,7 +104,7 @@ def source(plan: Plan, layout: Layout) -> str:
         vectors={role: layout.vector(role) for role in "xy"},
         steps={"x": max(problem.x.stride("c"), 1), "y": max(problem.y.stride("k"), 1)},
         multiply=MMAS[problem.x.dtype, ""].function(problem.x.dtype, problem.x.dtype),
-        one=ONES[problem.x.dtype],
+        one=gradient.ONES[problem.x.dtype],
         y_sum=gradient.y_sum(problem),
         y_sum_mmas=-(-rows // config.warps_n),
         stored=gradient.stored(problem, config.slices),

@@ -21,6 +21,8 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
 
+#: Two neighboring ones, by type.
+ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
 PARTIALS = Param("partials", "pointer", "workspace.partials")
 #: Threads of a block of the second kernel, and the most of them that share a filter element.
 SUM_BLOCK, MOST_LANES = 256, 16
@@ -41,6 +43,12 @@ def y_sum_pointer(problem: ConvProblem, parts: int) -> tuple[Pointer, ...]:
     """Where the sums of y go: of so many parts of the pixels, which launches behind add up."""
     t = y_sum(problem)
     return (Pointer("y_sums", "f32", sums.partial(t) if parts > 1 else t.name, written=True),) if t else ()
+
+
+def adds_up(problem: ConvProblem) -> tuple[str, ...]:
+    """Names of the sums that a kernel which multiplies y by a column of ones makes."""
+    t = y_sum(problem)
+    return (t.name,) if t else ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
+from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
 from convgen.kernels.tma_wgrad import cost
 from convgen.kernels.tma_wgrad.config import Config
@@ -35,6 +36,9 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     further = True
     config = Config
     slices = frozenset("xy")
+
+    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+        return gradient.adds_up(problem)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:

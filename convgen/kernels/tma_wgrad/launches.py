@@ -59,6 +59,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         Param("x_map", "tensor_map", "x", x_map(layout)),
         Param("y_map", "tensor_map", "y", y_map(layout)),
         Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
+        *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )
     main = Launch(
         entry,
@@ -77,5 +78,6 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
-    """Prepared factors, and the slices' sums."""
-    return (*layout.gemm.prepared.workspaces, *gradient.workspaces(layout.problem, layout.config.slices, layout.shares))
+    """Prepared factors, the slices' sums, and those of y."""
+    sums = gradient.workspaces(layout.problem, layout.config.slices, layout.shares * layout.y_parts)
+    return (*layout.gemm.prepared.workspaces, *sums)

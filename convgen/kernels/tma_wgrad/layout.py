@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.kernels import base
-from convgen.kernels.parts.gradient import is_whole
+from convgen.kernels.parts.gradient import is_whole, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
@@ -132,9 +132,14 @@ class Layout(base.Layout[Config]):
         return c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
 
     @property
+    def ones(self) -> int:
+        """Of what y is multiplied by for its sum: 8 columns of 16 ones."""
+        return 8 * 16 * ELEMENT if y_sum(self.problem) else 0
+
+    @property
     def shared_bytes(self) -> int:
         stages = self.config.stages
-        return SWIZZLE_ALIGNMENT + max(stages * self.stage, self.sums) + 16 * stages
+        return SWIZZLE_ALIGNMENT + max(stages * self.stage, self.sums) + 16 * stages + self.ones
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -145,6 +150,8 @@ class Layout(base.Layout[Config]):
             ("x", f"{c.stages} stages x {self.tile_boxes} boxes of {c.tile_k + self.reach} pixels x {self.span}"),
             ("barriers", f"{2 * c.stages} x 8"),
         ]
+        if self.ones:
+            rows.append(("ones", f"8 columns x {self.ones // 8}"))
         if c.split_k > 1:
             rows.append(("sums", f"{c.split_k - 1} other blocks x {self.sums // (c.split_k - 1)}, in place of stages"))
         return tuple(rows)
@@ -162,6 +169,11 @@ class Layout(base.Layout[Config]):
         return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
 
     # ---- the result
+
+    @property
+    def y_parts(self) -> int:
+        """Consumers that have the same rows and steps: each sums y over its share of the steps."""
+        return self.n_tiles * self.config.warps_n
 
     @property
     def stores_w(self) -> bool:
