@@ -25,6 +25,7 @@ def options(n: int, k: int, pack: int) -> Options:
 #: Groups have more output channels than input channels, and the other way round.
 PACKED = make("dgrad", 2, 16, 32, (9, 8), (3, 2), pad=UNEVEN, groups=4), options(8, 16, 2)
 CASES: dict[str, tuple[ConvProblem, Options]] = {
+    "ends inside a box": (make("dgrad", 2, 96, 96, (7, 9), (2, 3), pad=UNEVEN, groups=2), options(48, 64, 1)),
     "whole groups": (make("dgrad", 2, 48, 32, (7, 9), (2, 3), pad=UNEVEN, groups=2), options(24, 16, 1)),
     "packed": PACKED,
     "packed, bf16, dilated": (
@@ -53,6 +54,9 @@ CASES |= {
         make("dgrad", 2, 64, 64, (12, 9), (3, 3), stride=2, pad=1, groups=8),
         {**options(64, 64, 8), "tile.m": 32, "swap_ab": 1},
     ),
+    "strided, ends inside a product": (
+        make("dgrad", 2, 72, 72, (9, 8), (3, 3), stride=2, pad=1, groups=3), options(24, 32, 1),
+    ),
     "strided, 2 filters a channel": (
         make("dgrad", 2, 16, 32, (9, 8), (3, 3), stride=2, pad=1, groups=16), options(16, 16, 16),
     ),
@@ -73,7 +77,15 @@ def test_epilogue(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "role"), [("packed", "y"), ("packed", "w"), ("strided, packed", "y"), ("strided, channels as rows", "y")]
+    ("case", "role"),
+    [
+        ("packed", "y"),
+        ("packed", "w"),
+        ("strided, packed", "y"),
+        ("strided, ends inside a product", "y"),
+        ("ends inside a box", "y"),
+        ("strided, channels as rows", "y"),
+    ],
 )
 def test_special_values_stay_in_their_groups(case: str, role: str, seed: int) -> None:
     problem, chosen = CASES[case]

@@ -139,6 +139,8 @@ GROUPED_DGRADS: dict[str, ConvProblem] = {
         f"{c}_{size}, strided": make("dgrad", 9, c, c, (size, size), (3, 3), stride=2, pad=1, groups=32)
         for c, size in ((256, 56), (512, 28), (1024, 14))
     },
+    "groups of 24": make("dgrad", 9, 216, 216, (29, 28), (3, 3), pad=1, groups=9),
+    "groups of 24, strided": make("dgrad", 9, 216, 216, (29, 28), (3, 3), stride=2, pad=1, groups=9),
     "strided, unequal": make("dgrad", 9, 48, 96, (29, 28), (3, 2), stride=(2, 3), pad=((2, 0), 1), groups=6),
     "strided, 2 filters a channel": make("dgrad", 9, 64, 128, (29, 28), (3, 3), stride=2, pad=1, groups=64),
 }

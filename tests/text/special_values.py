@@ -154,6 +154,14 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_im2col", typed(make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16), y="f32"),
         {**_IM2COL, "swap_ab": 1, "tile.m": 32, "tile.n": 64, "group_pack": 16},
     ),
+    "groups that end inside a product": (
+        "tma_im2col", make("fprop", 2, 72, 72, (9, 7), (3, 3), pad=1, groups=3),
+        {**_IM2COL, "tile.n": 24, "tile.k": 32},
+    ),
+    "groups that end inside a stage": (
+        "tma_im2col", make("fprop", 2, 48, 48, (9, 7), (3, 3), pad=1, groups=2, dtype="bf16"),
+        {**_IM2COL, "tile.n": 24, "k_blocks": 9, "order": "taps_inner"},
+    ),
     "packed groups, halo": (
         "tma_halo", make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**_HALO, "group_pack": 16},
     ),

@@ -199,8 +199,11 @@ GROUPS = st.sampled_from((1, 1, 1, 2, 4, 8, 16))
 
 
 @st.composite
-def _of_groups(draw, groups: int) -> tuple[int, int]:
-    """Channels of groups that wgmma may multiply one by one, or in bundles of several."""
+def _of_groups(draw, groups: int, vectors: bool = False) -> tuple[int, int]:
+    """Channels of groups that wgmma may multiply one by one, or in bundles of several; where `vectors` will do, also
+    those that end inside a product."""
+    if vectors and draw(st.booleans()):
+        return groups * 8 * draw(st.integers(1, 4)), groups * 8 * draw(st.integers(1, 4))
     least = max(16 // groups, 1)
     return groups * least * draw(st.integers(1, 3)), groups * least * draw(st.integers(1, 3))
 
@@ -220,7 +223,7 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
     inputs, filters, strides, dilations, pads = zip(*axes, strict=True)
     dtype = draw(st.sampled_from(("f16", "bf16")))
     groups = draw(GROUPS)
-    c, k = draw(_of_groups(groups)) if groups > 1 else (8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)))
+    c, k = draw(_of_groups(groups, True)) if groups > 1 else (8 * draw(st.integers(1, 12)), draw(st.integers(1, 80)))
     problem = make(
         "fprop", draw(st.integers(1, 4)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
@@ -251,7 +254,7 @@ def dgrad_problems(draw, pixels: int = 300, strided: bool = False) -> ConvProble
     dtype = draw(st.sampled_from(("f16", "bf16")))
     groups = draw(GROUPS)
     alone = st.tuples(st.integers(1, 80), st.one_of(st.integers(1, 12).map(lambda i: 8 * i), st.integers(1, 96)))
-    c, k = draw(_of_groups(groups) if groups > 1 else alone)
+    c, k = draw(_of_groups(groups, True) if groups > 1 else alone)
     problem = make("dgrad", draw(st.integers(1, 3)), c, k, inputs, filters, strides, pads, dilations, groups, dtype)
     assume(problem.x.size // c <= pixels)
     problem = typed(problem, x=draw(st.sampled_from(("f16", "bf16", "f32"))))

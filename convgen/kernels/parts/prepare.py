@@ -202,34 +202,35 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
     return replace(problem, x=x, input=problem.output, stride=(1,) * problem.rank), steps
 
 
-def bundles(problem: ConvProblem) -> tuple[int, ...]:
-    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may."""
+def bundles(problem: ConvProblem, of_c: int = BUNDLE_C) -> tuple[int, ...]:
+    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  A bundle has
+    a multiple `of_c` input channels."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
-    unit = math.lcm(BUNDLE_C // math.gcd(BUNDLE_C, c), BUNDLE_K // math.gcd(BUNDLE_K, k))
+    unit = math.lcm(of_c // math.gcd(of_c, c), BUNDLE_K // math.gcd(BUNDLE_K, k))
     widest = max(unit, min(WIDEST_BUNDLE // c, problem.groups))
-    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b))
+    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b, of_c))
 
 
-def bundle_fault(problem: ConvProblem, bundle: int) -> str:
+def bundle_fault(problem: ConvProblem, bundle: int, of_c: int = BUNDLE_C) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can."""
     if problem.groups % bundle:
         return f"group_pack {bundle} does not divide the {problem.groups} groups"
     c, k = bundle * problem.c_per_group, bundle * problem.k_per_group
-    if problem.groups > 1 and (c % BUNDLE_C or k % BUNDLE_K):
+    if problem.groups > 1 and (c % of_c or k % BUNDLE_K):
         which = f"a bundle of {bundle} groups" if bundle > 1 else "a group"
-        return f"{which} has {c} input and {k} output channels: multiples of {BUNDLE_C} and {BUNDLE_K} alone"
+        return f"{which} has {c} input and {k} output channels: multiples of {of_c} and {BUNDLE_K} alone"
     return ""
 
 
-def bundle_obstacle(problem: ConvProblem, options: Options) -> list[Obstacle]:
+def bundle_obstacle(problem: ConvProblem, options: Options, of_c: int = BUNDLE_C) -> list[Obstacle]:
     """Why a problem's groups cannot be served as they are, nor in the bundles that the options ask for."""
-    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]))):
+    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]), of_c)):
         return [Obstacle(fault, option="group_pack")]
-    if not bundles(problem):
+    if not bundles(problem, of_c):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no number of them has multiples of {BUNDLE_C} and {BUNDLE_K}")]
+        return [Obstacle(f"{size}: no number of them has multiples of {of_c} and {BUNDLE_K}")]
     return []
 
 

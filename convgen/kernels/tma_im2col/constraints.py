@@ -75,11 +75,9 @@ def _groups(layout: Layout) -> Obstacles:
     problem, config, found = layout.gemm.problem, layout.config, Obstacles()
     if problem.groups == 1:
         return found
-    k, c = problem.k_per_group, problem.c_per_group
+    k = problem.k_per_group
     if k % config.tile_n:
         found.no(f"tile n={config.tile_n} does not divide the {k} output channels of a group", option="tile.n")
-    if c % config.tile_k:
-        found.no(f"tile k={config.tile_k} does not divide the {c} input channels of a group", option="tile.k")
     if config.shared == "a" and k % (config.tile_n * config.cluster):
         found.no(
             f"the {config.cluster} tiles of a cluster belong to several groups, which read different channels of x",

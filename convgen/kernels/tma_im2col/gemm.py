@@ -17,6 +17,8 @@ from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 COLUMNS_BOX = 64
 #: Channels that the boxes of some tile do not reach beyond.
 LEAST_BOX = 16
+#: Input channels of a group are a multiple of so many, 16 bytes: products may take in more, which meet zeros.
+GROUP_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,14 @@ class Gemm:
     def taps_outside(self) -> bool:
         """Whether the filter's taps lie outside of its output channels: RSKC, not KRSC."""
         return self.problem.w.dims[0] != "k" and self.problem.taps > 1
+
+    @cached_property
+    def traffic(self) -> dict[str, int]:
+        """What the cost model asks of the problem: rows of A begin at pixels, with groups at each group's channels."""
+        found = self.prepared.traffic
+        if self.problem.groups == 1:
+            return found
+        return found | {"x_pitch": math.gcd(found["x_pitch"], self.channels * self.element_bytes)}
 
     @property
     def pixels_together(self) -> int:

@@ -22,7 +22,7 @@ from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles
-from convgen.kernels.tma_im2col.gemm import gemm
+from convgen.kernels.tma_im2col.gemm import GROUP_CHANNELS, gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.source import source
@@ -54,7 +54,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             return [Obstacle("op wgrad: kernel tma_im2col serves fprop and dgrad", "kernel tma_wgrad", "kernel")]
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
         read = assignment.assignment(problem).problem if assignment.served(problem) else problem
-        found += prepare.bundle_obstacle(read, fixed)
+        found += prepare.bundle_obstacle(read, fixed, GROUP_CHANNELS)
         if found:
             return found
         forward = gemm(problem)
@@ -101,7 +101,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **layout.gemm.prepared.traffic,
+        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **layout.gemm.traffic,
     )  # fmt: skip
 
 

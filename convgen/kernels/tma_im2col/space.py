@@ -12,7 +12,7 @@ from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import MAX_CLUSTER
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, GROUP_CHANNELS, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
 from convgen.targets import Target
 
@@ -40,7 +40,10 @@ STREAMED = 4
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(assignment(problem).problem)
+    read = assignment(problem).problem
+    packs = prepare.bundles(read) or prepare.bundles(read, GROUP_CHANNELS)
+    if "group_pack" in fixed:
+        packs = (int(fixed["group_pack"]),)
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
