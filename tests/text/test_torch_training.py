@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -238,6 +239,22 @@ def test_a_compiled_step_says_what_it_leaves_to_inductor(dynamic, why_not, graph
     compiled(torch.randn(2, 4, 6, 6)).sum().backward()
     assert layer.weight.grad is not None and all(why_not in row.why_not for row in ct.reports()[-1])
     assert graphs == [["aten.convolution"], ["aten.convolution_backward"]]
+
+
+def test_a_backward_pass_leaves_nothing_behind():
+    x, w = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 3, 3, requires_grad=True)
+    held = torch.relu(x)
+    gone = weakref.ref(held)
+    loss = ct.conv2d(held, w).sum()
+    del held
+    assert gone() is not None  # for the filters' gradient
+    loss.backward()
+    assert gone() is None
+    held = torch.relu(x.requires_grad_())
+    gone = weakref.ref(held)
+    loss = ct.conv2d(held, w.detach()).sum()
+    del held
+    assert gone() is None  # nobody needs it
 
 
 def test_autocast_trains_float32_weights():

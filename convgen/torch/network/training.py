@@ -77,7 +77,20 @@ class _Candidate:
     reads: tuple[int, ...]
     index: int | None = None
 
+    @property
+    def results(self) -> list[Node]:
+        """The nodes whose value it is."""
+        return [self.node] if self.index is None else _readers(self.node, self.index)
 
+    def lies_as_before(self) -> bool:
+        """Whether convgen's result has the strides of aten's, as far as they say something."""
+        operator, numbers = _operator(self.asked)
+        first, second = self.asked.reads
+        made = operator(first, second, *numbers)
+        return _strides(made) == _strides(value_of(self.results[0]))
+
+
+@torch.no_grad()
 def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> list[Row]:
     """Puts convgen's operators in the place of aten's where the choices say so, and without `measure` wherever convgen
     serves.  Gives the report's rows."""
@@ -89,6 +102,9 @@ def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> lis
                 rows.append(Row(_layer(node), "aten", why_not=why_not))
             else:
                 candidates += _candidates(graph, node)
+    for candidate in [c for c in candidates if not c.lies_as_before()]:
+        rows.append(Row(candidate.asked.layer, "aten", why_not="aten lays the result out otherwise"))
+        candidates.remove(candidate)
     with ThreadPoolExecutor(1) as thread:  # in which no tracer's mode is in effect, and no autocast
         rows += thread.submit(_decided, candidates, choices, measure).result()
     for candidate in candidates:
@@ -140,18 +156,17 @@ def _obstacle(node: Node) -> str:
 
 def _candidates(graph: Any, node: Node) -> Iterator[_Candidate]:
     values = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-    with torch.no_grad():
-        if is_call(node, A.convolution.default):
-            x, w, _, *geometry = values  # Inductor fuses the bias into what reads the sum
-            if (asked := of_convolution(x, w, None, *geometry)) is not None:
-                yield _Candidate(node, asked, _numbers(asked, values))
-            return
-        _lay_out_tangent(graph, node)
-        values[0] = value_of(node.args[0])
-        *geometry, wanted = values[4:]
-        for i, gradient in enumerate(of_backward(*values[:3], *geometry)):
-            if wanted[i]:
-                yield _Candidate(node, gradient, _numbers(gradient, values), i)
+    if is_call(node, A.convolution.default):
+        x, w, _, *geometry = values
+        if (asked := of_convolution(x, w, None, *geometry)) is not None:
+            yield _Candidate(node, asked, _numbers(asked, values))
+        return
+    _lay_out_tangent(graph, node)
+    values[0] = value_of(node.args[0])
+    *geometry, wanted = values[4:]
+    for i, gradient in enumerate(of_backward(*values[:3], *geometry)):
+        if wanted[i] and _readers(node, i):
+            yield _Candidate(node, gradient, _numbers(gradient, values), i)
 
 
 def _numbers(asked: Asked, values: Sequence[Any]) -> tuple[int, ...]:
@@ -176,41 +191,40 @@ def _lay_out_tangent(graph: Any, node: Node) -> None:
 
 
 def _replace(graph: Any, candidate: _Candidate) -> None:
-    node, asked = candidate.node, candidate.asked
+    node = candidate.node
     first, second = (node.args[i] for i in candidate.reads)
-    olds = [node] if candidate.index is None else _readers(node, candidate.index)
-    bias = node.args[2] if candidate.index is None else None
-    with torch.no_grad(), graph.inserting_after(node):
-        made = _call(graph, asked, first, second, bias)
-    if not olds or _strides(value_of(made)) != _strides(value_of(olds[0])):
-        graph.erase_node(made)
-        return
-    for old in olds:
-        old.replace_all_uses_with(made)
-        graph.erase_node(old)
+    operator, numbers = _operator(candidate.asked)
+    with graph.inserting_after(node):
+        made = call(graph, operator, first, second, *numbers)
     if candidate.index is not None:
         *others, wanted = node.args
         node.args = (*others, [want and i != candidate.index for i, want in enumerate(wanted)])
+    elif (bias := node.args[2]) is not None:
+        made = _with_bias(graph, made, bias)
+    for old in candidate.results:
+        old.replace_all_uses_with(made)
+        graph.erase_node(old)
 
 
-def _call(graph: Any, asked: Asked, first: Node, second: Node, bias: Node | None) -> Node:
+def _operator(asked: Asked) -> tuple[Any, list[Any]]:
+    """convgen's operator, and its arguments behind the two tensors."""
     convgen: Any = torch.ops.convgen
+    numbers: tuple[Any, ...]
     if isinstance(asked, Forward):
-        made = call(graph, convgen.conv.default, first, second, None, *map(_listed, asked[4:]))
+        operator, numbers = convgen.conv, (None, *asked[4:])
     else:
         assert isinstance(asked, Gradient)
         operator = convgen.conv_input if asked.op is Op.DGRAD else convgen.conv_weight
-        made = call(graph, operator.default, first, second, *map(_listed, asked[3:]))
-    if bias is None:
-        return made
+        numbers = asked[3:]
+    return operator.default, [list(number) if isinstance(number, tuple) else number for number in numbers]
+
+
+def _with_bias(graph: Any, made: Node, bias: Node) -> Node:
+    """Inductor fuses the sum into what reads it."""
     with graph.inserting_after(made):
         shaped = call(graph, A.view.default, bias, [-1, *(1,) * (value_of(made).dim() - 2)])
     with graph.inserting_after(shaped):
         return call(graph, A.add.Tensor, made, shaped)
-
-
-def _listed(number: Any) -> Any:
-    return list(number) if isinstance(number, tuple) else number
 
 
 def _readers(node: Node, index: int) -> list[Node]:
