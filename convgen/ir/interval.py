@@ -41,20 +41,24 @@ class Shape:
 
     Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of float32's
     rounding of the argument, on top of the value's: what is lost to cancellation inside.  An `exact`
-    function does not round.
+    function does not round.  `narrow` is the error, relative and absolute, of the form that kernels have whose
+    results are of 16 bits or less (templates/helpers.cuh.j2).
     """
 
     turn: float | None = None
     argument: float = 0.0
     exact: bool = False
+    narrow: tuple[float, float] = (0.0, 0.0)
 
 
+#: Of a quotient by 1 + __expf(x), which vanishes a little early (CUDA C++ Programming Guide, "Intrinsic Functions").
+_FAST_EXP = (2.0**-16, 1e-35)
 _SHAPES: dict[str, Shape] = {
     "relu": Shape(exact=True),
-    "gelu": Shape(turn=-0.7517915, argument=2),
-    "gelu_tanh": Shape(turn=-0.7524614, argument=2),
-    "silu": Shape(turn=-1.2784645),
-    "sigmoid": Shape(),
+    "gelu": Shape(turn=-0.7517915, argument=2, narrow=(4e-5, 1e-12)),
+    "gelu_tanh": Shape(turn=-0.7524614, argument=2, narrow=_FAST_EXP),
+    "silu": Shape(turn=-1.2784645, narrow=_FAST_EXP),
+    "sigmoid": Shape(narrow=_FAST_EXP),
     "tanh": Shape(),
     "exp": Shape(),
     "log": Shape(),
@@ -84,7 +88,7 @@ def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp
     """What is computed for each element of the operator's result, by name."""
     if problem.epilogue is None or problem.epilogue.is_identity:
         return {problem.result.name: acc}
-    on = _Operations(xp)
+    on = _Operations(xp, problem.narrow)
     values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
 
     def go(e: ep.Expr) -> Interval:
@@ -130,9 +134,11 @@ def _has_zero(x: Interval) -> Array:
 
 @dataclass(frozen=True)
 class _Operations:
-    """The operations of the epilogue language on intervals.  `xp` is NumPy or CuPy."""
+    """The operations of the epilogue language on intervals, in a kernel of `narrow` results or another.  `xp` is NumPy
+    or CuPy."""
 
     xp: Any
+    narrow: bool
 
     def constant(self, value: float) -> Interval:
         return Interval(self.xp.full((), value), self.xp.full((), value))
@@ -207,6 +213,10 @@ class _Operations:
         if shape.exact:
             return self.known(values, x)
         lost = shape.argument * EPS * xp.maximum(abs(x.low), abs(x.high)) if shape.argument else 0.0
+        if self.narrow and any(shape.narrow):
+            relative, absolute = shape.narrow
+            size = xp.maximum(abs(values.low), abs(values.high))
+            lost = lost + relative * xp.where(xp.isfinite(size), size, 0.0) + absolute
         return self.rounded(values, lost)
 
     def select(self, condition: Interval, yes: Interval, no: Interval) -> Interval:

@@ -205,6 +205,11 @@ class ConvProblem:
         return (self.result, *self.further)
 
     @property
+    def narrow(self) -> bool:
+        """Whether all results have 16 bits or less: functions of the epilogue need few digits beyond those."""
+        return all(t.element.bytes <= 2 for t in self.results)
+
+    @property
     def elementwise(self) -> tuple[Tensor, ...]:
         """The further results with a value for each element of the operator's; the others are sums."""
         return tuple(t for t in self.further if t.size == self.result.size and self.like(t) is self.result)

@@ -1,0 +1,48 @@
+"""Functions of the epilogue, emulated: over their whole range, in the form that results of 16 bits get."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convgen
+from convgen.ir import verify
+
+FUNCTIONS = ("sigmoid", "silu", "gelu", "gelu_tanh")
+SPEC = """conv example {{
+  input x: {dtype}[n=1, h=1, w=8192, c=1]
+  filter w: {dtype}[k=1, r=1, s=1, c=1]
+  output y: {dtype}[n, p, q, k]
+  strategy direct
+  epilogue {{
+    {results}
+    y = acc
+  }}
+}}"""
+
+
+def spec(dtype: str) -> str:
+    results = (f"result {name}_y: {dtype}[n, p, q, k]  {name}_y = {name}(acc)" for name in FUNCTIONS)
+    return SPEC.format(dtype=dtype, results="\n    ".join(results))
+
+
+def inputs(problem: convgen.ir.problem.ConvProblem) -> dict[str, np.ndarray]:
+    """Every sign and size of x, those of interest finely; w is 1."""
+    x = np.concatenate([np.linspace(-14, 14, 6144), np.linspace(-120, 120, 2045), [np.inf, -np.inf, np.nan]])
+    types = {t.name: t.element.numpy for t in problem.reads}
+    return {"x": x.reshape(1, 1, 8192, 1).astype(types["x"]), "w": np.ones((1, 1, 1, 1), types["w"])}
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_functions_of_narrow_results(dtype: str) -> None:
+    kernel = convgen.compile(spec(dtype))
+    assert "__expf" in kernel.source and "erff" not in kernel.source
+    problem = kernel.plan.problem
+    arrays = inputs(problem)
+    report = verify.check(problem, arrays, kernel.emulate(**arrays))
+    assert report, report.message
+
+
+def test_functions_of_float32_keep_its_precision() -> None:
+    source = convgen.compile(spec("f32")).source
+    assert "erff" in source and "__expf" not in source
