@@ -13,9 +13,9 @@
 //   }
 //
 // digest   c5cf2dfe86917dfc
-// strategy depthwise { kernel depthwise_wgrad  vector 2  slice 64  tile r=3 q=7  band 7  threads 128  blocks 4  slices 128 }
+// strategy depthwise { kernel depthwise_wgrad  vector 4  slice 48  tile r=3 q=4  band 7  stages 4  threads 256  blocks 1  slices 44 }
 // target   sm_90a
-// launch   convgen_depthwise_wgrad: 3 x 128 blocks of 128 threads, 9288 bytes of shared memory
+// launch   convgen_depthwise_wgrad: 3 x 44 blocks of 252 threads, 80640 bytes of shared memory
 // launch   convgen_depthwise_wgrad_sum: 21 blocks of 256 threads, 4112 bytes of shared memory
 
 using u8 = unsigned char;
@@ -23,6 +23,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
+struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 
 // ---- PTX: one instruction, one function ------------------------------------------------------
@@ -34,6 +35,12 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta
 __device__ __forceinline__ u32 ld_shared_u32(u32 address) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ Vec2 ld_shared_v2_f32(u32 address) {
+  Vec2 v;
+  asm volatile("ld.shared.v2.f32 { %0, %1 }, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
   return v;
 }
 
@@ -49,6 +56,20 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
 __device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
   asm volatile("st.shared.v4.u32 [%0], { %1, %2, %3, %4 };"
                :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// Asynchronous copy of 8 bytes to shared memory; bytes past `source_bytes` are filled with zero.
+__device__ __forceinline__ void cp_async_8(u32 destination, const void* source, u32 source_bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+               :: "r"(destination), "l"(source), "r"(source_bytes) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `pending` of this thread's copy groups are under way.
+template <int pending>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
@@ -77,34 +98,39 @@ __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
 //   in_h = dilation_h * r + p * stride_h - pad_h, here in_h = p + r - 1
 //   in_w = dilation_w * s + q * stride_w - pad_w, here in_w = q + s - 1
 //
-// A thread has 2 channels, and walks down strips of 7 output columns.  With each output row comes an input row;
+// A thread has 4 channels, and walks down strips of 4 output columns.  With each output row comes an input row;
 // an input row is under 3 output rows, which the thread holds, each under other rows of the filter.
-// Sums are kept in float32; the second kernel adds those of 128 slices of the pixels.
+// Sums are kept in float32; the second kernel adds those of 44 slices of the pixels.
 constexpr int S = 3;
-constexpr int VECTOR = 2;  // output channels of a thread
-constexpr int INPUTS = 2;  // input channels of a thread
+constexpr int VECTOR = 4;  // output channels of a thread
+constexpr int INPUTS = 4;  // input channels of a thread
 constexpr int TILE_R = 3;  // filter rows of a thread
-constexpr int TILE_Q = 7;  // output columns of a thread; a strip has up to 7 rows of them
-constexpr int STRIPS = 512;  // of all images
-constexpr int SLICES = 128;  // that share them
+constexpr int TILE_Q = 4;  // output columns of a thread; a strip has up to 7 rows of them
+constexpr int STRIPS = 896;  // of all images
+constexpr int SLICES = 44;  // that share them
 
 // A block has one of 3 slices of the channels.  Its threads: channels, then strips.
-constexpr int CHANNELS = 64;
+constexpr int CHANNELS = 48;
 constexpr int VECTORS = CHANNELS / VECTOR;
 constexpr int PARTS = 1;  // of a filter
-constexpr int LANES = 4;  // strips at once
+constexpr int LANES = 21;  // strips at once
 constexpr int THREADS = LANES * PARTS * VECTORS;
-constexpr u32 PITCH = 129;  // words from a tap's sums to the next one's in shared memory
+constexpr int STAGES = 4;  // output rows in shared memory, with the input rows that come with them: each thread's own
+constexpr u32 X_BYTES = 8;  // of a load
+constexpr u32 Y_BYTES = 8;
+constexpr u32 X_STAGE_BYTES = 12096;
+constexpr u32 STAGE_BYTES = 20160;
+constexpr u32 PITCH = 253;  // words from a tap's sums to the next one's in shared memory
 
 constexpr int HELD = 3;  // output rows that a thread holds
 constexpr int ROWS = 1;  // input rows that come with one
-constexpr int COLUMNS = 9;  // input columns under a thread's outputs
+constexpr int COLUMNS = 6;  // input columns under a thread's outputs
 constexpr int X_ROW = 8064;  // elements from one of these rows to the next
 constexpr int X_COLUMN = 144;
 constexpr int Y_ROW = 8064;
 constexpr int Y_COLUMN = 144;
 
-extern "C" __global__ __launch_bounds__(THREADS, 4)
+extern "C" __global__ __launch_bounds__(THREADS, 1)
 void convgen_depthwise_wgrad(
     const f16* __restrict__ x,
     const f16* __restrict__ y,
@@ -122,68 +148,121 @@ void convgen_depthwise_wgrad(
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  float acc[TILE_R][S][VECTOR] = {};
-  const int lane = thread / (VECTORS * PARTS);
-  for (int strip = slice * LANES + lane; strip < STRIPS && k < 144; strip += SLICES * LANES) {
-    const int tile = strip % 8;
-    const int band = (strip / 8) % 8;
-    const int n = strip / 64;
+  // Loads run ahead of the products, from strip to strip: where they are.
+  const int first_strip = slice * LANES + thread / (VECTORS * PARTS);
+  int ahead = first_strip;
+  int ahead_j = 0;  // the output row that is loaded next
+  int ahead_outputs, ahead_steps, ahead_h;
+  u32 ahead_inside;  // a bit for each input column: whether it is inside x
+  const f16* x_from;
+  const f16* y_from;
+  const auto place = [&](int strip) {
+    const int tile = strip % 14;
+    const int band = (strip / 14) % 8;
+    const int n = strip / 112;
     const int first_p = band * 7;
-    const int first_q = tile * 7;
+    const int first_q = tile * 4;
     const int first_h = first_p - 1;
     const int first_w = first_q - 1;
-    const int outputs = 7;
-    const int row_steps = outputs + HELD - 1;
-    const f16* x_from = x + (n * 451584 + first_h * 8064 + first_w * 144 + c);
-    const f16* y_from = y + (n * 451584 + first_p * 8064 + first_q * 144 + k);
-
-    // what comes with the next output row: input rows, and the row itself
-    u32 next_x[ROWS][COLUMNS];
-    u32 next_y[TILE_Q];
-    const auto load_x = [&](int j, int i) {
-      const int h = first_h + j;
-      const bool inside = j < row_steps && u32(h) < 56;
+    ahead_outputs = 7;
+    ahead_steps = ahead_outputs + HELD - 1;
+    ahead_h = first_h;
+    ahead_inside = 0;
 #pragma unroll
-      for (int column = 0; column < COLUMNS; ++column) {
-        const int w = first_w + column;
-        next_x[i][column] = inside && u32(w) < 56 ? *reinterpret_cast<const u32*>(x_from + (j + i) * X_ROW + column * X_COLUMN) : u32{};
-      }
-    };
-    const auto load_y = [&](int j) {
+    for (int column = 0; column < COLUMNS; ++column) {
+      ahead_inside |= u32(u32(first_w + column) < 56) << column;
+    }
+    x_from = x + (n * 451584 + first_h * 8064 + first_w * 144 + c);
+    y_from = y + (n * 451584 + first_p * 8064 + first_q * 144 + k);
+  };
+  const auto next = [&]() {
+    ahead_h += 1;
+    x_from += X_ROW;
+    y_from += Y_ROW;
+    if (++ahead_j < ahead_steps) return;
+    ahead_j = 0;
+    ahead += SLICES * LANES;
+    if (ahead < STRIPS) place(ahead);
+  };
+  if (ahead < STRIPS) place(ahead);
+  const u32 own_x = shared + thread * X_BYTES;
+  const u32 own_y = shared + X_STAGE_BYTES + thread * Y_BYTES;
+  u32 fill = 0;  // the stage that is loaded next
+  u32 take = 0;  // the stage that is used next
+#pragma unroll 1
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (ahead < STRIPS) {
 #pragma unroll
       for (int b = 0; b < TILE_Q; ++b) {
-        next_y[b] = j < outputs ? *reinterpret_cast<const u32*>(y_from + j * Y_ROW + b * Y_COLUMN) : u32{};
+        const bool inside = ahead_j < ahead_outputs;
+        cp_async_8(own_y + fill + b * (THREADS * Y_BYTES), y_from + b * Y_COLUMN, inside ? Y_BYTES : 0);
       }
-    };
-
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) load_x(0, i);
-    load_y(0);
+      for (int i = 0; i < ROWS; ++i) {
+        const u32 wanted = u32(ahead_h) < 56 ? ahead_inside : 0;
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) {
+          const bool has = wanted >> column & 1;
+          cp_async_8(own_x + fill + (i * COLUMNS + column) * (THREADS * X_BYTES), x_from + column * X_COLUMN, has ? X_BYTES : 0);
+        }
+      }
+      next();
+    }
+    cp_async_commit_group();
+    fill += STAGE_BYTES;
+  }
+
+  float acc[TILE_R][S][VECTOR] = {};
+  for (int strip = first_strip; strip < STRIPS; strip += SLICES * LANES) {
+    const int outputs = 7;
+    const int steps = outputs + HELD - 1;
     float held[HELD][TILE_Q][VECTOR] = {};
-    for (int first = 0; first < row_steps; first += HELD) {
+    for (int first = 0; first < steps; first += HELD) {
 #pragma unroll
       for (int turn = 0; turn < HELD; ++turn) {
         const int j = first + turn;
-        if (j >= row_steps) break;
+        if (j >= steps) break;
+        cp_async_wait_group<STAGES - 2>();
+        if (ahead < STRIPS) {
+#pragma unroll
+          for (int b = 0; b < TILE_Q; ++b) {
+            const bool inside = ahead_j < ahead_outputs;
+            cp_async_8(own_y + fill + b * (THREADS * Y_BYTES), y_from + b * Y_COLUMN, inside ? Y_BYTES : 0);
+          }
+#pragma unroll
+          for (int i = 0; i < ROWS; ++i) {
+            const u32 wanted = u32(ahead_h) < 56 ? ahead_inside : 0;
+#pragma unroll
+            for (int column = 0; column < COLUMNS; ++column) {
+              const bool has = wanted >> column & 1;
+              cp_async_8(own_x + fill + (i * COLUMNS + column) * (THREADS * X_BYTES), x_from + column * X_COLUMN, has ? X_BYTES : 0);
+            }
+          }
+          next();
+        }
+        cp_async_commit_group();
+        fill = fill == (STAGES - 1) * STAGE_BYTES ? 0 : fill + STAGE_BYTES;
 #pragma unroll
         for (int b = 0; b < TILE_Q; ++b) {
-          const u32 raw = next_y[b];
-          const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
+          const Vec2 raw = ld_shared_v2_f32(own_y + take + b * (THREADS * Y_BYTES));
+          const float value[4] = {
+              cvt_f32_f16(f16(__float_as_uint(raw.x))), cvt_f32_f16(f16(__float_as_uint(raw.x) >> 16)),
+              cvt_f32_f16(f16(__float_as_uint(raw.y))), cvt_f32_f16(f16(__float_as_uint(raw.y) >> 16))};
 #pragma unroll
           for (int v = 0; v < VECTOR; ++v) held[turn][b][v] = value[v];
         }
-        load_y(j + 1);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
           float row[COLUMNS][INPUTS];
 #pragma unroll
           for (int column = 0; column < COLUMNS; ++column) {
-            const u32 raw = next_x[i][column];
-            const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
+            const Vec2 raw = ld_shared_v2_f32(own_x + take + (i * COLUMNS + column) * (THREADS * X_BYTES));
+            const float value[4] = {
+                cvt_f32_f16(f16(__float_as_uint(raw.x))), cvt_f32_f16(f16(__float_as_uint(raw.x) >> 16)),
+                cvt_f32_f16(f16(__float_as_uint(raw.y))), cvt_f32_f16(f16(__float_as_uint(raw.y) >> 16))};
 #pragma unroll
             for (int v = 0; v < INPUTS; ++v) row[column][v] = value[v];
           }
-          load_x(j + 1, i);
 #pragma unroll
           for (int age = 0; age < HELD; ++age) {
             const int r = age + i;
@@ -200,9 +279,12 @@ void convgen_depthwise_wgrad(
             }
           }
         }
+        take = take == (STAGES - 1) * STAGE_BYTES ? 0 : take + STAGE_BYTES;
       }
     }
   }
+  cp_async_wait_group<0>();
+  __syncthreads();  // sums take the place of the stages
 
   // sums of the threads that have the same channels and filter rows, in order
 #pragma unroll
@@ -215,7 +297,6 @@ void convgen_depthwise_wgrad(
     const int channel = i / (TILE_R * S);
     const int k = first_k + channel;
     const int tap = own;
-    if (k >= 144) break;
     const u32 from = shared + ((own * VECTOR + channel % VECTOR) * PITCH + channel / VECTOR) * 4;
     float sum = 0.0f;
     for (int other = 0; other < LANES; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (PARTS * VECTORS * 4)));
@@ -223,7 +304,7 @@ void convgen_depthwise_wgrad(
   }
 }
 
-// Adds the sums of 128 slices, in order, and finishes w: 4 neighbors a thread.
+// Adds the sums of 44 slices, in order, and finishes w: 4 neighbors a thread.
 // 16 threads share the slices of an element: each adds every 16th, then the first adds theirs, in order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_depthwise_wgrad_sum(
@@ -242,7 +323,7 @@ void convgen_depthwise_wgrad_sum(
   float v[4] = {};
   if (offset < size) {
 #pragma unroll 8
-    for (int slice = lane; slice < 128; slice += lanes) {
+    for (int slice = lane; slice < 44; slice += lanes) {
       const Vec4 raw_part_0 = *reinterpret_cast<const Vec4*>(partials + slice * size + offset);
       const float part[4] = {
           __uint_as_float(raw_part_0.x), __uint_as_float(raw_part_0.y), __uint_as_float(raw_part_0.z),

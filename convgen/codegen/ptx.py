@@ -31,6 +31,7 @@ CATALOGUE: tuple[str | Family, ...] = (
     "ld_shared_u16",
     "ld_shared_u32",
     "ld_shared_u64",
+    "ld_shared_v2_f32",
     "ld_shared_v4_u32",
     "ld_shared_v4_f32",
     "st_shared_u8",

@@ -171,11 +171,11 @@ def depthwise_wgrad(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     return Drawing(
         replace(pixels(plan, (c.band, c.tile_q)), by="a thread"), warps(plan),
-        ((f"sums of {layout.threads} threads", plan.launch().shared_bytes),),
+        ((f"{c.stages} stages; then sums", plan.launch().shared_bytes),),
         (
-            ("x, y", "in global memory and L1"), ("registers", f"a row of x, {layout.held} of y, and the next ones"),
-            ("fma", "sums of all taps in registers"), ("shared memory", "sums of threads, in order"),
-            ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+            ("x, y", "in global memory"), ("cp.async", "a thread's own rows, zeros outside x"),
+            ("registers", f"a row of x, and {layout.held} of y"), ("fma", "sums of all taps in registers"),
+            ("shared memory", "sums of threads, in order"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
 

@@ -120,8 +120,8 @@ def kernel_calling(name: str, text: str) -> str:
     lines += [f"for (int e = 0; e < {length}; ++e) {p}[e] = {kind}(out[e]);" for kind, p, length in arrays]
     result = signature["result"]
     call = f"{callee}({arguments});" if result == "void" else f"out[1] = {result}({callee}({arguments}))"
-    if result == "Vec4":
-        call = f"out[1] = {callee}({arguments}).w"
+    if result in ("Vec2", "Vec4"):
+        call = f"out[1] = {callee}({arguments}).x"
     wgmma = name.startswith("wgmma_m")
     lines += ["wgmma_fence();"] * wgmma + [call.rstrip(";") + ";"] * 2
     lines += ["wgmma_commit_group();", "wgmma_wait_group<0>();"] * wgmma

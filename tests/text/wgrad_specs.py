@@ -95,7 +95,7 @@ MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
 }  # fmt: skip
 
 #: The same of depthwise_wgrad.
-DEPTHWISE_PLAIN: Options = {"kernel": "depthwise_wgrad", "threads": 64, "blocks": 1, "slices": 1}
+DEPTHWISE_PLAIN: Options = {"kernel": "depthwise_wgrad", "stages": 3, "threads": 64, "blocks": 1, "slices": 1}
 
 
 def _depthwise(c: int, size: tuple[int, ...], filter: tuple[int, ...], *more, n: int = 2, m: int = 1, dtype="f16"):
@@ -106,9 +106,13 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "a tail of columns, bands": (
         _depthwise(12, (9, 11), (3, 3), 1, 1), {"vector": 2, "slice": 12, "tile.r": 3, "tile.q": 4, "band": 4},
     ),
+    "in registers": (
+        _depthwise(12, (9, 11), (3, 3), (2, 1), 1),
+        {"vector": 4, "slice": 12, "tile.r": 3, "tile.q": 4, "band": 2, "stages": 1, "slices": 2},
+    ),
     "parts of filter rows, uneven padding": (
         _depthwise(8, (13, 12), (7, 5), 1, ((3, 2), (1, 4)), dtype="bf16"),
-        {"vector": 2, "slice": 8, "tile.r": 4, "tile.q": 3, "band": 5, "slices": 3},
+        {"vector": 2, "slice": 8, "tile.r": 4, "tile.q": 3, "band": 5, "stages": 2, "slices": 3},
     ),
     "strides and dilations without a common factor": (
         typed(_depthwise(6, (21, 25), (3, 2), (2, 3), (2, (1, 0)), (3, 2)), w="f32"),
@@ -123,7 +127,7 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "odd channels of one image, a tail of channels": (
         _depthwise(37, (8, 7), (3, 1), 1, (1, 0), n=1),
-        {"vector": 1, "slice": 16, "tile.r": 3, "tile.q": 7, "band": 8, "slices": 2},
+        {"vector": 1, "slice": 16, "tile.r": 3, "tile.q": 7, "band": 8, "stages": 1, "slices": 2},
     ),
     "one axis, causal": (
         _depthwise(40, (50,), (4,), 1, ((3, 0),)),

@@ -17,6 +17,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 struct TensorMap;  // defined by the generated source
+struct Vec2;
 struct Vec4;
 
 #define CONVGEN_LINE int line = __builtin_LINE()
@@ -215,6 +216,7 @@ u16 ld_shared_u16(u32 address, CONVGEN_LINE);
 u32 ld_shared_u32(u32 address, CONVGEN_LINE);
 u64 ld_shared_u64(u32 address, CONVGEN_LINE);
 Vec4 ld_shared_v4_u32(u32 address, CONVGEN_LINE);
+Vec2 ld_shared_v2_f32(u32 address, CONVGEN_LINE);
 void ld_shared_v4_f32(float (&v)[4], u32 address, CONVGEN_LINE);
 void st_shared_u8(u32 address, u8 v, CONVGEN_LINE);
 void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);

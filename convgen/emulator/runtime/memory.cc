@@ -238,6 +238,9 @@ static void store(u32 address, const void* from, u32 bytes, int line) {
 
 using namespace convgen_emulator;
 
+struct alignas(8) Vec2 {
+  float x, y;
+};
 struct alignas(16) Vec4 {
   u32 x, y, z, w;
 };
@@ -274,6 +277,11 @@ Vec4 ld_shared_v4_u32(u32 address, int line) {
   return v;
 }
 
+Vec2 ld_shared_v2_f32(u32 address, int line) {
+  Vec2 v;
+  load(address, &v, 8, line);
+  return v;
+}
 void ld_shared_v4_f32(float (&v)[4], u32 address, int line) { load(address, v, 16, line); }
 
 void st_shared_u8(u32 address, u8 v, int line) { store(address, &v, 1, line); }

@@ -18,6 +18,7 @@ class Config(config.Config):
     tile_r: Annotated[int, Field("filter rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
     band: Annotated[int, Field("output rows that a thread walks down", low=1, high=1 << 30)]
+    stages: Annotated[int, Field("output rows in shared memory, on their way or in use; 1: in registers", high=16)]
     threads: Annotated[int, Field("most threads per block", low=32, high=1024)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1

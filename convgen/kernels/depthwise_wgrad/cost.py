@@ -1,7 +1,7 @@
 """The cost model of depthwise_wgrad: microseconds from a configuration, before anything is compiled.
 
-Threads issue instructions, or wait for the next rows: of these one is under way while products are made.  Waves of
-strips, the sums of a block's threads, and device memory come on top.  The rates are guesses from the depthwise kernels'
+Threads issue instructions, or wait for the rows that are under way, of which device memory needs enough.  Waves of
+strips and the sums of a block's threads come on top.  The rates are guesses from the depthwise kernels'
 (depthwise_direct/cost.py): nobody has timed this kernel.
 """
 
@@ -53,11 +53,13 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     if layout.walks[2].ragged(c.tile_q):
         instructions += c.tile_r * c.tile_q  # each output is asked whether it is there
     warps = resident * math.ceil(layout.threads / WARP)
-    step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency)
+    step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(c.stages - 1, 1))
     work = waves * (strips * (steps * step + warps * r.strip * r.issue / SCHEDULERS) / CYCLES)
     # a thread's sums; as many are added up by it, over the lanes
     work += waves * (r.join + layout.thread_taps * c.vector * r.joined / CYCLES)
-    us = over(work, _bytes(layout) / r.memory) + r.start
+    in_flight = resident * layout.threads * layout.in_flight * target.sms
+    memory = min(r.memory, in_flight / r.latency * CYCLES)
+    us = over(work, _bytes(layout) / memory) + r.start
     if not layout.stores_w:
         us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us

@@ -26,7 +26,10 @@ from convgen.kernels.parts.hopper import launch_registers
 from convgen.targets import Target
 
 TYPES = ("f16", "bf16", "f32")
-WIDEST = 16  # bytes of a load
+WIDEST, LEAST_COPY = 16, 4  # bytes of a load, and of one by cp.async
+MOST_COLUMNS = 32  # bits of a word
+#: Rows in shared memory, where they are copied there.
+STAGES = 4
 MOST_THREADS, MOST_REGISTERS = 1024, 200
 MOST_BLOCKS, MOST_RESIDENT = 16, 2048  # of a multiprocessor: blocks, and their threads
 MOST_PIXELS = 2**31 - 1024
@@ -72,6 +75,14 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         if c.slice % c.vector:
             found.no(f"slice {c.slice} is no multiple of vector {c.vector}", option="slice")
             return found
+        if c.stages > 1 and "cp_async" not in target.features:
+            found.no(f"target {target} has no cp.async", "stages 1", "stages")
+        if c.stages > 1 and min(layout.x_bytes, layout.y_bytes) < LEAST_COPY:
+            found.no(f"cp.async copies {LEAST_COPY} bytes or more, not {min(layout.x_bytes, layout.y_bytes)}",
+                     "a larger vector, or stages 1", "stages")  # fmt: skip
+        if layout.columns > MOST_COLUMNS:
+            found.no(f"{layout.columns} input columns under {c.tile_q} outputs are more than {MOST_COLUMNS}",
+                     "a smaller tile", "tile.q")  # fmt: skip
         if layout.threads > MOST_THREADS:
             found.no(f"{c.slice} channels by {layout.parts} parts of their filters are {layout.threads} threads",
                      f"at most {MOST_THREADS}: a smaller slice, or larger tile r", "slice")  # fmt: skip
@@ -135,18 +146,25 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     widest = _widest(problem)
     taps = rows.axis.filter
     vectors = given("vector", sorted({min(v, widest) for v in (2, 4)}))
-    tile_rs = given("tile.r", sorted({-(-taps // parts) for parts in (1, 2, 3, taps)}))
+    tile_rs = given("tile.r", sorted({-(-taps // parts) for parts in (1, 2, taps)}))
     tile_qs = given("tile.q", sorted({min(q, columns.outputs) for q in (1, 2, 4, 7)}))
     bands = given("band", sorted({-(-rows.outputs // parts) for parts in (1, 2, 4, 8)}))
     for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256])):
+        stages = int(fixed.get("stages", _stages(problem, v)))
         for channels in given("slice", _channel_slices(problem, v)):
-            one = Layout(problem, target, Config(v, channels, r, q, band, threads, 1))
+            one = Layout(problem, target, Config(v, channels, r, q, band, stages, threads, 1))
             if channels % v or one.threads > MOST_THREADS:
                 yield one
                 continue
             for blocks in given("blocks", [_blocks(one)]):
                 for slices in given("slices", _slices(one, blocks)):
-                    yield Layout(problem, target, Config(v, channels, r, q, band, threads, blocks, slices))
+                    yield Layout(problem, target, Config(v, channels, r, q, band, stages, threads, blocks, slices))
+
+
+def _stages(problem: ConvProblem, vector: int) -> int:
+    inputs = max(vector // problem.k_per_group, 1)
+    least = min(inputs * problem.x.element.bytes, vector * problem.y.element.bytes)
+    return STAGES if least >= LEAST_COPY else 1
 
 
 def _channel_slices(problem: ConvProblem, vector: int) -> list[int]:

@@ -12,6 +12,8 @@ from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.parts.axes import Axis
 from convgen.kernels.parts.gradient import is_whole
 
+UNIT = 16  # bytes: of the widest load
+OTHER_REGISTERS = 36  # than those of numbers
 NONE = Axis(1, 1, 1, 1, 1, 0)
 
 
@@ -161,18 +163,47 @@ class Layout(base.Layout[Config]):
         return self.threads | 1
 
     @property
+    def x_bytes(self) -> int:
+        """Of a load of x."""
+        return self.inputs * self.problem.x.element.bytes
+
+    @property
+    def y_bytes(self) -> int:
+        return self.config.vector * self.problem.y.element.bytes
+
+    @property
+    def x_stage(self) -> int:
+        """Bytes of a stage's input rows in shared memory, and up to where output rows may lie."""
+        return -(-self.rows * self.columns * self.threads * self.x_bytes // UNIT) * UNIT
+
+    @property
+    def stage(self) -> int:
+        """Bytes of a stage: an output row, and the input rows that come with it."""
+        return -(-(self.x_stage + self.config.tile_q * self.threads * self.y_bytes) // UNIT) * UNIT
+
+    @property
     def shared_bytes(self) -> int:
-        return self.thread_taps * self.config.vector * self.sums_pitch * 4
+        """The stages, if there are some; at the end the sums."""
+        stages = self.config.stages if self.config.stages > 1 else 0
+        return max(self.thread_taps * self.config.vector * self.sums_pitch * 4, stages * self.stage)
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes of a thread's loads that are under way."""
+        return max(self.config.stages - 1, 1) * (
+            self.rows * self.read_columns * self.x_bytes + self.config.tile_q * self.y_bytes
+        )
 
     @property
     def registers(self) -> int:
         """An estimate of the registers a thread needs: ptxas takes more where it may, and spills with much fewer."""
-        c, problem = self.config, self.problem
+        c = self.config
         read = self.rows * self.read_columns
-        numbers = (self.thread_taps + self.held * c.tile_q) * c.vector + read * self.inputs
-        words = read * -(-problem.x.element.bytes * self.inputs // 4)
-        words += c.tile_q * -(-problem.y.element.bytes * c.vector // 4)
-        return numbers + words + 34
+        numbers = (self.thread_taps + self.held * c.tile_q) * c.vector
+        if c.stages > 1:
+            return numbers + self.read_columns * self.inputs + OTHER_REGISTERS
+        words = read * -(-self.x_bytes // 4) + c.tile_q * -(-self.y_bytes // 4)
+        return numbers + read * self.inputs + words + OTHER_REGISTERS
 
     @property
     def stores_w(self) -> bool:

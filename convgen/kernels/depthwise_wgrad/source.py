@@ -27,20 +27,22 @@ def pointers(layout: Layout) -> list[Pointer]:
 
 @dataclass(frozen=True)
 class Place:
-    """C text of where a strip lies: the lines that name it, its output rows and columns, offsets of its first elements
-    in x and y, and its first input row and column."""
+    """C text of where a strip lies: the lines that name it, its output rows and columns, the rows that are loaded for
+    it, offsets of its first elements in x and y, its first input row and column, and a test of its plane."""
 
     lines: Sequence[str]
     outputs: str
     columns: str
-    x: str
-    y: str
-    h: str
-    w: str
-    inside_depth: str
+    steps: str
+    x: str = ""
+    y: str = ""
+    h: str = ""
+    w: str = ""
+    inside_depth: str = ""
 
 
-def place(layout: Layout, index: str) -> Place:
+def place(layout: Layout, index: str) -> tuple[Place, Place]:
+    """For loads, and for products."""
     problem, config = layout.problem, layout.config
     depth, rows, columns = layout.walks
     scope = Scope("int")
@@ -53,6 +55,7 @@ def place(layout: Layout, index: str) -> Place:
     in_d = scope.let("in_d", _input(depth, at["depth"], plane))
     first_h = scope.let("first_h", _input(rows, first_p, first_r))
     first_w = scope.let("first_w", _input(columns, first_q, Integer(0)))
+    lines = scope.take()
 
     def offset(role: str, places: Sequence[tuple[str, object]]) -> str:
         tensor = problem.tensor(role)
@@ -62,10 +65,15 @@ def place(layout: Layout, index: str) -> Place:
     y = offset("y", [("n", at["n"]), (depth.output, at["depth"]), (rows.output, first_p), (columns.output, first_q),
                      ("k", "k")])  # fmt: skip
     inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
-    outputs = _count("P", first_p, rows, config.band)
-    clipped = _count("Q", first_q, columns, config.tile_q)
+    outputs, clipped = _count("P", first_p, rows, config.band), _count("Q", first_q, columns, config.tile_q)
+    # a strip without outputs is a step of nothing, for loads as for products
+    none = layout.held == 1 and rows.apart > 1 and rows.ragged(config.band)
+    steps = "max(outputs, 1)" if none else "outputs + HELD - 1"
     later = " ".join([x, y, str(first_h), str(first_w), inside, outputs, clipped])
-    return Place(drop_unused(scope.take(), later), outputs, clipped, x, y, str(first_h), str(first_w), inside)
+    return (
+        Place(drop_unused(lines, later), outputs, clipped, steps, x, y, str(first_h), str(first_w), inside),
+        Place(drop_unused(lines, f"{outputs} {clipped}"), outputs, clipped, steps),
+    )
 
 
 def _input(walk: Walk, output: Expr, tap: Expr) -> Expr:
@@ -90,6 +98,7 @@ def source(plan: Plan, layout: Layout) -> str:
     index = index_type(problem, ())
     _, rows, columns = layout.walks
     x, y = problem.x, problem.y
+    ahead, own = place(layout, index)
     return render(
         "depthwise_wgrad/kernel.cu.j2",
         plan,
@@ -99,19 +108,26 @@ def source(plan: Plan, layout: Layout) -> str:
         pointers=pointers(layout),
         formulas=_formulas(layout),
         index=index,
-        place=place(layout, index),
+        place=ahead,
+        own_place=own,
         steps={
             "x_row": x.stride(rows.input) * rows.axis.dilation,
             "x_column": x.stride(columns.input) * columns.axis.dilation,
             "y_row": y.stride(rows.output) * rows.apart,
             "y_column": y.stride(columns.output) * columns.apart,
         },
+        bytes={"x": layout.x_bytes, "y": layout.y_bytes},
         words={"x": _access(x, layout.inputs), "y": _access(y, config.vector)},
+        loads={role: _LOADS.get(size, "") for role, size in (("x", layout.x_bytes), ("y", layout.y_bytes))},
         decode={"x": _decode(x, layout.inputs), "y": _decode(y, config.vector)},
         tap=_tap(layout),
         stored=gradient.stored(problem, config.slices),
         sum=_sum(plan, layout),
     )
+
+
+#: Loads from shared memory, by bytes.
+_LOADS = {4: "ld_shared_u32", 8: "ld_shared_v2_f32", 16: "ld_shared_v4_u32"}
 
 
 def _access(tensor: Tensor, run: int) -> str:
