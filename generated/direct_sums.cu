@@ -23,14 +23,31 @@
 // strategy direct { tile 1 }
 // target   sm_80
 // launch   convgen_direct_sums: 784 blocks of 256 threads
-// launch   convgen_direct_sums_sum_s_0: 10 blocks of 256 threads
-// launch   convgen_direct_sums_sum_s_1: 1 blocks of 256 threads
-// launch   convgen_direct_sums_sum_squares_0: 10 blocks of 256 threads
-// launch   convgen_direct_sums_sum_squares_1: 1 blocks of 256 threads
+// launch   convgen_direct_sums_sum_s_0: 100 blocks of 256 threads, 1024 bytes of shared memory
+// launch   convgen_direct_sums_sum_s_1: 4 blocks of 256 threads, 1024 bytes of shared memory
 
+using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+
+// ---- PTX: one instruction, one function ------------------------------------------------------
+// (an emulator brings its own meaning for each, and compiles everything else as it stands)
+#ifndef CONVGEN_EMULATE
+// The 32-bit address of shared memory that every instruction below takes.
+__device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ u32 ld_shared_u32(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
+}
+
+#endif
 
 // ---- kernel ----------------------------------------------------------------------------------
 // fprop: y[n, p, q, k] = sum over r, s, c of x[n, in_h, in_w, c] * w[k, r, s, c], where
@@ -81,72 +98,65 @@ void convgen_direct_sums(
   y[n * 25088 + p * 896 + q * 32 + k] = acc;
 }
 
-// s[k]: 6272 values of each, up to 80 a thread, in order.
+// s[k], squares[k]: 6272 values of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_sums_sum_s_0(
-    const float* __restrict__ values,
-    float* __restrict__ sums
+    const float* __restrict__ values_0,
+    float* __restrict__ sums_0,
+    const float* __restrict__ values_1,
+    float* __restrict__ sums_1
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 2528) return;
-  const int column = index % 32;
-  const int first = (index / 32) * 80;
+  extern __shared__ u8 shared_memory[];
+  const int which = blockIdx.x / 50;
+  const float* values = which == 0 ? values_0 : values_1;
+  float* sums = which == 0 ? sums_0 : sums_1;
+  const int column = blockIdx.x % 2 * 16 + threadIdx.x % 16;
+  const int part = blockIdx.x / 2 % 25;
+  const int lane = threadIdx.x / 16;
+  const int end = min(part * 256 + 256, 6272);
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = first; row < min(first + 80, 6272); ++row) {
+  for (int row = part * 256 + lane; row < end; row += 16) {
     sum += values[row * 32 + column];
   }
-  sums[index] = sum;
+  // the upper half of the lanes hands its sums to the lower, until one is left
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    __syncthreads();
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+  }
+  if (lane == 0) sums[part * 32 + column] = sum;
 }
 
-// s[k]: 79 parts of sums of each, up to 79 a thread, in order.
+// s[k], squares[k]: 25 parts of sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_direct_sums_sum_s_1(
-    const float* __restrict__ values,
-    float* __restrict__ sums
+    const float* __restrict__ values_0,
+    float* __restrict__ sums_0,
+    const float* __restrict__ values_1,
+    float* __restrict__ sums_1
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 32) return;
-  const int column = index;
+  extern __shared__ u8 shared_memory[];
+  const int which = blockIdx.x / 2;
+  const float* values = which == 0 ? values_0 : values_1;
+  float* sums = which == 0 ? sums_0 : sums_1;
+  const int column = blockIdx.x % 2 * 16 + threadIdx.x % 16;
+  const int lane = threadIdx.x / 16;
+  const int end = 25;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = 0; row < 79; ++row) {
+  for (int row = lane; row < end; row += 16) {
     sum += values[row * 32 + column];
   }
-  sums[column] = sum;
-}
-
-// squares[k]: 6272 values of each, up to 80 a thread, in order.
-extern "C" __global__ __launch_bounds__(256)
-void convgen_direct_sums_sum_squares_0(
-    const float* __restrict__ values,
-    float* __restrict__ sums
-) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 2528) return;
-  const int column = index % 32;
-  const int first = (index / 32) * 80;
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int row = first; row < min(first + 80, 6272); ++row) {
-    sum += values[row * 32 + column];
+  // the upper half of the lanes hands its sums to the lower, until one is left
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    __syncthreads();
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
   }
-  sums[index] = sum;
-}
-
-// squares[k]: 79 parts of sums of each, up to 79 a thread, in order.
-extern "C" __global__ __launch_bounds__(256)
-void convgen_direct_sums_sum_squares_1(
-    const float* __restrict__ values,
-    float* __restrict__ sums
-) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 32) return;
-  const int column = index;
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int row = 0; row < 79; ++row) {
-    sum += values[row * 32 + column];
-  }
-  sums[column] = sum;
+  if (lane == 0) sums[column] = sum;
 }

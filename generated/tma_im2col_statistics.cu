@@ -23,10 +23,8 @@
 // strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
 // target   sm_90a
 // launch   convgen_tma_im2col_statistics: blocks of 384 threads, 1 per SM, at most 392 in all, 164960 bytes of shared memory
-// launch   convgen_tma_im2col_statistics_sum_s_1: 25 blocks of 256 threads
-// launch   convgen_tma_im2col_statistics_sum_s_2: 1 blocks of 256 threads
-// launch   convgen_tma_im2col_statistics_sum_squares_1: 25 blocks of 256 threads
-// launch   convgen_tma_im2col_statistics_sum_squares_2: 1 blocks of 256 threads
+// launch   convgen_tma_im2col_statistics_sum_s_1: 208 blocks of 256 threads, 1024 bytes of shared memory
+// launch   convgen_tma_im2col_statistics_sum_s_2: 16 blocks of 256 threads, 1024 bytes of shared memory
 // map      a_map: x of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -42,6 +40,16 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 #ifndef CONVGEN_EMULATE
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ u32 ld_shared_u32(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
+}
 
 // 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
 __device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
@@ -430,72 +438,65 @@ void convgen_tma_im2col_statistics(
   }
 }
 
-// s[k]: 3136 parts of sums of each, up to 64 a thread, in order.
+// s[k], squares[k]: 3136 parts of sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_statistics_sum_s_1(
-    const float* __restrict__ values,
-    float* __restrict__ sums
+    const float* __restrict__ values_0,
+    float* __restrict__ sums_0,
+    const float* __restrict__ values_1,
+    float* __restrict__ sums_1
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 6272) return;
-  const int column = index % 128;
-  const int first = (index / 128) * 64;
+  extern __shared__ u8 shared_memory[];
+  const int which = blockIdx.x / 104;
+  const float* values = which == 0 ? values_0 : values_1;
+  float* sums = which == 0 ? sums_0 : sums_1;
+  const int column = blockIdx.x % 8 * 16 + threadIdx.x % 16;
+  const int part = blockIdx.x / 8 % 13;
+  const int lane = threadIdx.x / 16;
+  const int end = min(part * 256 + 256, 3136);
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = first; row < min(first + 64, 3136); ++row) {
+  for (int row = part * 256 + lane; row < end; row += 16) {
     sum += values[row * 128 + column];
   }
-  sums[index] = sum;
+  // the upper half of the lanes hands its sums to the lower, until one is left
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    __syncthreads();
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+  }
+  if (lane == 0) sums[part * 128 + column] = sum;
 }
 
-// s[k]: 49 parts of sums of each, up to 49 a thread, in order.
+// s[k], squares[k]: 13 parts of sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_statistics_sum_s_2(
-    const float* __restrict__ values,
-    float* __restrict__ sums
+    const float* __restrict__ values_0,
+    float* __restrict__ sums_0,
+    const float* __restrict__ values_1,
+    float* __restrict__ sums_1
 ) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 128) return;
-  const int column = index;
+  extern __shared__ u8 shared_memory[];
+  const int which = blockIdx.x / 8;
+  const float* values = which == 0 ? values_0 : values_1;
+  float* sums = which == 0 ? sums_0 : sums_1;
+  const int column = blockIdx.x % 8 * 16 + threadIdx.x % 16;
+  const int lane = threadIdx.x / 16;
+  const int end = 13;
   float sum = 0.0f;
 #pragma unroll 16
-  for (int row = 0; row < 49; ++row) {
+  for (int row = lane; row < end; row += 16) {
     sum += values[row * 128 + column];
   }
-  sums[column] = sum;
-}
-
-// squares[k]: 3136 parts of sums of each, up to 64 a thread, in order.
-extern "C" __global__ __launch_bounds__(256)
-void convgen_tma_im2col_statistics_sum_squares_1(
-    const float* __restrict__ values,
-    float* __restrict__ sums
-) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 6272) return;
-  const int column = index % 128;
-  const int first = (index / 128) * 64;
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int row = first; row < min(first + 64, 3136); ++row) {
-    sum += values[row * 128 + column];
+  // the upper half of the lanes hands its sums to the lower, until one is left
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    __syncthreads();
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
   }
-  sums[index] = sum;
-}
-
-// squares[k]: 49 parts of sums of each, up to 49 a thread, in order.
-extern "C" __global__ __launch_bounds__(256)
-void convgen_tma_im2col_statistics_sum_squares_2(
-    const float* __restrict__ values,
-    float* __restrict__ sums
-) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index >= 128) return;
-  const int column = index;
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int row = 0; row < 49; ++row) {
-    sum += values[row * 128 + column];
-  }
-  sums[column] = sum;
+  if (lane == 0) sums[column] = sum;
 }

@@ -1,8 +1,8 @@
 """Sums: further results of epilogues that leave out dims.
 
 A kernel writes partial sums to a workspace, or the value of every element, as it does further results of all dims.
-Launches behind it add these up, some of them a thread, until one is left: in the same order in every run.  Sums of what
-the operator reads are made alike, of the tensor itself: one more pass over it, where the kernel makes no partial sums.
+Launches behind it add these up until one is left, in the same order in every run.  Sums of what the operator reads are
+made alike, of the tensor itself: one more pass over it, where the kernel makes no partial sums.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from sympy import Expr, Integer
 
 from convgen.codegen.render import environment, tidy
 from convgen.gpus import reference
+from convgen.ir.dtypes import DTYPES
 from convgen.ir.index_map import decompose
-from convgen.ir.integer import floordiv, mod
 from convgen.ir.plan import Launch, Plan, Step, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Layout
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element
-from convgen.kernels.parts.lowering import Scope, drop_unused, index_type, load, offset
+from convgen.kernels.parts.lowering import Scope, index_type, load, offset
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
-LEAST, MOST = 64, 128
+LEAST, MOST = 16, 64
+#: Threads of a block, and neighboring elements that they add up at most.
+BLOCK, WIDTH = 256, 16
 #: Microseconds of a launch.
 LAUNCH = 2.0
 
@@ -61,12 +63,17 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
     buffers = {t.name: f"values.{t.name}" for t in others if not _read(problem, t)}
     levels = _levels(problem, rows)
     values = (Workspace(buffer, 4 * problem.result.size) for buffer in buffers.values())
-    parts = (Workspace(level.target, 4 * level.parts * level.columns) for level in levels if level.parts > 1)
+    parts = (
+        Workspace(target, 4 * level.parts * level.columns)
+        for level in levels
+        if level.parts > 1
+        for target in level.targets
+    )
     moved = sum(_values(problem, t).bytes for t in others) / reference(plan.target.name).memory.per_second
     return replace(
         plan,
         problem=problem,
-        steps=(*(_renamed(step, buffers) for step in plan.steps), *(_kernel(level).launch() for level in levels)),
+        steps=(*(_renamed(step, buffers) for step in plan.steps), *map(_launch, levels)),
         workspaces=(*plan.workspaces, *values, *parts),
         us=plan.us and plan.us + LAUNCH * len(levels) + moved * 1e6,
     )
@@ -103,89 +110,113 @@ def _renamed(step: Step, buffers: dict[str, str]) -> Step:
 
 @dataclass(frozen=True)
 class _Level:
-    """A launch that adds up `rows` values to `parts` partial sums, for each of `columns` elements of a sum: from a
-    buffer to another.  Level 0 reads values, those behind it partial sums; the last writes the sum."""
+    """A launch that adds up `rows` values to `parts` partial sums, for each of `columns` elements of sums that are
+    alike: each from a buffer to another.  Level 0 reads values, those behind it partial sums; the last writes the
+    sums."""
 
     problem: ConvProblem
-    sum: Tensor
+    sums: tuple[Tensor, ...]
     number: int
     rows: int
-    source: str
+    sources: tuple[str, ...]
 
     @property
-    def target(self) -> str:
-        return f"parts.{self.sum.name}.{self.number}" if self.parts > 1 else self.sum.name
+    def targets(self) -> tuple[str, ...]:
+        return tuple(f"parts.{t.name}.{self.number}" if self.parts > 1 else t.name for t in self.sums)
+
+    @property
+    def columns(self) -> int:
+        return self.sums[0].size
+
+    @property
+    def width(self) -> int:
+        """Elements of a block."""
+        return min(WIDTH, 1 << (self.columns - 1).bit_length())
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a block that share an element."""
+        return min(BLOCK // self.width, 1 << (self.rows - 1).bit_length())
 
     @property
     def each(self) -> int:
-        """Values that a thread adds up: two launches do where that is possible."""
-        return self.rows if self.rows <= MOST else min(max(LEAST, math.isqrt(self.rows - 1) + 1), MOST)
+        """Values that a block adds up to a partial sum: two launches do where that is possible."""
+        if self.rows <= MOST * self.lanes:
+            return self.rows
+        return min(max(LEAST * self.lanes, math.isqrt(self.rows - 1) + 1), MOST * self.lanes)
 
     @property
     def parts(self) -> int:
         return -(-self.rows // self.each)
 
-    @property
-    def columns(self) -> int:
-        return self.sum.size
-
 
 def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Level]:
-    """The launches of all sums, in order."""
-    found = []
+    """The launches of all sums, in order.  Sums that are alike share theirs."""
+    alike: dict[object, list[_Level]] = {}
     for t in problem.sums:
-        if partial_rows.get(t.name) == 0:
+        if (rows := partial_rows.get(t.name)) == 0:
             continue
         read = _read(problem, t)
-        level = _Level(problem, t, 0, problem.like(t).size // t.size, read.role if read else f"values.{t.name}")
-        if t.name in partial_rows:
-            level = _Level(problem, t, 1, partial_rows[t.name], partial(t))
-        found.append(level)
-        while level.parts > 1:
-            level = _Level(problem, t, level.number + 1, level.parts, level.target)
-            found.append(level)
+        first = _Level(problem, (t,), 0, problem.like(t).size // t.size, (read.role if read else f"values.{t.name}",))
+        if rows:
+            first = _Level(problem, (t,), 1, rows, (partial(t),))
+        alike.setdefault((replace(t, name=""), rows, read), []).append(first)
+    found = []
+    for group in alike.values():
+        tensors, sources = (sum((getattr(one, name) for one in group), ()) for name in ("sums", "sources"))
+        found.append(replace(group[0], sums=tensors, sources=sources))
+        while (last := found[-1]).parts > 1:
+            found.append(_Level(problem, last.sums, last.number + 1, last.parts, last.targets))
     return found
 
 
 def _kernel(level: _Level) -> Kernel:
-    """Threads are of a part and an element of the sum; neighbors have neighboring elements."""
-    problem, t, rows, columns = level.problem, level.sum, level.rows, level.columns
+    """Blocks are of a part and neighboring elements of a sum; lanes of threads share each element."""
+    problem, t, rows, columns = level.problem, level.sums[0], level.rows, level.columns
     values = _values(problem, t)
     kept = [d for d in values.dims if d in t.dims]
     scope = Scope(index_type(problem, (values.size,)))
-    index = scope.declare("index", level.parts * columns)
-    column = scope.let("column", mod(index, Integer(columns)), columns)
-    first = scope.let("first", floordiv(index, Integer(columns)) * level.each) if level.parts > 1 else Integer(0)
+    column, row = scope.declare("column", columns), scope.declare("row", rows)
 
     def coordinates(index: Expr, dims: Sequence[str]) -> dict[str, Expr]:
         return decompose(index, dims, lambda d: Integer(values.extent(d)))
 
     at = coordinates(column, kept)
-    target = "index" if level.parts > 1 else offset(scope, t, at)
-    lines = scope.take()
-    row = scope.declare("row", rows)
+    target = offset(scope, t, at)
+    if level.parts > 1:
+        target = scope.text(scope.declare("part", level.parts) * columns + column)
     if level.number:
         read = scope.text(row * columns + column)
     else:
         read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
-    last = f"{rows}{'ll' if scope.index != 'int' else ''}"
-    end = f"min(first + {level.each}, {last})" if level.parts > 1 else last
     dtype = "f32" if level.number else values.dtype
-    what = "parts of sums" if level.number else f"elements of {level.source}" if _read(problem, t) else "values"
+    what = "parts of sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
+    names = [f"_{i}" for i in range(len(level.sums))] if len(level.sums) > 1 else [""]
+    pointers = (
+        (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", "f32", target, written=True))
+        for name, source, target in zip(names, level.sources, level.targets, strict=True)
+    )
     return Kernel(
         "sum.cu.j2",
         f"convgen_{problem.name}_sum_{t.name}_{level.number}",
-        (f"{element(t.name, t.dims)}: {rows} {what} of each, up to {level.each} a thread, in order.",),
-        (Pointer("values", dtype, level.source), Pointer("sums", "f32", level.target, written=True)),
+        (f"{', '.join(element(s.name, s.dims) for s in level.sums)}: {rows} {what} of each, in a fixed order.",),
+        tuple(pointer for pair in pointers for pointer in pair),
         scope.index,
-        1,
-        level.parts * columns,
+        len(level.sums) * level.parts * -(-columns // level.width),
+        level.width * level.lanes,
         "",
         {
-            "coordinates": drop_unused(lines, f"{read} {target} {first}"),
-            "first": str(first),
-            "end": end,
+            "level": level,
+            "blocks": -(-columns // level.width),
+            "names": names,
             "value": load(dtype, f"values[{read}]", "f32"),
             "target": f"sums[{target}]",
+            "types": (DTYPES[dtype].c_type, "float"),
         },
+        block=level.width * level.lanes,
     )
+
+
+def _launch(level: _Level) -> Launch:
+    shared = 4 * level.width * level.lanes if level.lanes > 1 else 0
+    return replace(_kernel(level).launch(), shared_bytes=shared)
