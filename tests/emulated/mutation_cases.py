@@ -37,7 +37,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_halo, streamed": ("tma_halo_streamed",),
     "tma_halo, prepare": ("tma_halo_nchw",),
     "depthwise_direct": ("depthwise_nhwc",),
-    "depthwise_stream, FMA": ("depthwise_stream",),
+    "depthwise_stream, FMA": ("depthwise_stream", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma",),
     "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32"),
     "stem_mma": ("implicit_gemm_first_layer",),

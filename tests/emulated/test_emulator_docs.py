@@ -42,6 +42,5 @@ def test_every_kind_of_finding_is_explained():
 
 def test_every_mutant_that_is_not_noticed_is_listed():
     table = TEXT.split("## How well it finds")[1].split("##")[0]
-    for excuse in HARMLESS:
+    for excuse in (*HARMLESS, *UNSEEN):
         assert excuse.reason in table
-    assert len(UNSEEN) == 1 and UNSEEN[0].reason in table
