@@ -11,16 +11,19 @@
 //     accumulate f32
 //     epilogue {
 //       operand g: f32[k=136, r=3, s=3, c=72]
+//       result db: f32[k=136]
+//       db = y
 //       w = acc + 0.5 * g
 //     }
 //     op wgrad
 //   }
 //
-// digest   f434c5e7290bab5a
+// digest   09498347cfdee8e2
 // strategy tma_im2col { kernel tma_wgrad  tile m=64 n=144 k=64  span 16  stages 3  warps m=4  split_k 2  slices 2 }
 // target   sm_90a
-// launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 80944 bytes of shared memory
+// launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 81200 bytes of shared memory
 // launch   convgen_tma_wgrad_accumulated_sum: 87 blocks of 256 threads
+// launch   convgen_tma_wgrad_accumulated_sum_db_1: 9 blocks of 256 threads, 1024 bytes of shared memory
 // map      x_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
 // map      y_map: y of 136 x 1568 bf16, tiled: boxes of 64 x 64, 128-byte swizzle
 
@@ -38,9 +41,19 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
+__device__ __forceinline__ u32 ld_shared_u32(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void ld_shared_v4_f32(float (&v)[4], u32 address) {
   asm volatile("ld.shared.v4.f32 { %0, %1, %2, %3 }, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
 // Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
@@ -98,6 +111,9 @@ __device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const Tensor
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
+// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
+__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -135,6 +151,21 @@ __device__ __forceinline__ void wgmma_m64n144k16_f32_bf16_bf16(float (&d)[72], u
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
+// d = a b (+ d where `accumulate`): 64 x 8 over 16, a and b from shared memory.
+// A major of 0: the operand is contiguous along k; of 1: along m or n.
+template <int a_major = 0, int b_major = 0>
+__device__ __forceinline__ void wgmma_m64n8k16_f32_bf16_bf16(float (&d)[4], u64 a, u64 b, u32 accumulate) {
+  asm volatile("{\n"
+               ".reg .pred p;\n"
+               "setp.ne.b32 p, %6, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+               "%0, %1, %2, %3"
+               "}, %4, %5, p, 1, 1, %7, %8;\n"
+               "}"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
+}
+
 __device__ __forceinline__ u32 cluster_ctarank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -142,9 +173,6 @@ __device__ __forceinline__ u32 cluster_ctarank() {
 }
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-
-// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
@@ -182,6 +210,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   in_w = (pixel % 14) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
+// db is the sum of y over the pixels: y by ones.  The 5 consumers that multiply the same y take turns.
 // The sums of a slice of the pixels are kept in float32; the second kernel adds them up.
 
 constexpr int rows = 136;  // y's channels
@@ -209,6 +238,7 @@ constexpr int store_columns = part_columns / split_k;  // that a block of the cl
 //   y         3 stages x 1 boxes of 64 pixels x 128
 //   x         3 stages x 9 boxes of 64 pixels x 32
 //   barriers  6 x 8
+//   ones      8 columns x 32
 //   sums      1 other blocks x 18432, in place of stages
 //
 // The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
@@ -229,6 +259,8 @@ constexpr u32 partial_sums = 0;  // in place of the stages, when all have been r
 constexpr u32 sums_bytes = consumers * (split_k - 1) * slice_bytes;
 constexpr u32 full_barriers = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
+constexpr u32 ones = empty_barriers + 8 * stages;
+constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
@@ -237,7 +269,8 @@ extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_wgrad_accumulated(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
-    float* __restrict__ partials
+    float* __restrict__ partials,
+    float* __restrict__ y_sums
 ) {
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
@@ -252,7 +285,9 @@ void convgen_tma_wgrad_accumulated(
     }
     fence_mbarrier_init();
   }
-  cluster_arrive_relaxed();
+  if (threadIdx.x < 64) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
+  fence_proxy_async_shared();
+  cluster_arrive();
   cluster_wait();
   const int rank = cluster_ctarank();
   const int tile = blockIdx.x / 2;
@@ -308,10 +343,81 @@ void convgen_tma_wgrad_accumulated(
     const int warp = thread / 32;
     const int lane = thread % 32;
     float acc[own_fragments * parts][part_columns / 2];
+    float y_sum[own_fragments][4];
     int stage = 0;
     u32 parity = 0;
     int previous = -1;
-    for (int step = first_step; step < end_step; ++step) {
+    // this consumer sums y over its share of the steps, in a loop of its own: behind a branch, products would be serialized
+    const int y_part = first_box / tile_boxes;
+    const int share_steps = end_step - first_step;
+    const int own_step = first_step + y_part * (share_steps / y_parts) + min(y_part, share_steps % y_parts);
+    const int own_end = own_step + share_steps / y_parts + (y_part < share_steps % y_parts);
+    for (int step = first_step; step < own_step; ++step) {
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      const u32 y_tile = base + stage * stage_bytes;
+      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < tile_k / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < own_fragments; ++i) {
+#pragma unroll
+          for (int j = 0; j < parts; ++j) {
+            wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
+                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+                step != first_step || k > 0);
+          }
+        }
+      }
+      wgmma_commit_group();
+      // the step before is done when at most this one is under way: its stage may be filled again
+      wgmma_wait_group<1>();
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      previous = stage;
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    for (int step = own_step; step < own_end; ++step) {
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      const u32 y_tile = base + stage * stage_bytes;
+      const u32 x_tile = base + stage * stage_bytes + y_bytes;
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < tile_k / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < own_fragments; ++i) {
+#pragma unroll
+          for (int j = 0; j < parts; ++j) {
+            wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
+                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+                step != first_step || k > 0);
+          }
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < tile_k / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < own_fragments; ++i) {
+          wgmma_m64n8k16_f32_bf16_bf16<1, 0>(
+              y_sum[i], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+              wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || k > 0);
+        }
+      }
+      wgmma_commit_group();
+      // the step before is done when at most this one is under way: its stage may be filled again
+      wgmma_wait_group<1>();
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      previous = stage;
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    for (int step = own_end; step < end_step; ++step) {
       mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
       const u32 y_tile = base + stage * stage_bytes;
       const u32 x_tile = base + stage * stage_bytes + y_bytes;
@@ -340,6 +446,17 @@ void convgen_tma_wgrad_accumulated(
       }
     }
     wgmma_wait_group<0>();
+
+    // the 8 columns are alike: four threads hold the same sums
+    if (lane % 4 == 0) {
+      y_sums += (blockIdx.y * split_k + rank) * 680;
+      y_sums += y_part * 136;
+#pragma unroll
+      for (int i = 0; i < 2 * own_fragments; ++i) {
+        const int k = first_k + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
+        if (k < rows) y_sums[k] = own_step == own_end ? 0.0f : y_sum[i / 2][i % 2 * 2];
+      }
+    }
 
     // every block of the cluster is done with its stages: sums take their place
     cluster_arrive();
@@ -407,6 +524,7 @@ void convgen_tma_wgrad_accumulated(
 
 // Adds the sums of 2 slices, in order, and finishes w: 4 neighbors a thread.
 // Epilogue:
+//   db = y
 //   w = acc + 0.5 * g
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_wgrad_accumulated_sum(
@@ -439,4 +557,30 @@ void convgen_tma_wgrad_accumulated_sum(
   }
   *reinterpret_cast<Vec4*>(w + offset) = Vec4{
       __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+}
+
+// db[k]: 20 parts of sums of each, in a fixed order.
+extern "C" __global__ __launch_bounds__(256)
+void convgen_tma_wgrad_accumulated_sum_db_1(
+    const float* __restrict__ values,
+    float* __restrict__ sums
+) {
+  extern __shared__ u8 shared_memory[];
+  const int column = blockIdx.x % 9 * 16 + threadIdx.x % 16;
+  const int lane = threadIdx.x / 16;
+  const int end = column < 136 ? 20 : 0;
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int row = lane; row < end; row += 16) {
+    sum += values[row * 136 + column];
+  }
+  // the upper half of the lanes hands its sums to the lower, until one is left
+  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
+    __syncthreads();
+    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
+  }
+  if (lane == 0 && column < 136) sums[column] = sum;
 }
