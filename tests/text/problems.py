@@ -50,7 +50,7 @@ def make(
     if lowered:
         axes = [axis.split("*") for axis in lowered.split(",")]
         dims = tuple(d for axis in axes for d in axis)
-        matrix = Tensor("lowered", "lowered", dtype, dims, tuple(extents[d] for d in dims), tuple(map(len, axes)))
+        matrix = Tensor("m", "lowered", dtype, dims, tuple(extents[d] for d in dims), tuple(map(len, axes)))
     return ConvProblem(
         name, Op(op), n, c, k, input, filter, output, stride, dilation, lo, hi, groups,
         Tensor("x", "x", dtype, ("n", *sp.input, "c"), (n, *input, c)),
@@ -123,7 +123,7 @@ def problems(
         halves = [pixels, window] if draw(st.booleans()) else [window, pixels]
         dims = (*halves[0], *halves[1])
         axes = (len(halves[0]), len(halves[1]))
-        lowered = Tensor("lowered", "lowered", dtype, dims, tuple(extents[d] for d in dims), axes)
+        lowered = Tensor("m", "lowered", dtype, dims, tuple(extents[d] for d in dims), axes)
     result = {"x": x, "w": w, "y": y, "lowered": lowered}[OPS[op].writes]
     epilogue = draw(epilogues(result)) if epilogues else None
     accumulate = "s32" if dtype in ("s8", "s32") else "f32"

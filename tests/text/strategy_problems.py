@@ -74,15 +74,10 @@ def with_types(problem: ConvProblem, **dtypes: str) -> ConvProblem:
     return replace(problem, **given)  # type: ignore[arg-type]
 
 
-def _named(problem: ConvProblem) -> ConvProblem:
-    """The same problem, its lowered matrix called m: `lowered` is a keyword of the language."""
-    return replace(problem, lowered=replace(problem.lowered, name="m")) if problem.lowered else problem
-
-
 @st.composite
 def direct_problems(draw, op: Op) -> ConvProblem:
     """Any geometry, layout, types and epilogue of an operator."""
-    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding))))
+    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding)))
     dtype = draw(st.sampled_from((*FLOATS, "s8")))
     types = dict.fromkeys(OPS[op].reads, dtype)
     if op in PRODUCTS:
@@ -90,6 +85,8 @@ def direct_problems(draw, op: Op) -> ConvProblem:
         types[OPS[op].writes] = draw(st.sampled_from((*FLOATS, "s8", "s32")))
     else:
         types |= {"x": dtype, "lowered": dtype}
+    if dtype == "s8" and problem.padding is Padding.NAN:  # which integers do not have
+        problem = replace(problem, padding=Padding.ZERO)
     return replace(with_types(problem, **types), accumulate="s32" if dtype == "s8" else "f32")
 
 
@@ -102,7 +99,7 @@ def _in_order(draw, tensor: Tensor, orders: Sequence[Sequence[str]]) -> Tensor:
 @st.composite
 def matrix_problems(draw, op: Op) -> ConvProblem:
     """Problems whose filter and output are matrices as they lie in memory, of types that GEMMs take."""
-    problem = _named(draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding))))
+    problem = draw(problems(ops=(op,), epilogues=_maybe_epilogue(draw, op), work=2000, paddings=tuple(Padding)))
     sp = problem.spatial
     dtype = draw(st.sampled_from(("f16", "bf16", "f32")))
     if op not in PRODUCTS:
