@@ -1,7 +1,7 @@
 """What follows a convolution element by element: a chain of steps, in the words of the language.
 
 A chain is text, so that it can stand in a graph and be part of a key: steps divided by blanks, numbers behind a
-colon.  `add`, `sub` and `mul` take a number, or the next operand where they have none:
+colon.  `add`, `sub`, `mul` and `prelu` take a number, or the next operand where they have none:
 
     add relu                    relu(acc + a0)
     mul:0.5 clamp:0.0,6.0 add   clamp(acc * 0.5, 0, 6) + a0
@@ -49,12 +49,17 @@ ACTIVATIONS: dict[str, Activation] = {
 #: What other projects call them.
 _ALIASES = {"swish": "silu", "hswish": "hardswish", "hsigmoid": "hardsigmoid", "lrelu": "leaky_relu", "linear": "None"}
 #: Of two values, the second a number or an operand.
-_BINARY = {"add": "+", "sub": "-", "mul": "*"}
+_BINARY = {
+    "add": "{t} + {o}",
+    "sub": "{t} - {o}",
+    "mul": "{t} * {o}",
+    "prelu": "select({t} > 0.0, {t}, {t} * {o})",
+}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One function of the value so far, or (add, sub, mul) of it and a number or the next operand."""
+    """One function of the value so far, or (add, sub, mul, prelu) of it and a number or the next operand."""
 
     kind: str
     numbers: tuple[float, ...] = ()
@@ -70,7 +75,7 @@ class Step:
         """The step in the language, of a value and the operand that it takes."""
         numbers = [repr(n) for n in self.numbers]
         if self.kind in _BINARY:
-            return f"{value} {_BINARY[self.kind]} {numbers[0] if numbers else operand}"
+            return _BINARY[self.kind].format(t=value, o=numbers[0] if numbers else operand)
         return ACTIVATIONS[self.kind].text.format(*numbers, t=value)
 
 

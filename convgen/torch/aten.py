@@ -31,7 +31,12 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "softplus": TF.softplus,
     "mish": TF.mish,
 }
-_BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
+_BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "prelu": lambda t, slope: torch.where(t > 0, t, t * slope),
+}
 
 
 def convolution(
@@ -148,13 +153,14 @@ def fused(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
     transposed: bool = False,
 ) -> Tensor:  # fmt: skip
-    """A convolution and its epilogue, in the input's type."""
+    """A convolution and its epilogue, of float32 at least, in the input's type."""
     steps, bias = steps_of(epilogue), None
     filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):
         steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
     made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode, transposed)
-    return apply(steps, made, operands).to(input.dtype)
+    wide = made.to(torch.promote_types(made.dtype, torch.float32)) if steps else made
+    return apply(steps, wide, operands).to(input.dtype)
 
 
 def _is_bias(operand: Tensor, input: Tensor, filters: int) -> bool:

@@ -48,8 +48,9 @@ def test_operands_of_every_shape(channels_last):
         integers(6).expand(2, 32, 6, 6),
         integers(2, 64, 6, 6)[:, ::2],
         integers(1),
+        torch.randint(-1, 3, (32, 1, 1)).half(),
     ]
-    arguments = x, w, operands, "add mul:0.25 add add add add sub clamp:-128.0,128.0", [1, 1], [1, 1], [1, 1], 1
+    arguments = x, w, operands, "add mul:0.25 add add add add sub clamp:-128.0,128.0 prelu", [1, 1], [1, 1], [1, 1], 1
     found = ops._fused_on_gpu(*arguments)
     assert launch.served(*arguments).launch is not None
     assert torch.equal(found, aten.fused(*arguments))

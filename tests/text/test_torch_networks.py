@@ -402,7 +402,19 @@ CHAINS = {
     "add tanh mul:0.5 add:1.0": lambda t, o: torch.tanh(t) / 2 + 1,
     "add mul add": lambda t, o: o[:, :, :1, :1] * t + o,
     "add sub relu": lambda t, o: TF.relu(t - o),
-    "add": lambda t, o: o - t,
+    "add mul:-1.0 add": lambda t, o: o - t,
+    "add sigmoid mul:-1.0 add:1.0": lambda t, o: 1 - torch.sigmoid(t),
+    "add mul:-1.0 relu": lambda t, o: TF.relu(-t),
+    "add prelu": lambda t, o: TF.prelu(t, o[0, :, 0, 0]),
+    "add elu:1.6732632423543772 mul:1.0507009873554805": lambda t, o: TF.selu(t),
+    "add mul:2.0 elu:1.0 mul:0.5": lambda t, o: TF.celu(t, 0.5),
+    "add mul:2.0 softplus mul:0.5": lambda t, o: TF.softplus(t, 2),
+    "add hardswish": lambda t, o: t * (TF.relu6(t + 3) / 6),
+    "add hardswish mul:6.0 mul:0.125": lambda t, o: (t + 3).clamp(0, 6) * t / 8,
+    "add mul:1.5 silu mul:0.6666666666666666": lambda t, o: t * torch.sigmoid(1.5 * t),
+    "add mish relu": lambda t, o: TF.relu(torch.tanh(TF.softplus(t)) * t),
+    "add": lambda t, o: t * torch.sigmoid(0 * t),
+    "add add tanh": lambda t, o: torch.tanh(TF.dropout(TF.dropout(t, training=False) + o, training=False)),
     "add relu": lambda t, o: (lambda u: u * u)(TF.relu(t)),
     "add silu relu": lambda t, o: TF.relu(TF.silu(t)).flatten(2),
     "add tanh": lambda t, o: torch.tanh(t).softmax(1),
@@ -425,6 +437,16 @@ def test_chains_end_where_an_epilogue_must(fused):
     with torch.no_grad():
         near(fast(x, o), model(x, o))
     assert [row.fused for row in fast.report] == [fused]
+
+
+def test_an_epilogue_is_rounded_once():
+    x, scale = torch.randn(1, 8, 16, 16).half(), 1.7
+    epilogue = f"mul:{scale} silu mul:{1 / scale}"
+    found = torch.ops.convgen.fused_conv(
+        x, torch.eye(8)[..., None, None].half(), [], epilogue, [1, 1], [0, 0], [1, 1], 1
+    )
+    expected = x.double() * torch.sigmoid(scale * x.double())
+    assert ((found - expected).abs() <= expected.abs() * (2**-11 + 1e-6) + 2**-25).all()
 
 
 # ---- choosing -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.pointwise import Step, text_of
+from convgen.functional.pointwise import Step, steps_of, text_of
 from convgen.torch.network.padding import padded
 from convgen.torch.network.trace import call, is_call, value_of
 
@@ -97,11 +97,10 @@ def chain_of(node: Node) -> Chain | None:
 def _grow(chain: Chain, value: Node) -> None:
     made = value_of(value)
     while (following := _next(value)) is not None:
-        user, step, operand = following
+        user, steps, operand = following
         if value_of(user).shape != made.shape or value_of(user).dtype not in _FLOATS:
             return
-        if step is not None:
-            chain.steps.append(step)
+        chain.steps += steps
         if operand is not None:
             chain.operands.append(operand)
         value = user
@@ -109,36 +108,71 @@ def _grow(chain: Chain, value: Node) -> None:
             chain.ends.append(End(user, len(chain.steps), len(chain.operands)))
 
 
-def _next(value: Node) -> tuple[Node, Step | None, Node | None] | None:
-    """The node that alone reads a value, as a step (None where it only changes the type) and an operand."""
+#: What a function does to a value: steps (none where it only changes the type), and the operand that one takes.
+Match = tuple[tuple[Step, ...], Node | None] | None
+
+
+def _next(value: Node) -> tuple[Node, tuple[Step, ...], Node | None] | None:
+    """The node that alone reads a value, or the product of the value and its gate, as steps and an operand."""
     users = list(value.users)
     if len(users) == 2:
-        return _swish(value, users)
+        return _gated(value, users)
     if len(users) != 1:
         return None
     (user,) = users
-    match = _MATCHES.get(user.target) if user.op == "call_function" else None
-    found = match(user, value) if match else None
+    found = _match(user, value)
     return (user, *found) if found else None
 
 
 def is_pointwise(user: Node, value: Node) -> bool:
     """Whether a node is a step of one value, and of no other that it is."""
+    return _match(user, value) is not None
+
+
+def _match(user: Node, value: Node) -> Match:
     match = _MATCHES.get(user.target) if user.op == "call_function" else None
-    return match is not None and match(user, value) is not None
+    return match(user, value) if match else None
 
 
-def _swish(value: Node, users: list[Node]) -> tuple[Node, Step, None] | None:
-    """value * sigmoid(value)."""
+#: Steps of value * gate(value) by those of the gate.
+_GATES = {
+    "sigmoid": "silu",
+    "hardsigmoid": "hardswish",
+    "add:3.0 hardtanh:0.0,6.0": "hardswish mul:6.0",
+    "add:3.0 clamp:0.0,6.0": "hardswish mul:6.0",
+    f"add:3.0 hardtanh:0.0,6.0 mul:{1 / 6!r}": "hardswish",
+    f"add:3.0 clamp:0.0,6.0 mul:{1 / 6!r}": "hardswish",
+    "softplus tanh": "mish",
+}
+
+
+def _gated(value: Node, users: list[Node]) -> tuple[Node, tuple[Step, ...], None] | None:
+    """value * gate(value)."""
     for gate, product in (users, users[::-1]):
-        if is_call(gate, A.sigmoid.default) and list(gate.users) == [product] and is_call(product, A.mul.Tensor):
-            return product, Step("silu"), None
+        steps = _steps_between(value, gate, product)
+        if is_call(product, A.mul.Tensor) and steps:
+            # value * gate(scale * value)
+            scale = steps[0].numbers if steps[0].kind == "mul" and any(steps[0].numbers) else ()
+            known = _GATES.get(text_of(steps[len(scale) :]))
+            if known is not None:
+                around = [(Step("mul", (n,)), Step("mul", (1 / n,))) for n in scale]
+                return product, (*(a for a, _ in around), *steps_of(known), *(b for _, b in around)), None
     return None
 
 
-# ---- steps of aten's functions --------------------------------------------------------------------
+def _steps_between(value: Node, node: Node, end: Node) -> list[Step]:
+    """From a value, which a node reads, to what `end` reads; none where it is more than steps of one value."""
+    steps: list[Step] = []
+    while node is not end:
+        found = _match(node, value)
+        if found is None or found[1] is not None or len(node.users) != 1:
+            return []
+        steps += found[0]
+        value, (node,) = node, node.users
+    return steps
 
-Match = tuple[Step | None, Node | None] | None
+
+# ---- steps of aten's functions --------------------------------------------------------------------
 
 
 def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, Node], Match]:
@@ -148,7 +182,7 @@ def _unary(kind: str, *parameters: tuple[int, str, float]) -> Callable[[Node, No
         numbers = [_argument(user, *parameter) for parameter in parameters]
         if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
             return None
-        return Step(kind, tuple(map(float, numbers))), None
+        return (Step(kind, tuple(map(float, numbers))),), None
 
     return match
 
@@ -165,31 +199,49 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
         if a is b or _argument(user, 2, "alpha", 1) != 1:
             return None
         other = b if a is value else a
-        if kind == "sub" and a is not value:
-            return None
-        if isinstance(other, torch.fx.Node):
-            operand = value_of(other)
-            right = isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS
-            return (Step(kind), other) if right else None
-        number = isinstance(other, int | float) and math.isfinite(other)
-        return (Step(kind, (float(other),)), None) if number else None
+        steps = (_NEGATED, Step("add")) if kind == "sub" and a is not value else (Step(kind),)
+        return _with_operand(steps, other)
 
     return match
+
+
+_NEGATED = Step("mul", (-1.0,))
+
+
+def _with_operand(steps: tuple[Step, ...], other: Any) -> Match:
+    """Steps of which the last one takes a tensor, or a number."""
+    if isinstance(other, torch.fx.Node):
+        operand = value_of(other)
+        return (steps, other) if isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS else None
+    return ((*steps[:-1], Step(steps[-1].kind, (float(other),))), None) if _is_number(other) else None
+
+
+def _reversed_difference(user: Node, value: Node) -> Match:
+    """A number or tensor less the value."""
+    a, b = user.args[:2]
+    if a is not value or a is b or _argument(user, 2, "alpha", 1) != 1:
+        return None
+    return _with_operand((_NEGATED, Step("add")), b)
+
+
+def _prelu(user: Node, value: Node) -> Match:
+    a, slope = user.args
+    return _with_operand((Step("prelu"),), slope) if a is value and slope is not value else None
 
 
 def _division(user: Node, value: Node) -> Match:
     """By a number."""
     a, b = user.args[:2]
-    right = a is value and isinstance(b, int | float) and b != 0 and math.isfinite(b) and not user.kwargs
-    return (Step("mul", (1.0 / b,)), None) if right else None
+    right = a is value and _is_number(b) and b != 0 and not user.kwargs
+    return ((Step("mul", (1.0 / b,)),), None) if right else None
 
 
 def _clamp(user: Node, value: Node) -> Match:
     low, high = _argument(user, 1, "min", None), _argument(user, 2, "max", None)
     if low is None or high is None:
         kind, bound = ("clamp_max", high) if low is None else ("clamp_min", low)
-        return (Step(kind, (float(bound),)), None) if _is_number(bound) else None
-    return (Step("clamp", (float(low), float(high))), None) if _is_number(low) and _is_number(high) else None
+        return ((Step(kind, (float(bound),)),), None) if _is_number(bound) else None
+    return ((Step("clamp", (float(low), float(high))),), None) if _is_number(low) and _is_number(high) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -197,23 +249,35 @@ def _is_number(value: Any) -> bool:
 
 
 def _gelu(user: Node, value: Node) -> Match:
-    return Step("gelu_tanh" if user.kwargs.get("approximate") == "tanh" else "gelu"), None
+    return (Step("gelu_tanh" if user.kwargs.get("approximate") == "tanh" else "gelu"),), None
 
 
 def _elu(user: Node, value: Node) -> Match:
-    plain = all(_argument(user, place, name, 1) == 1 for place, name in ((2, "scale"), (3, "input_scale")))
-    return (Step("elu", (float(_argument(user, 1, "alpha", 1)),)), None) if plain else None
+    """selu's scale, too."""
+    alpha, scale, inner = (_argument(user, *each, 1) for each in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
+    return (_scaled(1.0, Step("elu", (float(alpha),)), scale), None) if inner == 1 else None
+
+
+def _celu(user: Node, value: Node) -> Match:
+    alpha = float(_argument(user, 1, "alpha", 1))
+    return (_scaled(1 / alpha, Step("elu", (1.0,)), alpha), None) if alpha > 0 else None
 
 
 def _softplus(user: Node, value: Node) -> Match:
-    plain = _argument(user, 1, "beta", 1) == 1 and _argument(user, 2, "threshold", 20) == 20
-    return (Step("softplus"), None) if plain else None
+    beta, threshold = float(_argument(user, 1, "beta", 1)), _argument(user, 2, "threshold", 20)
+    return (_scaled(beta, Step("softplus"), 1 / beta), None) if beta and threshold == 20 else None
+
+
+def _scaled(before: float, step: Step, behind: float) -> tuple[Step, ...]:
+    """The step of a product, and a product of that."""
+    first, last = ((Step("mul", (float(n),)),) if n != 1 else () for n in (before, behind))
+    return *first, step, *last
 
 
 def _conversion(user: Node, value: Node) -> Match:
     """To another type alone."""
     same = {name for name, given in user.kwargs.items() if given is not None} <= {"dtype", "non_blocking"}
-    return (None, None) if same else None
+    return ((), None) if same else None
 
 
 _MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
@@ -231,7 +295,12 @@ _MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
     A.clamp.default: _clamp,
     A.gelu.default: _gelu,
     A.elu.default: _elu,
+    A.celu.default: _celu,
     A.softplus.default: _softplus,
+    A._prelu_kernel.default: _prelu,
+    A.neg.default: lambda user, value: ((_NEGATED,), None),
+    A.rsub.Scalar: _reversed_difference,
+    A.rsub.Tensor: _reversed_difference,
     A.add.Tensor: _binary("add"),
     A.add.Scalar: _binary("add"),
     A.sub.Tensor: _binary("sub"),

@@ -10,6 +10,7 @@ import torch
 
 Node = Any
 GraphModule = Any
+A: Any = torch.ops.aten
 
 
 @contextmanager
@@ -32,10 +33,20 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     with torch.no_grad():
         made = aot_export_joint_simple(function, tuple(arguments), trace_joint=False, decompositions={})
     for node in list(made.graph.nodes):
-        if is_call(node, torch.ops.aten._assert_tensor_metadata.default):  # holds here, and would count as a reader
+        if is_call(node, A._assert_tensor_metadata.default):  # holds here, and would count as a reader
+            made.graph.erase_node(node)
+        elif _is_identity(node):
+            node.replace_all_uses_with(node.args[0])
             made.graph.erase_node(node)
     made.recompile()
     return made
+
+
+def _is_identity(node: Node) -> bool:
+    """Whether a node is another's value, as of a Dropout.  What the function returns stays a tensor of its own."""
+    if not is_call(node, A.clone.default, A.alias.default) or any(user.op == "output" for user in node.users):
+        return False
+    return bool(value_of(node).stride() == value_of(node.args[0]).stride())
 
 
 def placeholders(graph: Any) -> list[Node]:
