@@ -72,6 +72,7 @@ def work(kind: str, folder: Path, until: float) -> None:
     from hypothesis import HealthCheck, Phase, assume, given, settings
     from hypothesis import strategies as st
     from tma_specs import EPILOGUES, SEEDS, serves, some_options, spec
+    from wgrad_specs import BIAS
 
     from convgen.ir.problem import Op
 
@@ -91,7 +92,9 @@ def work(kind: str, folder: Path, until: float) -> None:
         problem, options = data.draw(problems[kind]), {**data.draw(some_options(strategy)), **given_options}
         assume(serves(problem, strategy, options))
         gradient = problem.op is not Op.FPROP
-        text = spec(problem, strategy, options, "" if problem.epilogue or gradient else epilogue)
+        if gradient:
+            epilogue = BIAS if problem.op is Op.WGRAD and data.draw(st.booleans()) else "none"
+        text = spec(problem, strategy, options, "" if problem.epilogue else epilogue)
         check = exact if gradient and not problem.epilogue else close
         drawn += 1
         name.with_suffix(".drawn").write_text(str(drawn))

@@ -146,7 +146,8 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
 }  # fmt: skip
 
-#: Rows in which y is summed, too: the gradient of a bias.
+#: The gradient of a bias beside the filter's, and the rows that have it.
+BIAS = "result db: f32[k]  db = y  w = acc"
 BIASES = {
     "boxes of a row", "two consumers along m, two fragments", "three consumers along n, a filter row each",
     "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
@@ -156,4 +157,4 @@ BIASES = {
 
 def bias(name: str) -> str:
     """The epilogue of a row."""
-    return "result db: f32[k]  db = y  w = acc" if name in BIASES else ""
+    return BIAS if name in BIASES else ""
