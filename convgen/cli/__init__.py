@@ -32,7 +32,7 @@ COMMANDS: dict[str, str] = {
     "explain": "show index formulas, the plan, and which strategies can serve, or why not",
     "gradient": "print the gradients of a spec's layers as a spec, through epilogues, too",
     "run": "run kernels on random data and verify them against a float64 reference",
-    "tune": "find the fastest configurations on this GPU, for `auto` to use",
+    "tune": "find the fastest configurations on this machine's GPUs or a Ray cluster's, for `auto` to use",
     "bench": "measure kernels beside cuDNN and cuBLAS",
     "simulate": "estimate a systolic array's time for a spec, by channel-first implicit im2col",
     "reproduce": "repeat an experiment of the documents that convgen implements",

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from convgen.diagnostics import SpecError, format_rich, format_text
 from convgen.spec import UsageError
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-#: Says how far a long piece of work is: (done, of all), in any unit.
-Advance = Callable[[int, int], None]
+
+class Advance(Protocol):
+    """Says how far a long piece of work is, in any unit, and what it is about, where that has changed."""
+
+    def __call__(self, done: int, whole: int, what: str | None = None, /) -> None: ...
 
 
 def prepare() -> None:
@@ -158,14 +161,16 @@ class _Status:
 def progress_bar(what: str) -> Iterator[Advance]:
     """A bar with the time that is left, on a terminal."""
     if not is_terminal(sys.stderr):
-        yield lambda done, whole: None
+        yield lambda done, whole, what=None: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=_rich(sys.stderr), transient=True) as progress:
         task = progress.add_task(_escaped(what), total=None)
-        yield lambda done, whole: progress.update(task, completed=done, total=whole)
+        yield lambda done, whole, what=None: progress.update(
+            task, completed=done, total=whole, description=what and _escaped(what)
+        )
 
 
 def count(number: int, what: str) -> str:

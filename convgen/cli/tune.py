@@ -1,4 +1,5 @@
-"""Find the fastest configuration of each convolution on this GPU, and store it for `auto` to use.
+"""Find the fastest configuration of each convolution on this machine's GPUs, or on those of a Ray cluster, and store
+it for `auto` to use.
 
 Every candidate of every strategy is compiled and measured, and whatever beats the best so far is verified
 against a float64 reference.  Each measurement is stored in the tuning database at once: after an interrupt, a
@@ -8,6 +9,7 @@ examples:
   convgen tune layer.conv
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_halo --again
+  convgen tune --suite resnet50 --ray     on every GPU of the Ray cluster that this machine belongs to
   convgen tune --export tuning.sqlite   the best of each convolution, as one small file
 """
 
@@ -18,6 +20,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +29,21 @@ from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
 from convgen.cli.files import check_place
 from convgen.cli.sources import add_sources, read_sources
+from convgen.diagnostics import ConvgenError
 from convgen.driver import Compilation
 from convgen.kernels import strategies
-from convgen.spec import UsageError
+from convgen.spec import UsageError, known_target
+from convgen.targets import target_for
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from convgen.planner import Choice
     from convgen.planner.database import Database, Measurement
+    from convgen.runtime.cuda import Gpu
     from convgen.tune.candidates import Candidate
     from convgen.tune.search import Task
-    from convgen.tune.worker import Worker
+    from convgen.tune.spread import Machines, Member
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +64,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="add the verified best of the database to FILE; needs no GPU"
     )
-    parser.add_argument("--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two)")
+    parser.add_argument(
+        "--ray", nargs="?", const="auto", metavar="ADDRESS",
+        help="measure on every GPU of a Ray cluster, and compile on its CPUs (needs convgen[ray]; default: the cluster "
+        "that this machine belongs to)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=jobs, metavar="N", help="compiling processes (default: cores minus two; all of a cluster's)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from convgen.planner import database
-    from convgen.tune.worker import Worker
 
     check_place(arguments.export)
     place = arguments.db or database.user_path()
@@ -70,65 +84,88 @@ def run(arguments: argparse.Namespace) -> int:
             _check_database(path)
     tuned = arguments.specs or arguments.suite or not arguments.export
     sources = read_sources(arguments) if tuned else []
-    with Worker() as worker:
-        gpu = worker.call("name") if sources else ""  # there is one, before a database is made for it
+    code = _tune(sources, arguments, place) if sources else 0
+    if arguments.export:
         with database.Database(place, warn=console.warn) as db:
-            code = _tune(sources, arguments, db, worker, gpu) if sources else 0
-            if arguments.export:
-                console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
+            console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")
     return code
 
 
-def _tune(
-    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, worker: Worker, gpu: str
-) -> int:
-    from convgen.bench.build import Builder
-    from convgen.tune.search import Search
+def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, place: Path) -> int:
+    from convgen.planner.database import Database
+    from convgen.tune.spread import Spread
 
-    with Builder(arguments.jobs) as builder, console.progress_bar("tuning") as advance:
-        tasks = _tasks(sources, arguments, db, gpu)
-        observer = _Observer(tasks, advance)
-        search = Search(list(tasks.values()), gpu, db, worker, builder.build_all, observer, arguments.budget)
-        try:
-            search.run()
-            hopeless = [task for task in tasks.values() if not task.untried and not task.best]
-            code = 1 if hopeless else 0
-        except KeyboardInterrupt:
-            code = 130
+    code, failed = 0, None
+    with _machines(arguments) as machines:  # there are some, before a database is made for them
+        with Database(place, warn=console.warn) as db:
+            gpus = dict.fromkeys(member.gpu for member in machines.members)
+            tasks = {
+                f"{name} on {gpu.name}" if len(gpus) > 1 else name: task
+                for gpu in gpus
+                for name, task in _tasks(sources, arguments, db, gpu).items()
+            }
+        with console.progress_bar("tuning") as advance:
+            observer = _Observer(tasks, len(machines.members), advance)
+            try:
+                Spread(list(tasks.values()), machines, place, observer, arguments.budget).run()
+            except KeyboardInterrupt:
+                code = 130
+            except ConvgenError as e:
+                code, failed = 1, e
     _show(tasks)
     if left := sum(len(task.untried) for task in tasks.values()):
-        why = "interrupted" if code == 130 else "the budget is used up"
+        why = "interrupted" if code == 130 else "ended early" if failed else "the budget is used up"
         console.warn(f"{why} with {console.count(left, 'candidate')} left: run the same command again to continue")
-    return code
+    if failed:
+        raise failed
+    hopeless = [task for task in tasks.values() if not task.untried and not task.best]
+    return code or (1 if hopeless else 0)
+
+
+def _machines(arguments: argparse.Namespace) -> AbstractContextManager[Machines]:
+    if arguments.ray:
+        from convgen.tune.cluster import cluster
+
+        return cluster(arguments.ray, arguments.jobs, console.warn)
+    from convgen.tune import machine
+
+    return machine.local(arguments.jobs)
 
 
 def _tasks(
-    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: str
+    sources: list[tuple[str, Compilation]], arguments: argparse.Namespace, db: Database, gpu: Gpu
 ) -> dict[str, Task]:
-    """A task for each distinct convolution, by the name of the first that has it."""
+    """A task for each distinct convolution on a kind of GPU, by the name of the first that has it."""
     from convgen.planner import database
     from convgen.planner.database import Status
-    from convgen.runtime.launch import gpu_at_hand
     from convgen.tune.candidates import candidates
     from convgen.tune.search import prepare
 
     forget = tuple(Status) if arguments.again else (Status.FAILED, Status.WRONG) if arguments.retry else ()
-    at_hand = gpu_at_hand()
     tasks: dict[str, Task] = {}
     seen = set()
-    for name, compilation in sources:
+    for name, source in sources:
+        compilation = _for(source, name, gpu)
         problem, target = compilation.request.problem, compilation.target
-        if at_hand and not target.runs_on(at_hand.capability):
-            raise UsageError(f"{name} is for {target}, which does not run on this {gpu}\nhint: leave its target out")
         if (key := database.key(problem)) in seen:
             continue
         seen.add(key)
         names, fixed = _wanted(compilation, arguments)
         found = candidates(problem, target, names, fixed)
-        first = [c if c and c[0] in names else None for c in (_chosen(compilation, gpu), _untuned(compilation))]
+        first = [c if c and c[0] in names else None for c in (_chosen(compilation, gpu.name), _untuned(compilation))]
         once = {(c[0], database.canonical(c[1])): c for c in (*first, *found) if c}
-        tasks[name] = prepare(problem, target, list(once.values()), db, gpu, forget, first[1])
+        tasks[name] = prepare(problem, target, list(once.values()), db, gpu.name, forget, first[1])
     return tasks
+
+
+def _for(source: Compilation, name: str, gpu: Gpu) -> Compilation:
+    """The compilation for a kind of GPU, which need not be this machine's.  Raises UsageError."""
+    named = source.spec.target or source.request.target
+    target = known_target(named) if named else target_for(gpu.capability)
+    if target is None or not target.runs_on(gpu.capability):
+        why = f"is for {target}, which does not run on this {gpu.name}" if target else f"has no target for {gpu.name}"
+        raise UsageError(f"{name} {why}\nhint: leave its target out")
+    return Compilation(replace(source.spec, target=target.name), source.request)
 
 
 def _chosen(compilation: Compilation, gpu: str) -> Candidate | None:
@@ -195,22 +232,32 @@ def _export(db: Database, path: Path) -> int:
 class _Observer:
     """Shows progress: a bar on a terminal, else a line a convolution."""
 
-    def __init__(self, tasks: dict[str, Task], advance: console.Advance) -> None:
+    def __init__(self, tasks: dict[str, Task], gpus: int, advance: console.Advance) -> None:
         self._names = {id(task): name for name, task in tasks.items()}
+        self._done, self._gpus = 0, gpus
         self._advance, self._begun, self._seconds_left = advance, time.monotonic(), 0.0
+
+    @property
+    def _state(self) -> str:
+        return f"{self._done} of {console.count(len(self._names), 'layer')}, {console.count(self._gpus, 'GPU')}"
 
     def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
         gone = time.monotonic() - self._begun
         self._seconds_left = seconds_left
-        self._advance(int(1000 * gone), int(1000 * (gone + seconds_left)))
+        self._advance(int(1000 * gone), int(1000 * (gone + seconds_left)), f"tuning: {self._state}")
 
     def finished(self, task: Task) -> None:
+        self._done += 1
         if console.is_terminal(sys.stderr):
             return
         best = task.best
         found = f"{best.us:.2f} us by {best.strategy} ({best.detail})" if best else "no correct result"
-        left = f"about {self._seconds_left / 60:.1f} min left"
-        print(f"{self._names[id(task)]}: {found}; {task.tried} tried, {left}", file=sys.stderr, flush=True)
+        left = f"{self._state}, about {self._seconds_left / 60:.1f} min left"
+        print(f"{self._names[id(task)]}: {found}; {task.tried} tried; {left}", file=sys.stderr, flush=True)
+
+    def gone(self, member: Member, reason: str, left: int) -> None:
+        self._gpus = left
+        console.warn(f"a {member.gpu.name} is lost, {console.count(left, 'GPU')} left: {reason}")
 
 
 def _show(tasks: dict[str, Task]) -> None:

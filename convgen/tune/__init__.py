@@ -1,1 +1,1 @@
-"""Tuning: candidates are built in parallel, measured one by one, verified, and kept in the database."""
+"""Tuning: candidates are built in parallel, measured on each GPU one by one, verified, and kept in the database."""

@@ -123,19 +123,17 @@ def _one_process(path: Path) -> Iterator[None]:
 def _measure(job: Job, db: Database, say: Say) -> None:
     """Raises ConvgenError where no measuring process can be started, or the GPU has no room."""
     assert job.gpu is not None
-    name, problem, target = job.problem.name, job.problem, job.target
-    offered = _candidates(job)
-    task = prepare(problem, target, offered, db, job.gpu)
+    task = prepare(job.problem, job.target, _candidates(job), db, job.gpu)
     if not task.untried:
         return
-    say(f"{name}: {len(offered)} candidates to measure")
+    say(f"{job.problem.name}: {len(task.candidates)} candidates to measure")
     with _PROCESS.used() as worker:
         try:
-            worker.call("prepare", problem)
+            worker.call("prepare", job.problem)
             stopwatch = Stopwatch(worker, BUDGET)
             with Builder(threads=True) as builder:
-                observer = _Observer(name, len(offered), say)
-                Search([task], job.gpu, db, stopwatch, builder.build_all, observer, BUDGET, stopwatch.clock).run()
+                told = partial(_tell, task, say)
+                Search(task, db, stopwatch, builder.build_all, told, lambda: stopwatch.clock() < BUDGET).run()
             worker.call("release")
         except CandidateFailed as e:
             raise ConvgenError(str(e)) from None
@@ -152,14 +150,8 @@ def _candidates(job: Job) -> list[Candidate]:
     return list(once.values())[:MOST]
 
 
-class _Observer:
-    def __init__(self, name: str, candidates: int, say: Say) -> None:
-        self._name, self._candidates, self._say = name, candidates, say
-
-    def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
-        self._say(f"{self._name}: {task.tried} of {self._candidates} candidates measured")
-
-    def finished(self, task: Task) -> None: ...
+def _tell(task: Task, say: Say, _: Measurement) -> None:
+    say(f"{task.problem.name}: {task.tried} of {len(task.candidates)} candidates measured")
 
 
 # ---- the measuring process -------------------------------------------------------------------------

@@ -1,6 +1,5 @@
-"""The search: every candidate of every problem is measured, and whichever beats the best so far is verified.
-At the end of a problem its best few are timed again, in turn: times of different moments differ by more than
-good candidates do.
+"""The search: every candidate of a problem is measured, and whichever beats the best so far is verified.  At the end
+its best few are timed again, in turn: times of different moments differ by more than good candidates do.
 
 Whatever becomes known goes to the database at once, so that a search may end at any moment (a budget, an
 interrupt, a crash) and the next one goes on where it stopped.
@@ -9,8 +8,7 @@ interrupt, a crash) and the next one goes on where it stopped.
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -33,32 +31,40 @@ _BEHIND = 1.3
 #: So many candidates, at most so many times slower than the best, are timed again.
 _FINALISTS = 4
 _CLOSE = 1.06
+#: A candidate that has lost so many of those who measure is taken for faulty.
+_LOSSES = 2
 
 Build = Callable[[Iterable[Job]], Iterator[tuple[Job, Artifact | Failure]]]
 
 
 class Measurer(Protocol):
-    """`tune.worker.Worker`, or a fake of it: calls `time`, `compare` and `check` of a `tune.worker.Gpu`."""
+    """Calls methods of a `tune.worker.Gpu` somewhere, as `tune.worker.Worker` does."""
 
-    def call(self, method: str, *arguments: Any) -> Any: ...
+    def call(self, method: str, *arguments: Any) -> Any:
+        """The method's result.  Raises CandidateFailed, Lost; ConvgenError where nothing can be measured any more."""
+        ...
+
+
+class Lost(Exception):
+    """Who measured is gone, and what was asked may be asked again; str() says why."""
 
 
 @dataclass
 class Task:
-    """One problem's search: what is to be tried, what is known.
+    """One problem's search on one kind of GPU: what is to be tried, what is known.
 
-    `untuned` is the candidate that `auto` takes without a database (None: the first); `over` when the share of the
-    budget is spent.
+    `untuned` is the candidate that `auto` takes without a database (None: the first).
     """
 
     problem: ConvProblem
     target: Target
+    gpu: str
     candidates: Sequence[Candidate]
     known: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     untuned: Candidate | None = None
     tried: int = 0
-    over: bool = False
     built: dict[tuple[str, str], Artifact] = field(default_factory=dict)  # of those that may be finalists
+    losses: Counter[object] = field(default_factory=Counter)  # by what was asked of those who were lost
 
     def learn(self, measurement: Measurement, built: Artifact | Failure) -> None:
         self.known[measurement.candidate] = measurement
@@ -109,18 +115,6 @@ def _identity(candidate: Candidate) -> tuple[str, str]:
     return candidate[0], database.canonical(candidate[1])
 
 
-class Observer(Protocol):
-    """Who is told of a search's progress."""
-
-    def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
-        """A candidate is done; `seconds_left` is an estimate for the whole search."""
-        ...
-
-    def finished(self, task: Task) -> None:
-        """A problem is done, or its share of the budget is spent."""
-        ...
-
-
 def prepare(
     problem: ConvProblem,
     target: Target,
@@ -132,66 +126,49 @@ def prepare(
 ) -> Task:
     """The search for a problem, with what earlier searches found, but for statuses to `forget`."""
     found = db.measurements(database.key(problem), gpu)
-    return Task(problem, target, candidates, {m.candidate: m for m in found if m.status not in forget}, untuned)
+    return Task(problem, target, gpu, candidates, {m.candidate: m for m in found if m.status not in forget}, untuned)
 
 
 class Search:
-    """Runs tasks in order, each with an equal share of what is left of the budget."""
+    """Runs a task: `measured` hears of each candidate, and `going` says whether there is time for another."""
 
     def __init__(
         self,
-        tasks: Sequence[Task],
-        gpu: str,
+        task: Task,
         db: Database,
         measurer: Measurer,
         build: Build,
-        observer: Observer,
-        budget: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        measured: Callable[[Measurement], None],
+        going: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`budget` is in seconds, for all tasks together."""
-        self._tasks, self._gpu, self._db = list(tasks), gpu, db
-        self._measurer, self._build, self._observer = measurer, build, observer
-        self._clock, self._begun = clock, clock()
-        self._end = self._begun + budget
+        self._task, self._db = task, db
+        self._measurer, self._build, self._measured, self._going = measurer, build, measured, going
 
     def run(self) -> None:
-        """Returns when nothing is left to try or the budget is spent."""
-        self._left = {id(task): len(task.untried) for task in self._tasks}
-        waiting = [task for task in self._tasks if self._left[id(task)]]
-        for task in self._tasks:
-            if task not in waiting:
-                self._observer.finished(task)
-        owners: deque[Task] = deque()
-        current, deadline = None, self._begun
-        for job, built in self._build(self._jobs(list(waiting), owners)):
-            task = owners.popleft()
-            if task is not current:
-                if current:
-                    self._finish(current, waiting)
-                current, deadline = task, self._clock() + (self._end - self._clock()) / len(waiting)
-            if self._clock() >= self._end:
+        """Returns when nothing is left to try or the time is over.  Raises as a measurer's `call` does, but for
+        CandidateFailed."""
+        for job, built in self._build(self._jobs()):
+            if not self._going():
                 break
-            task.over = task.over or self._clock() >= deadline
-            if not task.over and job.strategy not in task.given_up:
-                self._try(task, job, built)
-        for task in list(waiting):
-            self._finish(task, waiting)
+            if job.strategy not in self._task.given_up:
+                self._try(job, built)
+        self._settle()
 
-    def _finish(self, task: Task, waiting: list[Task]) -> None:
-        self._settle(task)
-        waiting.remove(task)
-        self._left[id(task)] = 0
-        self._observer.finished(task)
+    def _jobs(self) -> Iterator[Job]:
+        """What to build, as far as it is asked for."""
+        task = self._task
+        for strategy, options in task.untried:
+            if strategy not in task.given_up:
+                yield Job(task.problem, task.target, strategy, options)
 
-    def _settle(self, task: Task) -> None:
+    def _settle(self) -> None:
         """Time the finalists again, in turn, and see that the best of them is right."""
-        finalists = task.finalists
+        task, finalists = self._task, self._task.finalists
         if len(finalists) < 2:
             return
         artifacts = [task.built[m.candidate] for m in finalists]
         try:
-            times = self._measurer.call("compare", task.problem, artifacts)
+            times = self._call("compare", artifacts)
         except CandidateFailed:
             return  # what each took alone stands
         ranked = sorted(zip(times, finalists, artifacts, strict=True), key=lambda row: row[0])
@@ -199,7 +176,7 @@ class Search:
         for us, finalist, built in ranked:
             status, detail = finalist.status, finalist.detail
             if not verified and status is Status.TIMED:
-                status, detail = self._check(task, built)
+                status, detail = self._check(built)
             verified = verified or status is Status.RIGHT
             kept = None if status is Status.FAILED else us
             again = replace(finalist, us=kept, status=status, detail=detail, date=database.now())
@@ -207,46 +184,45 @@ class Search:
             task.known[again.candidate] = again
         task.built.clear()
 
-    def _jobs(self, tasks: Sequence[Task], owners: deque[Task]) -> Iterator[Job]:
-        """What to build, as far as it is asked for; `owners` gets the task of each."""
-        for task in tasks:
-            for strategy, options in task.untried:
-                if task.over:
-                    break
-                if strategy not in task.given_up:
-                    owners.append(task)
-                    yield Job(task.problem, task.target, strategy, options)
-
-    def _try(self, task: Task, job: Job, built: Artifact | Failure) -> None:
-        status, us, detail = self._measure(task, built)
+    def _try(self, job: Job, built: Artifact | Failure) -> None:
+        status, us, detail = self._measure(built)
         found = Measurement(
-            database.key(task.problem), self._gpu, job.strategy, job.options, status, us, detail, database.now()
+            database.key(job.problem), self._task.gpu, job.strategy, job.options, status, us, detail, database.now()
         )
         self._db.record(found)
-        task.learn(found, built)
-        self._left[id(task)] = len(task.untried)
-        now = self._clock()
-        pace = (now - self._begun) / sum(task.tried for task in self._tasks)
-        self._observer.measured(task, found, min(pace * sum(self._left.values()), self._end - now))
+        self._task.learn(found, built)
+        self._measured(found)
 
-    def _measure(self, task: Task, built: Artifact | Failure) -> tuple[Status, float | None, str]:
+    def _measure(self, built: Artifact | Failure) -> tuple[Status, float | None, str]:
         """Status, microseconds, and the configuration or what went wrong."""
         if isinstance(built, Failure):
             return Status.FAILED, None, built.message
-        best = task.best.us if task.best and task.best.us else math.inf
+        known = self._task.best
+        best = known.us if known and known.us else math.inf
         try:
-            us = self._measurer.call("time", task.problem, built, _HOPELESS * best)
+            us = self._call("time", built, _HOPELESS * best)
         except CandidateFailed as e:
             return Status.FAILED, None, str(e)
         if us >= best:
             return Status.TIMED, us, built.manifest.config
-        status, detail = self._check(task, built)
+        status, detail = self._check(built)
         return status, None if status is Status.FAILED else us, detail
 
-    def _check(self, task: Task, built: Artifact) -> tuple[Status, str]:
+    def _check(self, built: Artifact) -> tuple[Status, str]:
         """Whether a candidate's result is right; the configuration or what went wrong."""
         try:
-            right, message = self._measurer.call("check", task.problem, built)
+            right, message = self._call("check", built)
         except CandidateFailed as e:
             return Status.FAILED, str(e)
         return (Status.RIGHT, built.manifest.config) if right else (Status.WRONG, message)
+
+    def _call(self, method: str, what: Artifact | list[Artifact], *arguments: object) -> Any:
+        """Who is lost over the same question again and again is taken to be lost by it."""
+        try:
+            return self._measurer.call(method, self._task.problem, what, *arguments)
+        except Lost as e:
+            asked = method if isinstance(what, list) else what.key
+            self._task.losses[asked] += 1
+            if self._task.losses[asked] < _LOSSES:
+                raise
+            raise CandidateFailed(f"whoever measured it was lost, {_LOSSES} times: {e}") from None

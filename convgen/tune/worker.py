@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem
+from convgen.runtime import cuda
 from convgen.runtime.artifacts import Artifact
+from convgen.runtime.launch import gpu_at_hand
 
 if TYPE_CHECKING:
     from convgen.bench.backend import Backend
@@ -46,9 +48,11 @@ class Gpu:
         self._checker: Any = None
         self._kernel: tuple[str, Any] = ("", None)
 
-    def name(self) -> str:
-        """The GPU's name."""
-        return self._backend.environment()["gpu"]
+    def gpu(self) -> cuda.Gpu:
+        """The kind of GPU."""
+        found = gpu_at_hand()
+        assert found is not None, "its backend has found one"
+        return found
 
     def prepare(self, problem: ConvProblem) -> None:
         """Make the buffers that a problem's kernels are timed with, which may take longer than timing them."""
@@ -115,8 +119,12 @@ class Worker:
     object's method `healthy` tells after an exception whether the process can go on.
     """
 
-    def __init__(self, factory: Callable[[], Any] = Gpu, seconds: float = CALL_SECONDS) -> None:
+    def __init__(
+        self, factory: Callable[[], Any] = Gpu, seconds: float = CALL_SECONDS, device: str | None = None
+    ) -> None:
+        """`device` is one of CUDA_VISIBLE_DEVICES, by default all that this process sees."""
         self._factory, self._seconds = factory, seconds
+        self._environment = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Any = None
 
@@ -149,7 +157,7 @@ class Worker:
             [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
             stdin=subprocess.PIPE,  # says that this process lives: see `serve`
             pass_fds=[theirs.fileno()],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | self._environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
         message = f"the measuring process did not start in {START_SECONDS:.0f} s"
@@ -185,6 +193,14 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def devices() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may say for each GPU that this process sees alone.  Raises NoGpu."""
+    count = cuda.driver().device_count
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in seen.split(",")] if seen else [str(i) for i in range(count)]
+    return names[:count]
 
 
 def serve(file: int) -> None:

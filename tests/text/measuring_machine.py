@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,8 @@ def install(
 ) -> Machine:
     """Puts a machine in the place of the measuring process, and, unless it `compiles`, of the compiler."""
     machine = Machine(times, seconds)
+    for library in ("cupy", "torch"):  # whose streams the fake driver does not know
+        monkeypatch.delitem(sys.modules, library, raising=False)
     monkeypatch.setattr(quick._PROCESS, "_worker", machine)
     if not compiles:
         monkeypatch.setattr(quick, "Builder", lambda threads: machine)

@@ -235,7 +235,7 @@ def test_what_serves_in_the_measuring_process(monkeypatch: pytest.MonkeyPatch):
     fast, slow = (SimpleNamespace(key=us, manifest=SimpleNamespace(arithmetic="")) for us in kernels)
     served = Gpu(backend)
     served.prepare(problem)
-    assert served.name() == "NVIDIA Fake" and served.healthy()
+    assert served.healthy()
     assert served.time(problem, fast, math.inf) == pytest.approx(10, rel=0.05)
     assert served.compare(problem, [slow, fast]) == pytest.approx([20, 10], rel=0.05)
     with pytest.raises(measure.TooLong):

@@ -30,12 +30,16 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Obstacle
 from convgen.planner import database, shipping
 from convgen.planner.database import Database, Measurement, Status
+from convgen.runtime.cuda import Gpu
 from convgen.targets import TARGETS
+from convgen.tune import machine
 from convgen.tune.candidates import candidates, stated
-from convgen.tune.search import Search, Task, prepare
+from convgen.tune.search import Task, prepare
+from convgen.tune.spread import Machines, Member, Spread
 from convgen.tune.worker import CandidateFailed, Worker
 
 GPU = "NVIDIA H200"
+H200 = Gpu(GPU, (9, 0))
 #: Seconds after which what should have happened at once counts as missing, however busy the machine is.
 PATIENCE = 300.0
 SM_90A = TARGETS["sm_90a"]
@@ -167,7 +171,8 @@ class World:
             measured=lambda task, m, left: estimates.append(left),
             finished=lambda task: self.finished.append(task.problem.n),
         )
-        Search(tasks, GPU, db, self, self.build, observer, budget, self.clock).run()
+        machines = Machines([Member(H200, self)], self.build)
+        Spread(tasks, machines, db.path, observer, budget, self.clock).run()
         return estimates
 
 
@@ -410,13 +415,13 @@ conv a {{
 @pytest.fixture
 def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec, on a machine whose GPU times a candidate by the length of its options' text."""
-    from convgen.bench import build
-    from convgen.tune import worker
 
     class FakeWorker:
+        def __init__(self, device: str) -> None: ...
+
         def call(self, method: str, *arguments: Any) -> Any:
-            if method == "name":
-                return GPU
+            if method == "gpu":
+                return H200
             if method == "check":
                 return True, "right"
             us = [
@@ -436,8 +441,9 @@ def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
             for job in jobs:
                 yield job, SimpleNamespace(manifest=SimpleNamespace(config=f"{job.strategy} {dict(job.options)}"))
 
-    monkeypatch.setattr(worker, "Worker", FakeWorker)
-    monkeypatch.setattr(build, "Builder", FakeBuilder)
+    monkeypatch.setattr(machine, "devices", lambda: ["0"])
+    monkeypatch.setattr(machine, "Worker", FakeWorker)
+    monkeypatch.setattr(machine, "Builder", FakeBuilder)
     path = tmp_path / "a.conv"
     path.write_text(SPEC.format(rest=""))
     return path
@@ -445,12 +451,11 @@ def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_gpu_no_database_is_made(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     from convgen.runtime.errors import NoGpu
-    from convgen.tune import worker
 
     def no_gpu(*_: object) -> None:
         raise NoGpu("no GPU here")
 
-    monkeypatch.setattr(worker.Worker, "call", no_gpu)
+    monkeypatch.setattr(machine.Worker, "call", no_gpu)
     place = tmp_path / "nowhere" / "tuning.sqlite"
     assert cli.main(["tune", str(spec), "--db", str(place)]) == 1
     assert "no GPU here" in capsys.readouterr().err
@@ -471,22 +476,20 @@ def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
 def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Database, tmp_path, monkeypatch):
     from convgen import driver
     from convgen.runtime import launch
-    from convgen.tune import worker
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = fake_driver.install(tmp_path, monkeypatch)
+    fake = fake_driver.install(tmp_path, monkeypatch)
     (compilation,) = driver.load(asked := driver.Spec(spec.read_text()))
     shipped = Measurement(database.key(compilation.request.problem), GPU, "direct", {}, Status.RIGHT, 0.5)
     shipping.export([shipped], database.PACKAGED)
     assert compilation.choice.reason == f"tuned on {GPU}: 0.5 us"
 
     at_reference = driver._request_key(asked)
-    machine.rename("NVIDIA H100 PCIe")
+    fake.rename("NVIDIA H100 PCIe")
     launch.gpu_at_hand.cache_clear()
     assert driver._request_key(asked) != at_reference  # what was compiled for another GPU is not recalled
-    call = worker.Worker.call
-    name = lambda: launch.gpu_at_hand().name  # noqa: E731
-    monkeypatch.setattr(worker.Worker, "call", lambda *a: name() if a[1] == "name" else call(*a))
+    call = machine.Worker.call
+    monkeypatch.setattr(machine.Worker, "call", lambda *a: launch.gpu_at_hand() if a[1] == "gpu" else call(*a))
     assert cli.main(["tune", str(spec)]) == 0
     right = [m for m in db.measurements(gpu="NVIDIA H100 PCIe") if m.status is Status.RIGHT]
     best = min(right, key=lambda m: m.us)
@@ -494,7 +497,7 @@ def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Databa
     assert compilation.choice.reason == f"tuned on NVIDIA H100 PCIe: {best.us:.1f} us"
     assert database.canonical(compilation.choice.options) == database.canonical(best.options)
 
-    machine.major, machine.minor = 8, 9  # a GPU that the target's code cannot run on has no say
+    fake.major, fake.minor = 8, 9  # a GPU that the target's code cannot run on has no say
     launch.gpu_at_hand.cache_clear()
     (compilation,) = driver.load(driver.Spec(spec.read_text(), target="sm_90a"))
     assert compilation.choice.reason == f"tuned on {GPU}: 0.5 us"
@@ -503,17 +506,15 @@ def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Databa
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The configurations that are timed, in order."""
-    from convgen.tune import worker
-
     configs: list[str] = []
-    call = worker.Worker.call
+    call = machine.Worker.call
 
     def watched(self: Worker, method: str, *arguments: Any) -> Any:
         if method == "time":
             configs.append(arguments[1].manifest.config)
         return call(self, method, *arguments)
 
-    monkeypatch.setattr(worker.Worker, "call", watched)
+    monkeypatch.setattr(machine.Worker, "call", watched)
     return configs
 
 
@@ -548,10 +549,8 @@ def test_tune_goes_on_where_a_budget_ended(spec: Path, db: Database, capsys):
 
 
 def test_a_convolution_without_a_right_kernel_is_a_failure(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch):
-    from convgen.tune import worker
-
     monkeypatch.setattr(
-        worker.Worker, "call", lambda self, method, *_: {"name": GPU, "time": 1.0, "check": (False, "no")}[method]
+        machine.Worker, "call", lambda self, method, *_: {"gpu": H200, "time": 1.0, "check": (False, "no")}[method]
     )
     assert cli.main(["tune", str(spec)]) == 1
     assert database.lookup(problem(2), SM_90A) is None
