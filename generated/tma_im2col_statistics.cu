@@ -447,6 +447,8 @@ void convgen_tma_im2col_statistics_sum_s_1(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int which = blockIdx.x / 104;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;
@@ -479,6 +481,8 @@ void convgen_tma_im2col_statistics_sum_s_2(
     float* __restrict__ sums_1
 ) {
   extern __shared__ u8 shared_memory[];
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int which = blockIdx.x / 8;
   const float* values = which == 0 ? values_0 : values_1;
   float* sums = which == 0 ? sums_0 : sums_1;

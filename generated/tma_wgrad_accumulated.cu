@@ -566,6 +566,8 @@ void convgen_tma_wgrad_accumulated_sum_db_1(
     float* __restrict__ sums
 ) {
   extern __shared__ u8 shared_memory[];
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int column = blockIdx.x % 9 * 16 + threadIdx.x % 16;
   const int lane = threadIdx.x / 16;
   const int end = column < 136 ? 20 : 0;

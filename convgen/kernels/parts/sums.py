@@ -61,7 +61,7 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
     rows = _partial_rows(plan)
     others = [t for t in problem.sums if t.name not in rows]
     buffers = {t.name: f"values.{t.name}" for t in others if not _read(problem, t)}
-    levels = _levels(problem, rows)
+    levels = _levels(problem, rows, _dependent(plan))
     values = (Workspace(buffer, 4 * problem.result.size) for buffer in buffers.values())
     parts = (
         Workspace(target, 4 * level.parts * level.columns)
@@ -81,8 +81,13 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
 
 def source(plan: Plan) -> str:
     """The source of the launches that add up."""
-    kernels = [_kernel(level) for level in _levels(plan.problem, _partial_rows(plan))]
+    kernels = [_kernel(level) for level in _levels(plan.problem, _partial_rows(plan), _dependent(plan))]
     return tidy(environment().get_template("kernels.cu.j2").render(comment=(), kernels=kernels))
+
+
+def _dependent(plan: Plan) -> bool:
+    """Whether the launches behind the plan's kernel may start before it ends, and wait, as its own do."""
+    return any(launch.dependent for launch in plan.launches)
 
 
 def _partial_rows(plan: Plan) -> dict[str, int]:
@@ -119,6 +124,7 @@ class _Level:
     number: int
     rows: int
     sources: tuple[str, ...]
+    dependent: bool
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -150,23 +156,24 @@ class _Level:
         return -(-self.rows // self.each)
 
 
-def _levels(problem: ConvProblem, partial_rows: Mapping[str, int]) -> list[_Level]:
+def _levels(problem: ConvProblem, partial_rows: Mapping[str, int], dependent: bool) -> list[_Level]:
     """The launches of all sums, in order.  Sums that are alike share theirs."""
     alike: dict[object, list[_Level]] = {}
     for t in problem.sums:
         if (rows := partial_rows.get(t.name)) == 0:
             continue
         read = _read(problem, t)
-        first = _Level(problem, (t,), 0, problem.like(t).size // t.size, (read.role if read else f"values.{t.name}",))
+        source = read.role if read else f"values.{t.name}"
+        first = _Level(problem, (t,), 0, problem.like(t).size // t.size, (source,), dependent)
         if rows:
-            first = _Level(problem, (t,), 1, rows, (partial(t),))
+            first = replace(first, number=1, rows=rows, sources=(partial(t),))
         alike.setdefault((replace(t, name=""), rows, read), []).append(first)
     found = []
     for group in alike.values():
         tensors, sources = (sum((getattr(one, name) for one in group), ()) for name in ("sums", "sources"))
         found.append(replace(group[0], sums=tensors, sources=sources))
         while (last := found[-1]).parts > 1:
-            found.append(_Level(problem, last.sums, last.number + 1, last.parts, last.targets))
+            found.append(replace(last, number=last.number + 1, rows=last.parts, sources=last.targets))
     return found
 
 
@@ -219,4 +226,4 @@ def _kernel(level: _Level) -> Kernel:
 
 def _launch(level: _Level) -> Launch:
     shared = 4 * level.width * level.lanes if level.lanes > 1 else 0
-    return replace(_kernel(level).launch(), shared_bytes=shared)
+    return replace(_kernel(level).launch(), shared_bytes=shared, dependent=level.dependent)
