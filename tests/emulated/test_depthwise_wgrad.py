@@ -73,3 +73,25 @@ def test_any_problem(data: st.DataObject, seed: int) -> None:
 def test_what_is_not_served(problem: ConvProblem, reason: str) -> None:
     (found,) = STRATEGY.obstacles(problem, TARGETS["sm_90a"], {"kernel": "depthwise_wgrad"})
     assert reason in found.message
+
+
+LAYER = make("wgrad", 2, 6, 6, (9, 9), (3, 3), pad=1, groups=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "reason"),
+    [
+        ({"vector": 4}, "vector", "2 channels are aligned neighbors"),
+        ({"vector": 2, "slice": 3}, "slice", "slice 3 is no multiple of vector 2"),
+        ({"tile.r": 4}, "tile.r", "more than the filter's 3 rows"),
+        ({"vector": 1, "stages": 2}, "stages", "cp.async copies 4 bytes or more"),
+        ({"tile.q": 31}, "tile.q", "33 input columns under 31 outputs"),
+        ({"tile.q": 20, "tile.r": 3, "vector": 2}, "tile.q", "do not fit the registers"),
+        ({"vector": 1, "slice": 1024, "tile.r": 1}, "slice", "3072 threads"),
+        ({"threads": 1024, "tile.q": 7, "blocks": 1, "stages": 16}, "threads", "bytes of shared memory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_options_that_do_not_go(options: dict[str, int], option: str, reason: str) -> None:
+    found = STRATEGY.obstacles(LAYER, TARGET, {"kernel": "depthwise_wgrad", **options})
+    assert any(reason in o.message and o.option == option for o in found), found

@@ -75,6 +75,9 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         if c.slice % c.vector:
             found.no(f"slice {c.slice} is no multiple of vector {c.vector}", option="slice")
             return found
+        if c.tile_r > layout.walks[1].axis.filter:
+            found.no(f"tile r={c.tile_r} is more than the filter's {layout.walks[1].axis.filter} rows", option="tile.r")
+            return found
         if c.stages > 1 and "cp_async" not in target.features:
             found.no(f"target {target} has no cp.async", "stages 1", "stages")
         if c.stages > 1 and min(layout.x_bytes, layout.y_bytes) < LEAST_COPY:
@@ -168,7 +171,7 @@ def _stages(problem: ConvProblem, vector: int) -> int:
 
 
 def _channel_slices(problem: ConvProblem, vector: int) -> list[int]:
-    """Channels of a block: one to four warps of vectors, or all."""
+    """Channels of a block: of half a warp, one, or two."""
     return sorted({min(problem.k, warps * 32 * vector) for warps in (1, 2)} | {min(problem.k, 16 * vector)})
 
 

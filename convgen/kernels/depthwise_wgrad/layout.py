@@ -87,7 +87,7 @@ class Layout(base.Layout[Config]):
     @property
     def vectors(self) -> int:
         """Channel vectors of a block."""
-        return self.config.slice // self.config.vector
+        return max(1, self.config.slice // self.config.vector)
 
     @property
     def channel_slices(self) -> int:
