@@ -107,7 +107,7 @@ constexpr int INPUTS = 4;  // input channels of a thread
 constexpr int TILE_R = 3;  // filter rows of a thread
 constexpr int TILE_Q = 4;  // output columns of a thread; a strip has up to 7 rows of them
 constexpr int STRIPS = 896;  // of all images
-constexpr int SLICES = 44;  // that share them
+constexpr int SHARES = 44;  // blocks that share them
 
 // A block has one of 3 slices of the channels.  Its threads: channels, then strips.
 constexpr int CHANNELS = 48;
@@ -120,6 +120,7 @@ constexpr u32 X_BYTES = 8;  // of a load
 constexpr u32 Y_BYTES = 8;
 constexpr u32 X_STAGE_BYTES = 12096;
 constexpr u32 STAGE_BYTES = 20160;
+constexpr int SUMS = 432;  // of a block
 constexpr u32 PITCH = 253;  // words from a tap's sums to the next one's in shared memory
 
 constexpr int HELD = 3;  // output rows that a thread holds
@@ -181,7 +182,7 @@ void convgen_depthwise_wgrad(
     y_from += Y_ROW;
     if (++ahead_j < ahead_steps) return;
     ahead_j = 0;
-    ahead += SLICES * LANES;
+    ahead += SHARES * LANES;
     if (ahead < STRIPS) place(ahead);
   };
   if (ahead < STRIPS) place(ahead);
@@ -213,7 +214,7 @@ void convgen_depthwise_wgrad(
   }
 
   float acc[TILE_R][S][VECTOR] = {};
-  for (int strip = first_strip; strip < STRIPS; strip += SLICES * LANES) {
+  for (int strip = first_strip; strip < STRIPS; strip += SHARES * LANES) {
     const int outputs = 7;
     const int steps = outputs + HELD - 1;
     float held[HELD][TILE_Q][VECTOR] = {};
@@ -292,16 +293,22 @@ void convgen_depthwise_wgrad(
     st_shared_u32(shared + (i * PITCH + thread) * 4, __float_as_uint(acc[i / (S * VECTOR)][i / VECTOR % S][i % VECTOR]));
   }
   __syncthreads();
-  for (int i = thread; i < CHANNELS * PARTS * TILE_R * S; i += THREADS) {
+  // sum i of the block: taps of a thread, then threads that share filters, then channels
+  const auto sum_of = [&](int i) {
     const int own = i % (TILE_R * S);
     const int channel = i / (TILE_R * S);
-    const int k = first_k + channel;
-    const int tap = own;
     const u32 from = shared + ((own * VECTOR + channel % VECTOR) * PITCH + channel / VECTOR) * 4;
     float sum = 0.0f;
     for (int other = 0; other < LANES; ++other) sum += __uint_as_float(ld_shared_u32(from + other * (PARTS * VECTORS * 4)));
+    return sum;
+  };
+  const auto store = [&](int i, float sum) {
+    const int own = i % (TILE_R * S);
+    const int k = first_k + i / (TILE_R * S);
+    const int tap = own;
     partials[k * 9 + tap] = sum;
-  }
+  };
+  for (int i = thread; i < SUMS; i += THREADS) store(i, sum_of(i));
 }
 
 // Adds the sums of 44 slices, in order, and finishes w: 4 neighbors a thread.

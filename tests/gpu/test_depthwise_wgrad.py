@@ -26,6 +26,8 @@ RUNS = 1000  # of one kernel, all to the bit
 @pytest.mark.parametrize("name", DEPTHWISE_GEOMETRIES)
 def test_geometry(name: str, images: int, seed: int, target: Target) -> None:
     problem, options = DEPTHWISE_GEOMETRIES[name]
+    if "split_k" in options and "cluster" not in target.features:
+        pytest.skip(f"{target} has no clusters")
     problem = of_images(problem, images * problem.n)
     exact(spec(problem, "depthwise", {**DEPTHWISE_PLAIN, **options}, target=target.name), seed)
 
@@ -61,7 +63,7 @@ def test_any_problem(data: st.DataObject, seed: int) -> None:
 
 def test_epilogue(seed: int) -> None:
     problem = typed(make("wgrad", 8, 96, 96, (28, 28), (3, 3), pad=1, groups=96, dtype="bf16"), w="f32")
-    check(spec(problem, "depthwise", {}, "operand g: f32[k, r, s]  w = acc + 0.9 * g"), seed)
+    check(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}, "operand g: f32[k, r, s]  w = acc + 0.9 * g"), seed)
 
 
 @pytest.mark.parametrize("role", ["x", "y"])
@@ -69,14 +71,17 @@ def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
     problem = make("wgrad", 4, 80, 80, (30, 29), (3, 3), pad=1, groups=80)
     arrays = with_specials(problem, role, seed)
     given = {name: gpu_runs.on_device(a) for name, a in arrays.items()}
-    out = kernel(spec(problem, "depthwise", {}))(*given.values(), out=gpu_runs.poisoned(problem.w))
+    out = kernel(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}))(*given.values(), out=gpu_runs.poisoned(problem.w))
     report = verify.compare(problem, cupy.asnumpy(out), expected(problem, arrays))
     assert report, f"{role}: {report}\nseed {seed}"
 
 
-def test_every_run_is_the_same_to_the_bit(seed: int) -> None:
+@pytest.mark.parametrize("shared", [{"slices": 64}, {"split_k": 8, "slices": 1}], ids=["slices", "a cluster"])
+def test_every_run_is_the_same_to_the_bit(shared: dict[str, int], seed: int, target: Target) -> None:
+    if "split_k" in shared and "cluster" not in target.features:
+        pytest.skip(f"{target} has no clusters")
     problem = typed(make("wgrad", 16, 96, 96, (56, 56), (3, 3), pad=1, groups=96), w="f32")
-    made = kernel(spec(problem, "depthwise", {"kernel": "depthwise_wgrad", "slices": 64}))
+    made = kernel(spec(problem, "depthwise", {"kernel": "depthwise_wgrad", **shared}, target=target.name))
     arrays = gpu_runs.inputs(problem, seed)
     first = made(*arrays.values(), out=gpu_runs.poisoned(problem.w))
     out, different = gpu_runs.poisoned(problem.w), cupy.zeros((), cupy.int64)

@@ -20,7 +20,7 @@ KERNELS: dict[str, tuple[ConvProblem, Options, str]] = {
     "mobilenet_v2/dw144_56": (layer(64, 144, 56, 3), {}, "sm_90a"),
     "mobilenet_v2/dw96_112_s2": (layer(64, 96, 112, 3, 2), {}, "sm_90a"),
     "mobilenet_v2/dw576_14_s2": (layer(8, 576, 14, 3, 2), {}, "sm_80"),
-    "mobilenet_v2/dw960_7": (layer(64, 960, 7, 3), {}, "sm_90a"),
+    "mobilenet_v2/dw960_7": (layer(64, 960, 7, 3), {"split_k": 8}, "sm_90a"),
     "convnext/stage1": (layer(64, 96, 56, 7), {}, "sm_90a"),
     "convnext/stage4": (typed(layer(8, 768, 7, 7), w="f32"), {}, "sm_120"),
     "wide loads": (layer(64, 192, 28, 3), {"vector": 4}, "sm_90a"),

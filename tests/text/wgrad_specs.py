@@ -140,6 +140,14 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "two filters a channel": (
         _depthwise(6, (9, 7), (3, 3), 1, 1, m=2), {"vector": 4, "slice": 12, "tile.r": 3, "tile.q": 2, "band": 9},
     ),
+    "a cluster": (
+        _depthwise(9, (11, 9), (3, 3), 1, 1),
+        {"vector": 1, "slice": 5, "tile.r": 2, "tile.q": 4, "band": 4, "stages": 1, "split_k": 3},
+    ),
+    "slices of clusters": (
+        typed(_depthwise(20, (13, 9), (3, 3), 1, 1, n=3), w="f32"),
+        {"vector": 4, "slice": 16, "tile.r": 3, "tile.q": 2, "band": 3, "split_k": 2, "slices": 3},
+    ),
     "float32, three filters a channel": (
         _depthwise(4, (9, 7), (1, 5), 1, (0, 2), m=3, dtype="f32"),
         {"vector": 1, "slice": 12, "tile.r": 1, "tile.q": 7, "band": 3, "slices": 2},

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.hopper import MAX_CLUSTER
 
 
 @dataclass(frozen=True)
@@ -21,4 +22,8 @@ class Config(config.Config):
     stages: Annotated[int, Field("output rows in shared memory, on their way or in use; 1: in registers", high=16)]
     threads: Annotated[int, Field("most threads per block", low=32, high=1024)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]
+    split_k: Annotated[
+        int,
+        Field("blocks of a cluster that share the pixels; their sums are added in a fixed order", high=MAX_CLUSTER),
+    ] = 1
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1

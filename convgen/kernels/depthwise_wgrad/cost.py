@@ -28,7 +28,7 @@ class Rates:
     latency: float = 750.0  # cycles from asking for rows to having them
     strip: float = 80.0  # instructions that place a strip
     row: float = 10.0  # instructions around a row's
-    join: float = 0.6  # a block's threads meet
+    join: float = 0.6  # a block's threads meet, or a cluster's blocks
     joined: float = 30.0  # cycles of a thread's sum that others add to
     sum: float = 1.45  # the second kernel
     sums: float = 8.0e6  # bytes of sums a microsecond, written and read
@@ -41,10 +41,10 @@ H200 = Rates()
 def time(layout: Layout, rates: Rates = H200) -> float:
     """Microseconds of a layout's launches."""
     r, c, target = rates, layout.config, layout.target
-    blocks = layout.channel_slices * c.slices
+    blocks = layout.channel_slices * layout.shares
     resident = min(c.blocks, math.ceil(blocks / target.sms))
-    waves = math.ceil(blocks / (target.sms * c.blocks))
-    strips = math.ceil(layout.strips / (c.slices * layout.lanes))
+    waves = math.ceil(blocks / layout.slots)
+    strips = math.ceil(layout.strips / (layout.shares * layout.lanes))
     steps = min(c.band, layout.walks[1].outputs) + layout.held - 1
     loads = layout.rows * layout.read_columns + c.tile_q
     numbers = layout.rows * layout.read_columns * layout.inputs + c.tile_q * c.vector
@@ -56,7 +56,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(c.stages - 1, 1))
     work = waves * (strips * (steps * step + warps * r.strip * r.issue / SCHEDULERS) / CYCLES)
     # a thread's sums; as many are added up by it, over the lanes
-    work += waves * (r.join + layout.thread_taps * c.vector * r.joined / CYCLES)
+    work += waves * (r.join * (1 + (c.split_k > 1)) + layout.thread_taps * c.vector * r.joined / CYCLES)
     in_flight = resident * layout.threads * layout.in_flight * target.sms
     memory = min(r.memory, in_flight / r.latency * CYCLES)
     us = over(work, _bytes(layout) / memory) + r.start

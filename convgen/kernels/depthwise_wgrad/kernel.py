@@ -9,6 +9,7 @@ blocks share the pixels, and a second kernel adds their sums in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from convgen.ir.plan import Launch, Plan
@@ -83,6 +84,8 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         if c.stages > 1 and min(layout.x_bytes, layout.y_bytes) < LEAST_COPY:
             found.no(f"cp.async copies {LEAST_COPY} bytes or more, not {min(layout.x_bytes, layout.y_bytes)}",
                      "a larger vector, or stages 1", "stages")  # fmt: skip
+        if c.split_k > 1 and "cluster" not in target.features:
+            found.no(f"target {target} has no clusters", "split_k 1", "split_k")
         if layout.columns > MOST_COLUMNS:
             found.no(f"{layout.columns} input columns under {c.tile_q} outputs are more than {MOST_COLUMNS}",
                      "a smaller tile", "tile.q")  # fmt: skip
@@ -103,15 +106,15 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
 
     def kind(self, layout: Layout) -> object:
         c = layout.config
-        return c.vector, c.tile_r, c.tile_q
+        return c.vector, c.tile_r, c.tile_q, c.split_k > 1
 
     def plan(self, layout: Layout) -> Plan:
         problem, slices, target = layout.problem, layout.config.slices, layout.target
         dependent = "dependent_launch" in target.features
         main = Launch(
-            f"convgen_{problem.name}", (layout.channel_slices, slices, 1), layout.threads,
-            tuple(p.vector_param for p in pointers(layout)), layout.shared_bytes, dependent=dependent,
-            blocks_per_sm=layout.config.blocks,
+            f"convgen_{problem.name}", (layout.channel_slices * layout.config.split_k, slices, 1), layout.threads,
+            tuple(p.vector_param for p in pointers(layout)), layout.shared_bytes, cluster=layout.config.split_k,
+            dependent=dependent, blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
         steps = [main]
         if not layout.stores_w:
@@ -155,13 +158,14 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256])):
         stages = int(fixed.get("stages", _stages(problem, v)))
         for channels in given("slice", _channel_slices(problem, v)):
-            one = Layout(problem, target, Config(v, channels, r, q, band, stages, threads, 1))
+            one = Layout(problem, target, Config(v, channels, r, q, band, stages, threads, blocks=1))
             if channels % v or one.threads > MOST_THREADS:
                 yield one
                 continue
-            for blocks in given("blocks", [_blocks(one)]):
-                for slices in given("slices", _slices(one, blocks)):
-                    yield Layout(problem, target, Config(v, channels, r, q, band, stages, threads, blocks, slices))
+            blocks = int(fixed.get("blocks", _blocks(one)))
+            one = replace(one, config=replace(one.config, blocks=blocks))
+            for split_k, slices in _shares(one, fixed):
+                yield replace(one, config=replace(one.config, split_k=split_k, slices=slices))
 
 
 def _stages(problem: ConvProblem, vector: int) -> int:
@@ -175,12 +179,19 @@ def _channel_slices(problem: ConvProblem, vector: int) -> list[int]:
     return sorted({min(problem.k, warps * 32 * vector) for warps in (1, 2)} | {min(problem.k, 16 * vector)})
 
 
-def _slices(layout: Layout, blocks: int) -> list[int]:
-    """Shares of the pixels that fill the GPU once."""
+def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
+    """(split_k, slices): a cluster's blocks by slices of the pixels, that fill the GPU once, or half of it."""
+    clusters = (1, 2, 4, 8) if "cluster" in layout.target.features else (1,)
     rounds = -(-layout.strips // layout.lanes)
-    most = max(min(rounds, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
-    full = layout.target.sms * blocks // layout.channel_slices
-    return sorted({1, max(min(full, most), 1), max(min(full // 2, most), 1)})
+    for split_k in [int(fixed["split_k"])] if "split_k" in fixed else [s for s in clusters if s <= rounds]:
+        if "slices" in fixed:
+            yield split_k, int(fixed["slices"])
+            continue
+        most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
+        slots = replace(layout, config=replace(layout.config, split_k=split_k)).slots
+        full = slots // (layout.channel_slices * split_k)
+        for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
+            yield split_k, slices
 
 
 KERNEL = DepthwiseWgrad()

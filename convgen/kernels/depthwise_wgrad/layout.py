@@ -182,10 +182,32 @@ class Layout(base.Layout[Config]):
         return -(-(self.x_stage + self.config.tile_q * self.threads * self.y_bytes) // UNIT) * UNIT
 
     @property
-    def shared_bytes(self) -> int:
-        """The stages, if there are some; at the end the sums."""
+    def shares(self) -> int:
+        """Blocks that share the pixels."""
+        return self.config.slices * self.config.split_k
+
+    @property
+    def sums(self) -> int:
+        """Of a block, those of rows beyond the filter included."""
+        return self.config.slice * self.parts * self.thread_taps
+
+    @property
+    def joined(self) -> int:
+        """Bytes of the stages, if there are some, and at the end of the sums: up to where a cluster's may lie."""
         stages = self.config.stages if self.config.stages > 1 else 0
-        return max(self.thread_taps * self.config.vector * self.sums_pitch * 4, stages * self.stage)
+        used = max(self.thread_taps * self.config.vector * self.sums_pitch * 4, stages * self.stage)
+        return -(-used // UNIT) * UNIT
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block; where there is a cluster, room for its blocks' sums that this one finishes, four at a time."""
+        split = self.config.split_k
+        return self.joined + (math.ceil(math.ceil(self.sums / 4) / split) * split * UNIT if split > 1 else 0)
+
+    @property
+    def slots(self) -> int:
+        """Blocks that run at once."""
+        return self.target.clustered_sms(self.config.split_k) * self.config.blocks
 
     @property
     def in_flight(self) -> int:
