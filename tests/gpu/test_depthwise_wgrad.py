@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from special_values import expected, with_specials
-from tma_specs import SEEDS, kernel, serves, some_options, spec, typed
+from tma_specs import SEEDS, kernel, some_options, spec, typed
 from wgrad_specs import DEPTHWISE_GEOMETRIES, DEPTHWISE_PLAIN
 
 from convgen.ir import verify
@@ -54,24 +54,26 @@ def test_candidates(layer: str, seed: int, target: Target) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=SEEDS)
-def test_any_problem(data: st.DataObject, seed: int) -> None:
+def test_any_problem(data: st.DataObject, seed: int, target: Target) -> None:
     problem = data.draw(many_images("depthwise_wgrad"))
     options = {**data.draw(some_options("depthwise")), "kernel": "depthwise_wgrad"}
-    assume(serves(problem, "depthwise", options))
-    exact(spec(problem, "depthwise", options), seed)
+    assume(not strategies.load("depthwise").obstacles(problem, target, options))
+    exact(spec(problem, "depthwise", options, target=target.name), seed)
 
 
-def test_epilogue(seed: int) -> None:
+def test_epilogue(seed: int, target: Target) -> None:
     problem = typed(make("wgrad", 8, 96, 96, (28, 28), (3, 3), pad=1, groups=96, dtype="bf16"), w="f32")
-    check(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}, "operand g: f32[k, r, s]  w = acc + 0.9 * g"), seed)
+    text = "operand g: f32[k, r, s]  w = acc + 0.9 * g"
+    check(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}, text, target=target.name), seed)
 
 
 @pytest.mark.parametrize("role", ["x", "y"])
-def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
+def test_infinities_stay_in_their_windows(role: str, seed: int, target: Target) -> None:
     problem = make("wgrad", 4, 80, 80, (30, 29), (3, 3), pad=1, groups=80)
     arrays = with_specials(problem, role, seed)
     given = {name: gpu_runs.on_device(a) for name, a in arrays.items()}
-    out = kernel(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}))(*given.values(), out=gpu_runs.poisoned(problem.w))
+    made = kernel(spec(problem, "depthwise", {"kernel": "depthwise_wgrad"}, target=target.name))
+    out = made(*given.values(), out=gpu_runs.poisoned(problem.w))
     report = verify.compare(problem, cupy.asnumpy(out), expected(problem, arrays))
     assert report, f"{role}: {report}\nseed {seed}"
 
