@@ -26,7 +26,7 @@ from convgen.tune.worker import CandidateFailed, Gpu, Worker
 #: Seconds for an actor to be placed and to start.
 START_SECONDS = 120.0
 #: Once one has started, the others have so many more; a GPU that is not free then is left out.
-OTHERS_SECONDS = 20.0
+OTHERS_SECONDS = 60.0
 
 
 class NoCluster(ConvgenError):

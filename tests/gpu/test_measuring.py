@@ -17,6 +17,7 @@ from convgen.bench.backend import CupyBackend, TorchBackend, at_hand
 from convgen.bench.measure import buffer_sets, check, time_in_turn, time_kernel
 from convgen.ir.problem import ConvProblem
 from convgen.planner import database
+from convgen.runtime import cuda
 
 SPEC = """
 let n = 8
@@ -90,6 +91,20 @@ def test_tune_then_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     results = row["results"]
     assert results["auto"]["strategy"] == tuned.strategy and results["auto"]["verified"] and results["auto"]["us"] > 0
     assert results["direct"]["verified"] and results["direct"]["us"] > 0
+
+
+def test_tune_spreads_layers_over_all_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    count = cuda.driver().device_count
+    if count < 2:
+        pytest.skip("one GPU")
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
+    paths = [tmp_path / f"{dtype}_{op}.conv" for dtype in ("f16", "bf16") for op in ("fprop", "dgrad")]
+    for path in paths:
+        dtype, op = path.stem.split("_")
+        path.write_text(spec(dtype=dtype, rest=f"op {op}"))
+    assert cli.main(["tune", *map(str, paths), "--strategies", "implicit_gemm", "--jobs", "4"]) == 0
+    assert f"4 of 4 layers, {count} GPUs" in capsys.readouterr().err
+    assert len({m.key for m in database.read_all(tmp_path / "tuning.sqlite")}) == 4
 
 
 @pytest.fixture

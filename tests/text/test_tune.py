@@ -473,6 +473,14 @@ def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
     assert f"tuned on {GPU}" in capsys.readouterr().out
 
 
+def test_tune_uses_every_gpu_of_the_machine(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch, capsys):
+    seen: list[str] = []
+    monkeypatch.setattr(machine.Worker, "__init__", lambda self, device: seen.append(device))
+    monkeypatch.setattr(machine, "devices", lambda: ["0", "GPU-1f"])
+    assert cli.main(["tune", str(spec)]) == 0
+    assert seen == ["0", "GPU-1f"] and "; 1 of 1 layer, 2 GPUs, about 0.0 min left" in capsys.readouterr().err
+
+
 def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Database, tmp_path, monkeypatch):
     from convgen import driver
     from convgen.runtime import launch

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 #: Of a tensor map (CUDA driver API, cuTensorMapEncodeTiled): elements a side of its box, and their stride.
 MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
-MAX_CLUSTER = 8  # blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")
 MAX_PIXELS = 1024  # of an im2col box (CUDA driver API, cuTensorMapEncodeIm2col: pixelsPerColumn)
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 SWIZZLE_ALIGNMENT = 1024  # bytes: where a tile in a swizzle of 128 bytes begins

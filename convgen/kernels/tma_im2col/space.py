@@ -10,7 +10,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.hopper import MAX_CLUSTER
+from convgen.kernels.parts.limits import MAX_CLUSTER
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, GROUP_CHANNELS, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns

@@ -10,7 +10,7 @@ from dataclasses import replace
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
 from convgen.kernels.parts.copies import VECTOR
-from convgen.kernels.parts.hopper import MAX_CLUSTER
+from convgen.kernels.parts.limits import MAX_CLUSTER
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
