@@ -158,8 +158,8 @@ _PARTIALS: dict[str, tuple[Callable[..., Expr], ...]] = {
         lambda condition, x, y: F["select"](condition, 0, 1),
     ),
 }
-for _name, _row in _PARTIALS.items():
-    F[_name].partials = _row
+for _name, _function in F.items():  # each has them
+    _function.partials = _PARTIALS[_name]
 
 
 # ---- to sympy, and back --------------------------------------------------------------------------
