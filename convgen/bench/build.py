@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,6 +92,12 @@ class Builder:
         finally:
             for _, future in waiting:
                 future.cancel()
+
+    def prepare(self, jobs: Sequence[Job]) -> None:
+        """Have the first of these built, one a worker: they will be found in the cache, and their problem's
+        configurations in the worker's memory."""
+        for job in jobs[: self.workers]:
+            self._pool.submit(build, job)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -19,4 +19,5 @@ def local(jobs: int | None) -> Iterator[Machines]:
         with ThreadPoolExecutor(len(workers)) as pool:
             gpus = list(pool.map(lambda worker: worker.call("gpu"), workers))
         builder = stack.enter_context(Builder(jobs))
-        yield Machines([Member(*pair) for pair in zip(gpus, workers, strict=True)], builder.build_all)
+        members = [Member(*pair) for pair in zip(gpus, workers, strict=True)]
+        yield Machines(members, builder.build_all, builder.prepare)

@@ -88,6 +88,11 @@ class Task:
         return [c for c in self.candidates if c[0] not in given_up and _identity(c) not in self.known]
 
     @property
+    def jobs(self) -> list[Job]:
+        """The untried candidates, to be built."""
+        return [Job(self.problem, self.target, *candidate) for candidate in self.untried]
+
+    @property
     def given_up(self) -> set[str]:
         """Strategies of which enough is known."""
         times: dict[str, list[float]] = {}
@@ -130,7 +135,8 @@ def prepare(
 
 
 class Search:
-    """Runs a task: `measured` hears of each candidate, and `going` says whether there is time for another."""
+    """Runs a task: `measured` hears of each candidate, `going` says whether there is time for another, and `idle` is
+    called when the compiler has been asked for all of them."""
 
     def __init__(
         self,
@@ -140,9 +146,11 @@ class Search:
         build: Build,
         measured: Callable[[Measurement], None],
         going: Callable[[], bool] = lambda: True,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._task, self._db = task, db
-        self._measurer, self._build, self._measured, self._going = measurer, build, measured, going
+        self._measurer, self._build = measurer, build
+        self._measured, self._going, self._idle = measured, going, idle
 
     def run(self) -> None:
         """Returns when nothing is left to try or the time is over.  Raises as a measurer's `call` does, but for
@@ -156,10 +164,10 @@ class Search:
 
     def _jobs(self) -> Iterator[Job]:
         """What to build, as far as it is asked for."""
-        task = self._task
-        for strategy, options in task.untried:
-            if strategy not in task.given_up:
-                yield Job(task.problem, task.target, strategy, options)
+        for job in self._task.jobs:
+            if job.strategy not in self._task.given_up:
+                yield job
+        self._idle()
 
     def _settle(self) -> None:
         """Time the finalists again, in turn, and see that the best of them is right."""

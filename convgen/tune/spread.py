@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from convgen.bench.build import Job
 from convgen.diagnostics import ConvgenError
 from convgen.planner.database import Database, Measurement
 from convgen.runtime.cuda import Gpu
@@ -39,6 +40,8 @@ class Machines:
 
     members: Sequence[Member]
     build: Build
+    #: Told of what will be built soon, when the compiler has little else to do.
+    prepare: Callable[[Sequence[Job]], None] = lambda jobs: None
 
 
 class Observer(Protocol):
@@ -136,7 +139,8 @@ class Spread:
         try:
             with suppress(Lost):
                 measurer = _Checked(member.measurer, self._check)
-                Search(task, db, measurer, self._machines.build, partial(self._measured, task), going).run()
+                told, idle = partial(self._measured, task), partial(self._prepare, task.gpu)
+                Search(task, db, measurer, self._machines.build, told, going, idle).run()
                 finished = True
         except ConvgenError as e:
             raise _Gone(str(e)) from None
@@ -176,6 +180,13 @@ class Spread:
         """Raises _Stopped."""
         if self._error:
             raise _Stopped
+
+    def _prepare(self, gpu: str) -> None:
+        """Has the next task's first kernels built, so that no GPU waits for them."""
+        with self._changed:
+            following = next(iter(self._waiting[gpu]), None)
+        if following:
+            self._machines.prepare(following.jobs)
 
     def _measured(self, task: Task, measurement: Measurement) -> None:
         with self._changed:

@@ -221,6 +221,24 @@ def test_a_defect_in_a_thread_is_not_lost(place: Path):
         spread(place, [(H200, Measuring(lambda n, i: 1 // (n - 1))), (H200, Measuring())], layers=3)
 
 
+def test_the_next_layer_is_prepared_while_the_last_candidates_are_measured(place: Path):
+    events: list[str] = []
+    member = Measuring(lambda n, i: events.append(f"time {n}/{i}"))
+    offered = [("direct", {"i": i}) for i in range(CANDIDATES)]
+    with Database(place) as db:
+        tasks = [prepare(problem(n), TARGETS["sm_90a"], offered, db, H200.name) for n in (1, 2)]
+
+    def ahead(jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
+        yield from list(build(jobs))  # all are asked for before the first is there
+
+    prepared = lambda jobs: events.append(f"prepare {[(j.problem.n, j.options['i']) for j in jobs]}")  # noqa: E731
+    Spread(tasks, Machines([Member(H200, member)], ahead, prepared), place, Watching()).run()
+    assert events == [
+        f"prepare {[(2, i) for i in range(CANDIDATES)]}",
+        *(f"time {n}/{i}" for n in (1, 2) for i in range(CANDIDATES)),
+    ]
+
+
 # ---- this machine's GPUs ---------------------------------------------------------------------------------
 
 

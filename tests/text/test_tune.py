@@ -437,6 +437,8 @@ def spec(tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
     class FakeBuilder(FakeWorker):
         def __init__(self, workers: int | None) -> None: ...
 
+        def prepare(self, jobs: Iterable[Job]) -> None: ...
+
         def build_all(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Any]]:
             for job in jobs:
                 yield job, SimpleNamespace(manifest=SimpleNamespace(config=f"{job.strategy} {dict(job.options)}"))
