@@ -218,7 +218,7 @@ def test_an_interrupt_ends_all_and_condemns_no_candidate(place: Path):
 
 def test_a_defect_in_a_thread_is_not_lost(place: Path):
     with pytest.raises(ZeroDivisionError):
-        spread(place, [(H200, Measuring(lambda n, i: 1 // (n - 1))), (H200, Measuring())], layers=3)
+        spread(place, [(H200, Measuring(lambda n, i: 1 // (n - 1))) for _ in range(2)], layers=3)
 
 
 def test_the_next_layer_is_prepared_while_the_last_candidates_are_measured(place: Path):
