@@ -21,7 +21,7 @@ from convgen import ConvgenError  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import choice, timing  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
-from convgen.torch.network.trace import flat_graph, is_call  # noqa: E402
+from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
@@ -285,6 +285,69 @@ def test_arguments_and_results_of_any_structure():
             near(found["y"][0], expected["y"][0])
             near(found["x"], expected["x"])
             assert found["y"][1] == 2
+
+
+def test_what_is_given_may_be_a_result():
+    """Encoders return the image with its features."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return x, x[:, 1:].flatten(1), y, y.detach(), y.clone(), self.conv.bias
+
+    model, x = Model().eval(), torch.randn(2, 3, 8, 8)
+    fast = ct.optimize(model, x, inductor=False)
+    near(fast(x), model(x))
+    assert [row.fused for row in fast.report] == ["add"]
+
+
+class Shuffle(nn.Module):
+    """ShuffleNet's block: what is shuffled has channels first; `view` of the result wants the layout that it had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.depthwise = conv_bn(8, 16, groups=2), conv_bn(16, 16, 3, groups=16)
+        self.pad, self.project = nn.ReflectionPad2d(1), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x):
+        y = TF.relu(self.expand(x))
+        y = y.view(-1, 2, 8, 6, 6) + torch.tensor([1.0, 2.0])[:, None, None, None]
+        y = y.transpose(1, 2).reshape(-1, 16, 6, 6)
+        a, b = self.depthwise(y).view(-1, 2, 8, 6, 6).transpose(1, 2).reshape(y.shape).chunk(2, 1)
+        return TF.relu(self.project(self.pad(a)) + b).view(x.shape[0], -1)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_convolutions_read_channels_last(compiled, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        choice.OnCpu,
+        "choose",
+        lambda self, chain, layer, choose=choice.OnCpu.choose: (
+            read.append(value_of(chain.x)) or choose(self, chain, layer)
+        ),
+    )
+    model, x = trained(Shuffle()), torch.randn(2, 8, 6, 6)
+    with torch.no_grad():
+        if compiled:
+            fast = torch.compile(model, backend=ct.compile_graph, fullgraph=True, options={"inductor": False})
+        else:
+            fast = ct.optimize(model, x, inductor=False)
+        near(fast(x), model(x))
+    assert len(read) == 3 and all(v.is_contiguous(memory_format=torch.channels_last) for v in read)
+    report = ct.reports()[-1] if compiled else fast.report
+    assert [row.fused for row in report] == ["add relu", "add", "add add relu"]
+
+
+def test_a_graph_of_no_tensors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = torch.compile(lambda n: torch.arange(n) * 2, backend=ct.compile_graph, options={"inductor": False})
+        assert made(3).tolist() == [0, 2, 4]
 
 
 def test_constants_of_the_code_stay():

@@ -19,13 +19,13 @@ import torch
 from convgen.functional.arrays import WIDEST
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
 from convgen.torch.network.chains import POINTWISE
+from convgen.torch.network.layouts import FORMATS
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
 Readers = Set[Any]
 A: Any = torch.ops.aten
 C: Any = torch.ops.convgen
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: What reads a slice as well as a packed tensor, besides convgen's own operators; of cuDNN's, what Inductor replaces.
 _BY_INDUCTOR = frozenset({A.cudnn_batch_norm.default})
 _READERS = frozenset({
@@ -85,8 +85,8 @@ def _is_concatenation(node: Node) -> bool:
     if not is_call(node, A.cat.default) or len(node.args) < 2 or node.args[1] != 1 or node.kwargs:
         return False
     values = [value_of(node), *map(value_of, node.args[0])]
-    return value_of(node).dim() in _FORMATS and all(
-        v.dtype == values[0].dtype and v.is_contiguous(memory_format=_FORMATS[values[0].dim()]) for v in values
+    return value_of(node).dim() in FORMATS and all(
+        v.dtype == values[0].dtype and v.is_contiguous(memory_format=FORMATS[values[0].dim()]) for v in values
     )
 
 

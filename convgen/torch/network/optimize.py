@@ -149,6 +149,14 @@ def _sharing_tensors(model: Any) -> Any:
         return model
 
 
+def _own(result: Any, given: Sequence[Tensor]) -> Any:
+    """A result with memory of its own, which torch's tracer wants: a copy of a weight or an input, or of its view."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    memory = result.untyped_storage()._cdata
+    return result.clone() if any(t.untyped_storage()._cdata == memory for t in given) else result
+
+
 @dataclass(frozen=True)
 class _Ready:
     """What computes results from the leaves of arguments, and what makes it pack its weights anew."""
@@ -189,7 +197,7 @@ class _Flat:
         count = len(given) - sum(isinstance(leaf, torch.Tensor) for leaf in self.leaves)
         tensors = iter(given[count:])
         inputs = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
-        results = self._graph_module(*given[:count], *inputs)
+        results = [_own(result, given) for result in self._graph_module(*given[:count], *inputs)]
         self._fixed = [None if isinstance(result, torch.Tensor) else (result,) for result in results]
         return tuple(result for result in results if isinstance(result, torch.Tensor))
 

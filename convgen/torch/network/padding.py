@@ -16,6 +16,8 @@ _MODES = {
     **{A.reflection_pad3d.default: "reflect", A.replication_pad1d.default: "replicate"},
     **{A.replication_pad2d.default: "replicate", A.replication_pad3d.default: "replicate"},
 }
+#: What pads images.
+PADDINGS = (A.constant_pad_nd.default, *_MODES)
 
 
 class Padded(NamedTuple):

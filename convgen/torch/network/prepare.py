@@ -18,9 +18,10 @@ from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, split
+from convgen.torch.network.layouts import FORMATS, is_channels_last, lay_out
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
-from convgen.torch.network.trace import call, flat_graph, is_call, placeholders, value_of
+from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of
 
 Tensor = Any
 Node = Any
@@ -121,44 +122,17 @@ def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Seq
     given = [*weights, *inputs]
     try:
         graph_module = flat_graph(function, [_channels_last(t) for t in given])
-        converted = True
-    except RuntimeError:  # a view of the model's own needs the layout that it was written for
-        graph_module, converted = flat_graph(function, given), False
-    graph = graph_module.graph
-    first = placeholders(graph)
-    with graph.inserting_after(first[-1]):
-        for node, tensor in zip(first, given, strict=True):
-            if converted and isinstance(tensor, torch.Tensor) and not _is_channels_last(tensor):
-                _convert(graph, node, tensor)
+    except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
+        graph_module = flat_graph(function, given)
+    first = placeholders(graph_module.graph)
+    lay_out(graph_module.graph, first, given)
     return graph_module, first
 
 
-def _convert(graph: Any, node: Node, tensor: Tensor) -> None:
-    """Lets everything read a placeholder's copy with channels last."""
-    readers = list(node.users)
-    node.meta["val"] = node.meta["val"].new_empty_strided(tensor.shape, tensor.stride())
-    made = call(graph, A.clone.default, node, memory_format=_FORMATS[tensor.dim()])
-    for reader in readers:
-        reader.replace_input_with(node, made)
-
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_channels_last(tensor: Tensor) -> bool:
-    """Or of a rank or a type that has no channels."""
-    memory_format = _FORMATS.get(tensor.dim())
-    return (
-        memory_format is None
-        or not tensor.is_floating_point()
-        or tensor.is_contiguous(memory_format=memory_format)
-    )  # fmt: skip
-
-
 def _channels_last(given: Any) -> Any:
-    if not isinstance(given, torch.Tensor) or _is_channels_last(given):
+    if not isinstance(given, torch.Tensor) or is_channels_last(given):
         return given
-    return given.detach().contiguous(memory_format=_FORMATS[given.dim()])
+    return given.detach().contiguous(memory_format=FORMATS[given.dim()])
 
 
 # ---- convolutions -------------------------------------------------------------------------------

@@ -35,15 +35,21 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     for node in list(made.graph.nodes):
         if is_call(node, A._assert_tensor_metadata.default):  # holds here, and would count as a reader
             made.graph.erase_node(node)
-        elif _is_identity(node):
-            node.replace_all_uses_with(node.args[0])
-            made.graph.erase_node(node)
+    drop_identities(made.graph)
     made.recompile()
     return made
 
 
+def drop_identities(graph: Any) -> None:
+    """Removes copies and aliases that are other values as they lie, as of a Dropout."""
+    for node in list(graph.nodes):
+        if _is_identity(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
 def _is_identity(node: Node) -> bool:
-    """Whether a node is another's value, as of a Dropout.  What the function returns stays a tensor of its own."""
+    """What the function returns stays a tensor of its own."""
     if not is_call(node, A.clone.default, A.alias.default) or any(user.op == "output" for user in node.users):
         return False
     return bool(value_of(node).stride() == value_of(node.args[0]).stride())
