@@ -54,6 +54,9 @@ CASES |= {
         make("dgrad", 2, 64, 64, (12, 9), (3, 3), stride=2, pad=1, groups=8),
         {**options(64, 64, 8), "tile.m": 32, "swap_ab": 1},
     ),
+    "strided, packed, the last ones fewer": (
+        make("dgrad", 2, 48, 12, (9, 8), (3, 3), stride=2, pad=1, groups=3), options(32, 16, 2),
+    ),
     "strided, ends inside a product": (
         make("dgrad", 2, 72, 72, (9, 8), (3, 3), stride=2, pad=1, groups=3), options(24, 32, 1),
     ),
@@ -83,6 +86,7 @@ def test_epilogue(seed: int) -> None:
         ("packed", "w"),
         ("strided, packed", "y"),
         ("strided, ends inside a product", "y"),
+        ("strided, packed, the last ones fewer", "y"),
         ("ends inside a box", "y"),
         ("strided, channels as rows", "y"),
     ],

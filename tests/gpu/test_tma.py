@@ -141,6 +141,7 @@ GROUPED_DGRADS: dict[str, ConvProblem] = {
     },
     "groups of 24": make("dgrad", 9, 216, 216, (29, 28), (3, 3), pad=1, groups=9),
     "groups of 24, strided": make("dgrad", 9, 216, 216, (29, 28), (3, 3), stride=2, pad=1, groups=9),
+    "groups of 4": make("dgrad", 9, 48, 12, (29, 28), (3, 3), stride=2, pad=1, groups=3),
     "strided, unequal": make("dgrad", 9, 48, 96, (29, 28), (3, 2), stride=(2, 3), pad=((2, 0), 1), groups=6),
     "strided, 2 filters a channel": make("dgrad", 9, 64, 128, (29, 28), (3, 3), stride=2, pad=1, groups=64),
 }

@@ -158,6 +158,10 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_im2col", make("fprop", 2, 72, 72, (9, 7), (3, 3), pad=1, groups=3),
         {**_IM2COL, "tile.n": 24, "tile.k": 32},
     ),
+    "packed groups, the last ones fewer": (
+        "tma_im2col", make("fprop", 2, 120, 120, (9, 7), (3, 3), pad=1, groups=5),
+        {**_IM2COL, "tile.n": 48, "tile.k": 64, "group_pack": 2},
+    ),
     "groups that end inside a stage": (
         "tma_im2col", make("fprop", 2, 48, 48, (9, 7), (3, 3), pad=1, groups=2, dtype="bf16"),
         {**_IM2COL, "tile.n": 24, "k_blocks": 9, "order": "taps_inner"},

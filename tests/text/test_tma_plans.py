@@ -52,7 +52,7 @@ def refusals(text: str) -> Sequence[Diagnostic]:
 
 LAYER = make("fprop", 2, 64, 64, (14, 14), (3, 3), pad=1)
 GROUPED = make("fprop", 2, 256, 128, (14, 14), (3, 3), pad=1, groups=16)
-ODD_GROUPS = make("fprop", 2, 12, 48, (14, 14), (3, 3), groups=3)
+ODD_GROUPS = make("fprop", 2, 6, 48, (14, 14), (3, 3), groups=3)
 _LAST = laid_out(make("dgrad", 2, 64, 64, (14, 14), (3, 3), 2, 1, groups=2), w="crsk")
 SLICED = replace(_LAST, w=replace(_LAST.w, pitch=128))  # output channels of a filter that has more of them
 OF_THREE_AXES = make("fprop", 1, 8, 8, (4, 4, 4), (1, 1, 2))
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "wgrad": ("tma_im2col", like("wgrad", dtype="f32"), "types f32 x f32: x and y must both be f16 or bf16", ""),
     "groups": (
         "tma_im2col", ODD_GROUPS,
-        "3 groups of 4 input and 16 output channels: no number of them has multiples of 8 and 8", "implicit_gemm",
+        "3 groups of 2 input and 16 output channels: no number of them has multiples of 8 and 8", "implicit_gemm",
     ),
     "f32": ("tma_im2col", like(dtype="f32"), TYPES, ""),
     "s8": ("tma_im2col", like(dtype="s8"), "accumulate s32", ""),
@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     ),
     "halo: wgrad": ("tma_halo", like("wgrad"), "op wgrad", ""),
     "halo: three axes": ("tma_halo", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
-    "halo: groups": ("tma_halo", ODD_GROUPS, "3 groups of 4 input and 16 output channels", "implicit_gemm"),
+    "halo: groups": ("tma_halo", ODD_GROUPS, "3 groups of 2 input and 16 output channels", "implicit_gemm"),
     "halo: stride 9": (
         "tma_halo", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",
     ),
@@ -221,7 +221,8 @@ def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
 
 #: Options that do not go with 16 groups of 16 input and 8 output channels: the option to blame, message.
 OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
-    "bundle": ("tma_im2col", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
+    "bundle": ("tma_im2col", {"group_pack": 17}, "group_pack", "group_pack 17 is more than the 16 groups"),
+    "halo: bundle": ("tma_halo", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
     "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
     "halo: channels of two groups": (
         "tma_halo",
@@ -280,6 +281,16 @@ def test_rows_that_cannot_be_folded(name: str) -> None:
 ])  # fmt: skip
 def test_bundles_are_whole_k_steps(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
     assert bundles(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups)) == expected
+
+
+@pytest.mark.parametrize("c, k, groups, expected", [
+    (216, 216, 9, (1, 2)),  # 24 a group, RegNet's
+    (40, 80, 5, (1, 2, 3, 4, 5)),
+    (12, 48, 3, (2,)),  # the last one alone
+    (6, 48, 3, ()),
+])  # fmt: skip
+def test_bundles_with_tails_are_whole_vectors(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
+    assert bundles(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups), tails=True) == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -451,6 +462,7 @@ def walk(map: TensorMap, start: Sequence[int], tap: Sequence[int]) -> Iterator[t
 @given(problem=im2col_problems(pixels=150), m=st.sampled_from((64, 128)), data=st.data())
 def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m: int, data: st.DataObject) -> None:
     options: Options = {"tile.m": m, "tile.n": 8, "cluster": 1}
+    assume(problem.c % 8 == 0)  # x as it lies
     assume(serves(problem, "tma_im2col", options))
     (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
     sp, lo = problem.spatial, problem.pad_lo

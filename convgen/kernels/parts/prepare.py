@@ -95,11 +95,12 @@ def channels_last(
     x, w, sp = problem.x, problem.w, problem.spatial
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
-    channels = problem.c if problem.groups > 1 else _whole(problem.c)
-    groups = problem.groups // bundle
+    channels = _whole(problem.c)
+    groups = -(-problem.groups // bundle)
+    own_channels = channels if problem.groups == 1 else bundle * problem.c_per_group
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
-    stays = taps_outside and w.dims[0] != "k" and _in_memory(w, channels // groups, outside)
-    w = _target(w, outside if stays else inside, channels // groups, problem.k)
+    stays = taps_outside and w.dims[0] != "k" and _in_memory(w, own_channels, outside)
+    w = _target(w, outside if stays else inside, own_channels, problem.k)
     # of a bundle's channels, those of the group that output channel k is of
     own = mod(floordiv(symbol("k"), problem.k_per_group), bundle) * problem.c_per_group
     copies: list[Copy] = []
@@ -202,21 +203,30 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
     return replace(problem, x=x, input=problem.output, stride=(1,) * problem.rank), steps
 
 
-def bundles(problem: ConvProblem, of_c: int = BUNDLE_C) -> tuple[int, ...]:
-    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  A bundle has
-    a multiple `of_c` input channels."""
+def bundles(problem: ConvProblem, tails: bool = False) -> tuple[int, ...]:
+    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  With `tails`,
+    a bundle's channels may end inside a product, and the last bundle may have fewer groups."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
+    of_c = _unit(tails)
     unit = math.lcm(of_c // math.gcd(of_c, c), BUNDLE_K // math.gcd(BUNDLE_K, k))
     widest = max(unit, min(WIDEST_BUNDLE // c, problem.groups))
-    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b, of_c))
+    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b, tails))
 
 
-def bundle_fault(problem: ConvProblem, bundle: int, of_c: int = BUNDLE_C) -> str:
+def _unit(tails: bool) -> int:
+    """What the input channels of a bundle are a multiple of: those of a product, or of an aligned row."""
+    return VECTOR if tails else BUNDLE_C
+
+
+def bundle_fault(problem: ConvProblem, bundle: int, tails: bool = False) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can."""
-    if problem.groups % bundle:
+    if bundle > problem.groups:
+        return f"group_pack {bundle} is more than the {problem.groups} groups"
+    if problem.groups % bundle and not tails:
         return f"group_pack {bundle} does not divide the {problem.groups} groups"
+    of_c = _unit(tails)
     c, k = bundle * problem.c_per_group, bundle * problem.k_per_group
     if problem.groups > 1 and (c % of_c or k % BUNDLE_K):
         which = f"a bundle of {bundle} groups" if bundle > 1 else "a group"
@@ -224,13 +234,13 @@ def bundle_fault(problem: ConvProblem, bundle: int, of_c: int = BUNDLE_C) -> str
     return ""
 
 
-def bundle_obstacle(problem: ConvProblem, options: Options, of_c: int = BUNDLE_C) -> list[Obstacle]:
+def bundle_obstacle(problem: ConvProblem, options: Options, tails: bool = False) -> list[Obstacle]:
     """Why a problem's groups cannot be served as they are, nor in the bundles that the options ask for."""
-    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]), of_c)):
+    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]), tails)):
         return [Obstacle(fault, option="group_pack")]
-    if not bundles(problem, of_c):
+    if not bundles(problem, tails):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no number of them has multiples of {of_c} and {BUNDLE_K}")]
+        return [Obstacle(f"{size}: no number of them has multiples of {_unit(tails)} and {BUNDLE_K}")]
     return []
 
 

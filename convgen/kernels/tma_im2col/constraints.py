@@ -63,19 +63,19 @@ def _consumers(layout: Layout) -> Obstacles:
 
 def _fill(layout: Layout) -> Obstacles:
     """What TMA fills the padding with also stands behind the last channel."""
-    problem, k, found = layout.gemm.problem, layout.config.tile_k, Obstacles()
-    if problem.padding is Padding.NAN and problem.c_per_group % k:
-        beyond = f"boxes of {k} channels reach beyond the {problem.c_per_group} of {problem.x.name}"
+    g, k, found = layout.gemm, layout.config.tile_k, Obstacles()
+    if g.problem.padding is Padding.NAN and g.channels % k:
+        beyond = f"boxes of {k} channels reach beyond the {g.channels} of {g.problem.x.name}"
         found.no(f"{beyond}, into NaN that is no padding", f"tile k={LEAST_BOX}", "tile.k")
     return found
 
 
 def _groups(layout: Layout) -> Obstacles:
     """A tile is of one group."""
-    problem, config, found = layout.gemm.problem, layout.config, Obstacles()
-    if problem.groups == 1:
+    group, config, found = layout.gemm.group, layout.config, Obstacles()
+    if group is None:
         return found
-    k = problem.k_per_group
+    k = group.k
     if k % config.tile_n:
         found.no(f"tile n={config.tile_n} does not divide the {k} output channels of a group", option="tile.n")
     if config.shared == "a" and k % (config.tile_n * config.cluster):

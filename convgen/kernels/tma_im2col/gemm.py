@@ -17,8 +17,6 @@ from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 COLUMNS_BOX = 64
 #: Channels that the boxes of some tile do not reach beyond.
 LEAST_BOX = 16
-#: Input channels of a group are a multiple of so many, 16 bytes: products may take in more, which meet zeros.
-GROUP_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Gemm:
     assigned: Assignment
     prepared: prepare.Prepared
     b_columns: bool  # B's columns are contiguous (wgmma's MN-major), not its channels (K-major)
+    group_pack: int = 1  # groups that are multiplied as one; the last of these may have fewer
 
     @cached_property
     def problem(self) -> ConvProblem:
@@ -59,9 +58,20 @@ class Gemm:
         return self.problem.k
 
     @cached_property
+    def group(self) -> prepare.Group | None:
+        """The channels of the groups that are multiplied as one; None where these are all."""
+        forward, pack = self.assigned.problem, self.group_pack
+        return prepare.Group(pack * forward.c_per_group, pack * forward.k_per_group) if forward.groups > pack else None
+
+    @cached_property
     def channels(self) -> int:
         """Of a tap, in a group."""
-        return self.problem.c_per_group
+        return self.group.c if self.group else self.problem.c
+
+    @cached_property
+    def group_columns(self) -> int:
+        """Of C, in a group."""
+        return self.group.k if self.group else self.problem.k
 
     @cached_property
     def element_bytes(self) -> int:
@@ -121,7 +131,7 @@ class Gemm:
     def traffic(self) -> dict[str, int]:
         """What the cost model asks of the problem: rows of A begin at pixels, with groups at each group's channels."""
         found = self.prepared.traffic
-        if self.problem.groups == 1:
+        if self.group is None:
             return found
         return found | {"x_pitch": math.gcd(found["x_pitch"], self.channels * self.element_bytes)}
 
@@ -173,4 +183,4 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     prepared = prepare.channels_last(
         forward, copy_x=not in_planes, copy_w=not columns, bundle=group_pack, loads_pad=fills
     )  # fmt: skip
-    return Gemm(assigned, prepared, columns)
+    return Gemm(assigned, prepared, columns, group_pack)

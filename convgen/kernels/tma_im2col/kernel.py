@@ -22,7 +22,7 @@ from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles
-from convgen.kernels.tma_im2col.gemm import GROUP_CHANNELS, gemm
+from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.source import source
@@ -54,7 +54,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
             return [Obstacle("op wgrad: kernel tma_im2col serves fprop and dgrad", "kernel tma_wgrad", "kernel")]
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
         read = assignment.assignment(problem).problem if assignment.served(problem) else problem
-        found += prepare.bundle_obstacle(read, fixed, GROUP_CHANNELS)
+        found += prepare.bundle_obstacle(read, fixed, tails=True)
         if found:
             return found
         forward = gemm(problem)

@@ -30,7 +30,7 @@ class Layout(base.Layout[Config]):
         """Whether x meets zeros that are not in w, which make NaNs of its infinities: between packed groups, or behind
         a group's channels, where those of the next one follow in x."""
         last = self.gemm.channels - (self.channel_blocks - 1) * self.config.tile_k
-        return self.config.group_pack > 1 or (self.gemm.problem.groups > 1 and last < 16 * self.last_products)
+        return self.config.group_pack > 1 or (self.gemm.group is not None and last < 16 * self.last_products)
 
     def with_parts_of(self, other: Layout) -> Layout:
         """This layout, knowing what another one that differs in its stages alone has found out."""

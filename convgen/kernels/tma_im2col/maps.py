@@ -45,7 +45,7 @@ def b_map(layout: Layout) -> TensorMap:
     contiguous, of 64 of them at a time."""
     g, config, problem = layout.gemm, layout.config, layout.gemm.problem
     w, size = problem.w, problem.w.element.bytes
-    c, k, taps = problem.c_per_group, problem.k, problem.taps
+    c, k, taps = g.channels, problem.k, problem.taps
     if g.b_columns:
         return TensorMap(
             "w", "tiled", w.dtype, (k, taps, w.extent("c")),  # A's channels may be filled up with zeros

@@ -15,7 +15,7 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, prepare, result_tiles
+from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, result_tiles
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
@@ -69,7 +69,7 @@ def source(plan: Plan, layout: Layout) -> str:
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
         gemm_n=problem.k,
-        group=prepare.group(problem),
+        group=g.group,
         c_blocks=layout.channel_blocks,
         products=products(config.tile_k),
         last_products=layout.last_products,
@@ -271,7 +271,7 @@ def _look(layout: Layout) -> str:
     config, k = layout.config, assignment(layout.problem).problem.k_per_group
     columns = config.columns // config.split_k
     if config.swap_ab:  # a thread has two channels of a pixel in each fragment of 64
-        rows = range(0, layout.gemm.problem.k_per_group, config.own_rows)
+        rows = range(0, layout.gemm.group_columns, config.own_rows)
         threads = [
             [{(first + block + thread + half) // k} for block in range(0, config.own_rows, 64) for half in (0, 8)]
             for first, thread in itertools.product(rows, [warp * 16 + row for warp in range(4) for row in range(8)])
@@ -279,7 +279,7 @@ def _look(layout: Layout) -> str:
         return look(threads, f"(i / {columns // 2} * 2 + i / 2 % 2)")
     threads = [
         [{(first + column + 2 * lane + e) // k} for column in range(0, columns, 8) for e in (0, 1)]
-        for first, lane in itertools.product(range(0, layout.gemm.problem.k_per_group, columns), range(4))
+        for first, lane in itertools.product(range(0, layout.gemm.group_columns, columns), range(4))
     ]
     return look(threads, fragment_place(columns // 4))
 

@@ -12,7 +12,7 @@ from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.limits import MAX_CLUSTER
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, GROUP_CHANNELS, Gemm, gemm
+from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
 from convgen.targets import Target
 
@@ -41,7 +41,7 @@ STREAMED = 4
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
-    packs = prepare.bundles(read) or prepare.bundles(read, GROUP_CHANNELS)
+    packs = prepare.bundles(read) or prepare.bundles(read, tails=True)
     if "group_pack" in fixed:
         packs = (int(fixed["group_pack"]),)
     cluster = int(fixed.get("cluster", 1))
@@ -71,7 +71,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
 def _neighbors(layout: Layout, operand: str) -> int:
     """Tiles that read the same part of an operand: all that differ in the other's dim alone."""
     config, g = layout.config, layout.gemm
-    return -(-g.problem.k_per_group // config.tile_n) if operand == "a" else -(-g.pixels // config.tile_m)
+    return -(-g.group_columns // config.tile_n) if operand == "a" else -(-g.pixels // config.tile_m)
 
 
 def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream_k: int) -> Layout:
@@ -149,7 +149,7 @@ def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, 
             if fixed.get(of_rows, r) == r
             and fixed.get("consumers", consumers) == consumers
             and fixed.get("schedule", schedule) == schedule
-            and (of_rows in fixed or not swap_ab or r <= -(-g.problem.k_per_group // 64) * 64)
+            and (of_rows in fixed or not swap_ab or r <= -(-g.group_columns // 64) * 64)
         ]
         if not fitting and (of_rows in fixed or "swap_ab" in fixed or not swap_ab):
             fitting = [(int(fixed.get(of_rows, 128)), int(fixed.get("consumers", 2)),
@@ -163,6 +163,6 @@ def _widths(g: Gemm) -> list[int]:
     """Output channels a tile: the least for each number of tiles, where epilogue tiles are worth a store."""
     if g.b_columns:
         return list(range(COLUMNS_BOX, 257, COLUMNS_BOX))
-    k = g.problem.k_per_group
+    k = g.group_columns
     widths = [n for n in range(8, 257, 8) if n < 32 or epi_tile_columns(g, n) >= 16]
     return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})
