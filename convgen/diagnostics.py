@@ -51,14 +51,14 @@ CODES: dict[str, str] = {
     "E214": "a lowered matrix that no operator uses, or whose axes lack a dim",
     "E215": "a slice of something other than the last dim's channels, or of fewer channels than it has",
     "E216": "padding of an unknown kind, or of NaN in integers",
-    # the epilogue
-    "E301": "an epilogue uses a name that it cannot read",
-    "E302": "an epilogue calls an unknown function",
+    # the epilogue and the prologue
+    "E301": "an epilogue or a prologue uses a name that it cannot read",
+    "E302": "an epilogue or a prologue calls an unknown function",
     "E303": "a function is called with the wrong number of arguments",
-    "E304": "an epilogue does not assign each of its results once, or does not end with one",
-    "E305": "an epilogue belongs to no operator of its block",
+    "E304": "an epilogue or a prologue does not assign each of its results once, or does not end with one",
+    "E305": "an epilogue or a prologue belongs to no operator of its block",
     "E306": "an operand or a local is never used",
-    "E307": "an epilogue uses an operator that only sizes have",
+    "E307": "an epilogue or a prologue uses an operator that only sizes have",
     # strategy and target
     "E401": "the strategy cannot serve the convolution",
     "E402": "an unknown strategy",

@@ -175,6 +175,8 @@ def _summary(problem: ConvProblem) -> Table:
         ("groups", str(problem.groups)),
         ("accumulates in", problem.accumulate),
     ]
+    if problem.prologue:
+        rows += [("prologue", str(a)) for a in problem.prologue.body]
     if problem.epilogue:
         rows += [("epilogue", str(a)) for a in problem.epilogue.body]
     return Table(f"{problem.name}: {problem.op}", ("", ""), tuple(rows))

@@ -40,7 +40,8 @@ def c_number(value: float) -> str:
 
 
 def c_epilogue(e: ep.Expr, acc: str, values: Mapping[str, str]) -> str:  # noqa: C901 - a case for each kind of node
-    """C text of an expression; `values` gives the text of each operand and local by name."""
+    """C text of an expression; `values` gives the text of each operand and local, and in a prologue of the input, by
+    name."""
 
     def go(x: ep.Expr) -> tuple[str, int]:
         """Text, and how strongly it binds."""
@@ -49,7 +50,7 @@ def c_epilogue(e: ep.Expr, acc: str, values: Mapping[str, str]) -> str:  # noqa:
                 return c_number(x.value), x.precedence
             case ep.Acc():
                 return acc, ep.ATOM
-            case ep.OperandRef() | ep.LocalRef():
+            case ep.OperandRef() | ep.LocalRef() | ep.TensorRef():
                 return values[x.name], ep.ATOM
             case ep.Unary(op="-"):
                 return f"-{within(x.operand, ep.ATOM)}", ep.UNARY  # "--" would be a decrement

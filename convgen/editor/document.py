@@ -122,6 +122,8 @@ class Document:
             yield _dim(word, problem)
         if word.type == "OF":
             yield facts.OF
+        if word.type == "PROLOGUE":
+            yield facts.PROLOGUE
         yield from self._names(word, conv, problem, context)
         if word.type.lower() == word and word in facts.KEYWORDS:
             yield facts.KEYWORDS[word]
@@ -159,8 +161,7 @@ class Document:
             return None
         conv = self._conv_at(line, column)
         names = [t.name for t in _tensors(conv)]
-        if conv and (epilogue := conv.first(ast.EpilogueSetting)):
-            names += [a.name for a in epilogue.body]
+        names += [a.name for part in (conv.all(ast.PointwiseSetting) if conv else ()) for a in part.body]
         context = _Context(self._words, self._before(word))
         own = [] if context.in_dims else [n.span for n in names if n.text == word]
         lets = [let.name.span for let in self.tree.lets if let.name.text == word]
@@ -225,7 +226,8 @@ class Document:
             }
         if context.depth:
             lets = {let.name.text: "a size" for let in self.tree.lets}
-            return {w: m for w, m in facts.KEYWORDS.items() if w not in ("let", "conv", "operand")} | lets
+            settings = {w: m for w, m in facts.KEYWORDS.items() if w not in ("let", "conv", "operand")}
+            return {**settings, "prologue": facts.PROLOGUE, **lets}
         return {w: facts.KEYWORDS[w] for w in ("let", "conv")}
 
 
@@ -247,7 +249,7 @@ class _Context:
         match word.type:
             case "LBRACE":
                 self.depth += 1
-                self.in_epilogue = before is not None and before.type == "EPILOGUE"
+                self.in_epilogue = before is not None and before.type in ("PROLOGUE", "EPILOGUE")
                 self.options = bool(self.strategy) and before == self.strategy
             case "RBRACE":
                 self.depth -= 1
@@ -279,8 +281,7 @@ def _tensors(conv: ast.Conv | None) -> list[ast.Tensor]:
     """The tensors and operands of a block."""
     if conv is None:
         return []
-    epilogues = conv.all(ast.EpilogueSetting)
-    own = (t for e in epilogues for t in (*e.operands, *e.results))
+    own = (t for part in conv.all(ast.PointwiseSetting) for t in (*part.operands, *part.results))
     return [*(s.tensor for s in conv.all(ast.TensorSetting)), *own]
 
 

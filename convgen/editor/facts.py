@@ -16,7 +16,7 @@ KEYWORDS: dict[str, str] = {
     "groups": "groups of channels: output channels read the input channels of their group alone",
     "accumulate": "the type of sums: f32, or s32 for integers",
     "epilogue": "what is applied to each sum `acc` before it is stored: `epilogue { y = relu(acc) }`",
-    "operand": "a tensor that an epilogue reads: `operand b: f32[k]`; it broadcasts along dims that it lacks",
+    "operand": "a tensor that an epilogue or a prologue reads: `operand b: f32[k]`; it broadcasts over dims it lacks",
     "op": "what is computed: `fprop` (y), `dgrad` (x), `wgrad` (w), `transposed`, `im2col`, `col2im`; a kernel each",
     "strategy": "how to compute: `strategy auto`, or a strategy and its options: `strategy tma_im2col { stages 4 }`",
     "target": "the GPU architecture, such as sm_90a; without it, the GPU of this machine",
@@ -39,5 +39,6 @@ DIMS: dict[str, str] = {
 }
 
 OF = "these channels are a slice of a packed tensor that has so many: `c=64 of 256`"
+PROLOGUE = "what is applied to each element of the input before it is multiplied: `prologue { x = relu(x) }`"
 RESULT = "a further result that the epilogue assigns: `result t: f16[n, p, q, k]`"
 ACC = "the sum of products, before the epilogue, as a 32-bit value"

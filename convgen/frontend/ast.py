@@ -170,13 +170,24 @@ class Result:
 
 
 @dataclass(frozen=True)
-class EpilogueSetting(Setting):
-    """`lost` has the names in statements whose text has errors; it is None where none has."""
+class PointwiseSetting(Setting):
+    """Base of prologue and epilogue.  `lost` has the names in statements whose text has errors; it is None where none
+    has."""
 
     operands: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     body: tuple[Assignment, ...]
     lost: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class PrologueSetting(PointwiseSetting):
+    """It declares no results."""
+
+
+@dataclass(frozen=True)
+class EpilogueSetting(PointwiseSetting):
+    pass
 
 
 @dataclass(frozen=True)

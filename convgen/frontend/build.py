@@ -97,12 +97,18 @@ class Build(Transformer_NonRecursive):
     def op_setting(self, keyword, *ops):
         return ast.OpSetting(name_of(keyword), span_of(keyword).to(span_of(ops[-1])), tuple(name_of(o) for o in ops))
 
+    def prologue_setting(self, keyword, *rest):
+        return self._pointwise(ast.PrologueSetting, keyword, *rest)
+
     def epilogue_setting(self, keyword, *rest):
+        return self._pointwise(ast.EpilogueSetting, keyword, *rest)
+
+    def _pointwise(self, kind, keyword, *rest):
         *statements, brace = rest
         operands = tuple(s for s in statements if isinstance(s, ast.Tensor))
         results = tuple(s.tensor for s in statements if isinstance(s, ast.Result))
         body = tuple(s for s in statements if isinstance(s, ast.Assignment))
-        return ast.EpilogueSetting(name_of(keyword), span_of(keyword).to(span_of(brace)), operands, results, body)
+        return kind(name_of(keyword), span_of(keyword).to(span_of(brace)), operands, results, body)
 
     def operand(self, tensor):
         return tensor

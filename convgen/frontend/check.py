@@ -18,13 +18,14 @@ from convgen.frontend.geometry import Geometry, Solver
 from convgen.frontend.lowered import check_lowered
 from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import LOWERING, OPERATORS, Operator
+from convgen.frontend.prologue import check_prologue
 from convgen.frontend.request import Request
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types
-from convgen.ir.epilogue import FUNCTIONS, Epilogue
+from convgen.ir.epilogue import FUNCTIONS, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
@@ -93,6 +94,7 @@ class _Block:
             for role, tensor in self._tensors.items()
         }
         lowered = check_lowered(self._lowered, geometry, report) if self._lowered and geometry else None
+        prologue = self._prologue(geometry)
         epilogue = self._epilogue()
         operands, results = check_tensors(epilogue, self._tensors, geometry, self._sizes, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
@@ -100,7 +102,8 @@ class _Block:
         if geometry is None:
             return []
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
-        self._small_enough(chain(tensors, [lowered] if lowered else [], operands, results))
+        read = prologue.operands if prologue else ()
+        self._small_enough(chain(tensors, [lowered] if lowered else [], read, operands, results))
         if len(report):  # wherever in the file: nobody takes what is made of it
             return []
         if isinstance(geometry, TransposedGeometry):
@@ -110,7 +113,7 @@ class _Block:
         by_role = {t.role: t for t in tensors}
         requests = []
         for name, op in zip(self.names, self.ops, strict=True):
-            reads = OPS[op.op].reads[0].replace("lowered", "x")  # which has the same type
+            typed = OPS[op.op].reads[0].replace("lowered", "x")  # which has the same type
             fill = geometry.padding if geometry.padding.repeats or "x" in OPS[op.op].reads else Padding.ZERO
             problem = ConvProblem(
                 name=name,
@@ -120,8 +123,9 @@ class _Block:
                 w=by_role["w"],
                 y=by_role["y"],
                 lowered=lowered,
-                accumulate=ACCUMULATOR_OF[by_role[reads].dtype],
+                accumulate=ACCUMULATOR_OF[by_role[typed].dtype],
                 epilogue=Epilogue(operands, epilogue.body, results) if epilogue and epilogue.op is op else None,
+                prologue=prologue,
             )
             requests.append(
                 Request(conv.name.text, problem, strategy, options, target, self._spans(), bool(report.warnings))
@@ -214,6 +218,12 @@ class _Block:
             if tensor.whole.size > MAX_ELEMENTS:
                 message = f"`{tensor.name}` has {tensor.whole.size} elements; at most {MAX_ELEMENTS} can be addressed"
                 self._report.error("E212", message, self._names.span(tensor.name) or self._conv.name.span)
+
+    def _prologue(self, geometry: Geometry | None) -> Prologue | None:
+        setting = self._conv.first(ast.PrologueSetting)
+        if setting is None:
+            return None
+        return check_prologue(setting, self.ops, self._tensors, geometry, self._names, self._sizes, self._report)
 
     def _epilogue(self) -> Checked | None:
         setting = self._conv.first(ast.EpilogueSetting)

@@ -21,8 +21,8 @@ from convgen.ir.tensor import Tensor
 MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 ACC = "acc"
 #: What a result cannot be called: the roles of a kernel's tensors; and an operand neither, nor as other arguments are.
-_ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
-_TAKEN = ARGUMENTS | _ROLES
+ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
+_TAKEN = ARGUMENTS | ROLES
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def check_epilogue(
         names.declare(operand.name, taken=_TAKEN)
     for further in setting.results:
         check_dtype(further.dtype, report)
-        names.declare(further.name, taken=_ROLES)
+        names.declare(further.name, taken=ROLES)
     op = _served(setting, ops, tensors, report) if ops and setting.lost is None else None
     likes = _likes(setting, op, tensors) if op else {}
     sums = _sums(setting.results, op, likes, tensors, report) if op else {}
     summed = {name for name in sums if op and likes[name] != op.writes}
-    body = _Body(setting, tensors, sums, summed, names, sizes, report).check()
+    body = Body(setting, tensors, sums, summed, names, sizes, report).check()
     if op is None or len(report) > before:
         return None
     result = tensors[op.writes].name.text
@@ -79,14 +79,12 @@ def check_tensors(
     if epilogue is None:
         return (), ()
 
-    def like(role: str) -> _Like:
-        extents = geometry.extents(role) if geometry else {}
-        have = {d.name.text: extents.get(d.name.text) for d in tensors[role].dims}
-        return _Like(role, tensors[role].name.text, have, role == epilogue.op.writes)
+    def like(role: str) -> Like:
+        return like_of(tensors[role], role, geometry, "the result" if role == epilogue.op.writes else "")
 
     return (
-        tuple(_tensor(t, "operand", like(epilogue.op.writes), sizes, report) for t in epilogue.operands),
-        tuple(_tensor(t, "result", like(epilogue.likes[t.name.text]), sizes, report) for t in epilogue.results),
+        tuple(tensor(t, "operand", like(epilogue.op.writes), sizes, report) for t in epilogue.operands),
+        tuple(tensor(t, "result", like(epilogue.likes[t.name.text]), sizes, report) for t in epilogue.results),
     )
 
 
@@ -126,17 +124,23 @@ def _sums(
 
 
 @dataclass(frozen=True)
-class _Like:
-    """The operator's result, or a tensor that it reads: its role, its name, and the extents of its dims, None where
-    they are not known."""
+class Like:
+    """A tensor whose dims others have: its role, its name, and the extents of its dims, None where they are not known.
+    `shown` is what it is; empty where others are sums of it."""
 
     role: str
     name: str
     extents: Mapping[str, int | None]
-    is_result: bool
+    shown: str
 
 
-def _tensor(declared: ast.Tensor, role: str, like: _Like, sizes: Sizes, report: Report) -> Tensor:
+def like_of(declared: ast.Tensor, role: str, geometry: Geometry | None, shown: str) -> Like:
+    """One of the operator's tensors."""
+    extents = geometry.extents(role) if geometry else {}
+    return Like(role, declared.name.text, {d.name.text: extents.get(d.name.text) for d in declared.dims}, shown)
+
+
+def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Report) -> Tensor:
     """An operand or a further result."""
     name, extents = declared.name.text, like.extents
     article, without = ("an", "broadcast along") if role == "operand" else ("a", "sum over")
@@ -148,7 +152,7 @@ def _tensor(declared: ast.Tensor, role: str, like: _Like, sizes: Sizes, report: 
         if at not in extents:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
             hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
-            whose = f"{article} {role} has dims of the result" if like.is_result else "a sum has dims of"
+            whose = f"{article} {role} has dims of {like.shown}" if like.shown else "a sum has dims of"
             hint = hint or f"{whose} `{like.name}`, which {have}"
             report.error("E203", f"`{name}` cannot have the dim `{at}`", dim.name.span, hint)
         elif at in dims:
@@ -219,12 +223,15 @@ def _other_function(name: str) -> str | None:
     return did_you_mean(name, ir.FUNCTIONS)
 
 
-class _Body:
+class Body:
     """Turns the assignments into expressions of the IR."""
+
+    #: What they are of, what they are made of, and a dim of operands.
+    part, given, dim = "an epilogue", f"`{ACC}`", "k"
 
     def __init__(
         self,
-        setting: ast.EpilogueSetting,
+        setting: ast.PointwiseSetting,
         tensors: Mapping[str, ast.Tensor],
         sums: Mapping[str, str],
         summed: Collection[str],
@@ -234,6 +241,7 @@ class _Body:
     ) -> None:
         self._sums, self._summed = sums, summed
         self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
+        self._stated = tensors
         self._tensors = {t.name.text for t in tensors.values()}
         self._operands = {o.name.text for o in setting.operands}
         self._results = {r.name.text for r in setting.results}
@@ -268,6 +276,10 @@ class _Body:
         if assignment.name.text in self._summed and isinstance(assignment.value, ast.Reference):
             return ir.TensorRef(assignment.value.name)
         return self._expression(assignment.value)
+
+    @property
+    def _given(self) -> set[str]:
+        return {ACC}
 
     def _expression(self, e: ast.Expr) -> ir.Expr | None:
         match e:
@@ -309,10 +321,11 @@ class _Body:
             return ir.LocalRef(e.name)
         if e.name in (self._setting.lost or ()):
             return None
-        known = {ACC, *self._operands, *self._locals}
+        known = {*self._given, *self._operands, *self._locals}
         if e.name in self._tensors:
-            message = f"an epilogue cannot read the tensor `{e.name}`"
-            hint = "`acc` is the sum that the convolution computes; declare other tensors as operands"
+            message = f"{self.part} cannot read the tensor `{e.name}`"
+            hint = "declare other tensors as operands"
+            hint = f"`acc` is the sum that the convolution computes; {hint}" if ACC in known else hint
             if self._results:
                 hint += (
                     f"; a result that leaves out dims of `{e.name}` may be its sum: `{min(self._results)} = {e.name}`"
@@ -332,10 +345,10 @@ class _Body:
 
     def _other_value(self, name: str, known: Collection[str]) -> str:
         if name in self._sizes:
-            return "a let is for sizes; an epilogue takes numbers, `acc` and operands"
-        if habits.plain(name) in habits.SUM:
+            return f"a let is for sizes; {self.part} takes numbers, {self.given} and operands"
+        if habits.plain(name) in habits.SUM and ACC in known:
             return "the convolution's sum is `acc`"
-        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[k]`, with its own dims"
+        return did_you_mean(name, known) or f"declare it: `operand {name}: f32[{self.dim}]`, with its own dims"
 
     def _call(self, e: ast.Call) -> ir.Expr | None:
         arguments = [self._expression(a) for a in e.arguments]

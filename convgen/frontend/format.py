@@ -206,7 +206,7 @@ class _Lines:
     @property
     def _tight(self) -> bool:
         """Whether signs stand without blanks: where several values share a line."""
-        in_epilogue = bool(self._blocks) and self._blocks[-1].kind == "EPILOGUE"
+        in_epilogue = bool(self._blocks) and self._blocks[-1].kind in ("PROLOGUE", "EPILOGUE")
         return self._square > 0 or (bool(self._blocks) and not in_epilogue)
 
     def _track(self, at: int, word: Token) -> None:
@@ -216,7 +216,7 @@ class _Lines:
             self._statement = word.type
         if word.type == "LBRACE":
             kinds = [self._words[i].type for i in (at - 1, at - 2) if i >= 0]
-            kind = next((k for k in kinds if k in ("CONV", "EPILOGUE", "STRATEGY")), "")
+            kind = next((k for k in kinds if k in ("CONV", "PROLOGUE", "EPILOGUE", "STRATEGY")), "")
             self._blocks.append(_Block(kind, kind == "CONV" or self._is_spread(at)))
         elif word.type == "RBRACE":
             self._closed_spread = self._blocks.pop().spread

@@ -90,7 +90,7 @@ def _conv(conv: ast.Conv, regions: Sequence[Region]) -> ast.Conv:
 def _setting(setting: ast.Setting, regions: Sequence[Region]) -> ast.Setting:
     if not regions:
         return setting
-    if isinstance(setting, ast.EpilogueSetting):
+    if isinstance(setting, ast.PointwiseSetting):
         body, spoiled = _sound(setting.body, regions)
         operands, broken = _sound(setting.operands, regions)
         results, unfinished = _sound(setting.results, regions)

@@ -129,7 +129,7 @@ class _Parse:
         """Reports a `let` in a block, and goes on without the word or, where no names are assigned, the statement."""
         if place.in_epilogue:
             hint = f"write `{place.rest_of_line(1)}`"
-            self._report.error("E002", "names of an epilogue need no `let`", span_of(place.word), hint)
+            self._report.error("E002", "names of epilogues and prologues need no `let`", span_of(place.word), hint)
             del self._words[at]
             return at
         hint = "write it in front of the conv block"

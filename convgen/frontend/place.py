@@ -96,9 +96,9 @@ class Place:
 
     @property
     def in_epilogue(self) -> bool:
-        """Whether the innermost block that is open is an epilogue."""
+        """Whether the innermost block that is open is an epilogue, or a prologue."""
         at = next((i for i, w in enumerate(self.words) if self.braces and w is self.braces[-1]), 0)
-        return at > 0 and self.words[at - 1].type == "EPILOGUE"
+        return at > 0 and self.words[at - 1].type in ("PROLOGUE", "EPILOGUE")
 
     @property
     def begins_item(self) -> bool:

@@ -59,7 +59,7 @@ def tokens(text: str) -> list[Token]:
             end = _word_end(lexed, at)
             found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
         at = end
-    return _with_of(_with_result(found))
+    return _with_of(_with_result(_with_prologue(found)))
 
 
 #: Kinds that a dim or a size ends with.
@@ -76,6 +76,17 @@ def _with_of(words: list[Token]) -> list[Token]:
         inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
         found.append(word)
     return found
+
+
+def _with_prologue(words: list[Token]) -> list[Token]:
+    """The words with each `prologue` that opens a block of a convolution as a word of its own kind."""
+    depth = 0
+    for i, word in enumerate(words[:-1]):
+        depth += (word.type == "LBRACE") - (word.type == "RBRACE")
+        opens = depth == 1 and words[i + 1].type == "LBRACE" and words[i - 1].type != "STRATEGY"
+        if word.type == "NAME" and word == "prologue" and opens:
+            words[i] = Token.new_borrow_pos("PROLOGUE", "prologue", word)
+    return words
 
 
 def _with_result(words: list[Token]) -> list[Token]:

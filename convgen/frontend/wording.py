@@ -18,7 +18,7 @@ KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.
-STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "RBRACE", END}
+STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "PROLOGUE", "RBRACE", END}
 #: Kinds that a name which is given here stands behind.
 DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND", "RESULT"})
 #: The settings that take amounts by axis, as they are written.

@@ -110,8 +110,7 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
 
 
 def _reference(text: str, views: Sequence[Any]) -> Any:
-    from convgen.ir.reference import reference
-    from convgen.ir.verify import round_to
+    from convgen.ir.reference import reference, round_to
 
     problem = _problem(text)
     names = [*(t.role for t in problem.reads), *(t.name for t in problem.operands)]

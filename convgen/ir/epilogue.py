@@ -1,4 +1,5 @@
-"""Epilogue expressions: what happens to an accumulator before it is stored.
+"""Epilogue expressions: what happens to an accumulator before it is stored; and prologues, of the same expressions:
+what happens to an element of the input before it is multiplied.
 
 An epilogue is a list of assignments over `acc`, the operands and numbers.  Operands broadcast by dim
 name: `b: f32[k]` has one value for every output channel.  The tree below is the whole of it; C text is
@@ -80,7 +81,8 @@ class LocalRef(Expr):
 
 @dataclass(frozen=True)
 class TensorRef(Expr):
-    """A tensor that the operator reads, whose sum a further result is: all of that result's value."""
+    """A tensor that the operator reads: in an epilogue all of the value of a further result, which is its sum; in a
+    prologue the element of the input."""
 
     name: str
 
@@ -185,6 +187,16 @@ class Assignment:
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value}"
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """Operands, which have dims of the input's, and assignments.  The last one is to the input, whose element it gives:
+    computed in float32 from the one in memory, and rounded to the input's type.  What lies outside of the input is
+    padding, as it would be without a prologue."""
+
+    operands: tuple[Tensor, ...]
+    body: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ is NaN says that the element passes, or may pass, beyond a function's domain: th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy
 
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, operand_values, over_dims, summed_values
+from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, input_values, operand_values, over_dims, summed_values
 from convgen.ir.tensor import Tensor
 
 #: Float32's relative rounding, with room for division and for contraction to fma.
@@ -88,17 +88,33 @@ def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp
     """What is computed for each element of the operator's result, by name."""
     if problem.epilogue is None or problem.epilogue.is_identity:
         return {problem.result.name: acc}
-    on = _Operations(xp, problem.narrow)
-    values = {name: Interval(v, v) for name, v in operand_values(problem, arrays, xp).items()}
+    operands = operand_values(problem, arrays, xp)
+    return _evaluate(problem.epilogue.pointwise, operands, acc, _Operations(xp, problem.narrow))
+
+
+def prologue_interval(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Interval:
+    """x as it is multiplied, before it is rounded to its type; one axis a dim."""
+    assert problem.prologue
+    operations = _Operations(xp, problem.narrow)
+    values = _evaluate(problem.prologue.body, input_values(problem, arrays, xp), None, operations)
+    given = values[problem.x.name]
+    return Interval(*(xp.broadcast_to(end, problem.x.extents) for end in (given.low, given.high)))
+
+
+def _evaluate(
+    body: Iterable[ep.Assignment], exact: Mapping[str, Array], acc: Interval | None, on: _Operations
+) -> dict[str, Interval]:
+    """Exact values and what the assignments give, by name."""
+    values = {name: Interval(v, v) for name, v in exact.items()}
 
     def go(e: ep.Expr) -> Interval:
         match e:
             case ep.Number():
                 exact = on.constant(e.value)
                 return exact if e.value == int(e.value) else on.rounded(exact)
-            case ep.Acc():
+            case ep.Acc() if acc:
                 return on.rounded(acc)  # an integer accumulator is converted to float32
-            case ep.OperandRef() | ep.LocalRef():
+            case ep.OperandRef() | ep.LocalRef() | ep.TensorRef():
                 return values[e.name]
             case ep.Unary("-"):
                 x = go(e.operand)
@@ -111,7 +127,7 @@ def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp
                 return on.call(e.function, [go(a) for a in e.arguments])
         raise TypeError(f"not an epilogue expression: {e!r}")
 
-    for assignment in problem.epilogue.pointwise:
+    for assignment in body:
         values[assignment.name] = go(assignment.value)
     return values
 

@@ -9,11 +9,12 @@ import enum
 import hashlib
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from convgen.diagnostics import ConvgenError
-from convgen.ir.epilogue import Epilogue
+from convgen.ir.epilogue import Epilogue, Prologue
 from convgen.ir.tensor import Tensor
 
 SECTOR = 32  #: Bytes that memory moves together.
@@ -143,6 +144,7 @@ class ConvProblem:
     accumulate: str = "f32"
     epilogue: Epilogue | None = None
     padding: Padding = Padding.ZERO  # zero where nothing is padded
+    prologue: Prologue | None = None  # of fprop alone
 
     def __post_init__(self) -> None:
         tensors = [(t.role, t.name) for t in (*self.operands, *self.further)]
@@ -192,7 +194,8 @@ class ConvProblem:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        return self.epilogue.operands if self.epilogue else ()
+        """Of the prologue and of the epilogue."""
+        return tuple(t for part in (self.prologue, self.epilogue) if part for t in part.operands)
 
     @property
     def further(self) -> tuple[Tensor, ...]:
@@ -220,8 +223,10 @@ class ConvProblem:
         return tuple(t for t in self.further if t not in self.elementwise)
 
     def like(self, t: Tensor) -> Tensor:
-        """The tensor whose dims an operand or a further result has: the operator's result, or the one that it reads and
-        that a further result is the sum of."""
+        """The tensor whose dims an operand or a further result has: the operator's result; the one that it reads and
+        that a further result is the sum of; of the prologue's operands, x."""
+        if self.prologue and t in self.prologue.operands:
+            return self.x
         name = self.epilogue.summed.get(t.name) if self.epilogue and t.role == "result" else None
         return next((read for read in self.reads if read.name == name), self.result)
 
@@ -293,26 +298,29 @@ class ConvProblem:
             extents = tuple(n if d == "n" and e != 1 else e for d, e in zip(tensor.dims, tensor.extents, strict=True))
             return replace(tensor, extents=extents)
 
-        epilogue = self.epilogue
-        if epilogue:
-            operands, results = (tuple(map(resized, tensors)) for tensors in (epilogue.operands, epilogue.results))
-            epilogue = replace(epilogue, operands=operands, results=results)
         lowered = resized(self.lowered) if self.lowered else None
-        return replace(self, n=n, x=resized(self.x), y=resized(self.y), lowered=lowered, epilogue=epilogue)
+        return replace(self._with_others(resized), n=n, x=resized(self.x), y=resized(self.y), lowered=lowered)
 
     @property
     def packed(self) -> ConvProblem:
         """The same convolution of packed tensors."""
         if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands, *self.further)):
             return self
-        x, w, y = (replace(t, pitch=None) for t in (self.x, self.w, self.y))
-        epilogue = self.epilogue
+
+        def packed(tensor: Tensor) -> Tensor:
+            return replace(tensor, pitch=None)
+
+        return replace(self._with_others(packed), x=packed(self.x), w=packed(self.w), y=packed(self.y))
+
+    def _with_others(self, change: Callable[[Tensor], Tensor]) -> ConvProblem:
+        """The same convolution with changed operands and further results."""
+        prologue, epilogue = self.prologue, self.epilogue
+        if prologue:
+            prologue = replace(prologue, operands=tuple(map(change, prologue.operands)))
         if epilogue:
-            operands, results = (
-                tuple(replace(t, pitch=None) for t in tensors) for tensors in (epilogue.operands, epilogue.results)
-            )
+            operands, results = (tuple(map(change, tensors)) for tensors in (epilogue.operands, epilogue.results))
             epilogue = replace(epilogue, operands=operands, results=results)
-        return replace(self, x=x, w=w, y=y, epilogue=epilogue)
+        return replace(self, prologue=prologue, epilogue=epilogue)
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""
@@ -339,6 +347,11 @@ class ConvProblem:
         lines.append(axes("dilation", [str(v) for v in self.dilation]))
         lines.append(f"  groups {self.groups}")
         lines.append(f"  accumulate {self.accumulate}")
+        if self.prologue:
+            lines.append("  prologue {")
+            lines += [f"    operand {t}" for t in self.prologue.operands]
+            lines += [f"    {a}" for a in self.prologue.body]
+            lines.append("  }")
         if self.epilogue:
             lines.append("  epilogue {")
             lines += [f"    operand {t}" for t in self.epilogue.operands]

@@ -13,14 +13,14 @@ matrix product.  Every operator is one of gather, scatter and a product:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
 import numpy
 
 from convgen.ir import epilogue as ep
-from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.dtypes import DType, numpy_dtype
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
@@ -51,11 +51,11 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
 
     With `magnitudes`, the sums of the products' absolute values: the scale of rounding errors.
     """
-    sp, g = problem.spatial, problem.groups
+    sp, g, factors = problem.spatial, problem.groups, _factors(problem, arrays, xp)
 
     def read(role: str, dims: tuple[str, ...], channels: str) -> Array:
         """The tensor over dims, its channels' dim split in (group, channel) with the group in front."""
-        a = _over(problem.tensor(role), arrays[role], dims, xp)
+        a = _over(problem.tensor(role), factors[role], dims, xp)
         a = xp.abs(a) if magnitudes else a
         at = dims.index(channels)
         return xp.moveaxis(a.reshape(*a.shape[:at], g, a.shape[at] // g, *a.shape[at + 1 :]), at, 0)
@@ -99,6 +99,11 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
         return _as_result(problem, _gather(problem, x(), xp), lowered_dims, "c", xp)
     result = _scatter(problem, read("lowered", lowered_dims, "c"), xp)
     return _as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
+
+
+def _factors(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Mapping[str, Array]:
+    """What is multiplied, by role."""
+    return {**arrays, "x": apply_prologue(problem, arrays, xp)} if problem.prologue else arrays
 
 
 def decode(array: Array, dtype: str, xp: Any = numpy) -> Array:
@@ -227,7 +232,27 @@ def _folded(problem: ConvProblem, padded: Array, axis: int, xp: Any) -> Array:
     return xp.moveaxis(xp.tensordot(padded, repeats, axes=(axis + 2, 0)), -1, axis + 2)
 
 
-# ---- the epilogue ------------------------------------------------------------------------------
+def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:
+    """float64 values rounded to nearest even in an element type, still as float64.
+
+    Integers and fp8 saturate, as the conversions of generated code do; others overflow to infinity.
+    """
+    if not element.is_float:
+        limit = float(1 << 8 * element.bytes - 1)
+        return xp.clip(xp.rint(values), -limit, limit - 1)
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(numpy_dtype(element.name))
+    _, exponent = xp.frexp(values)
+    quantum = xp.ldexp(xp.ones_like(values), xp.maximum(exponent - 1, int(info.minexp)) - element.mantissa_bits)
+    rounded = xp.where(xp.isfinite(values), xp.rint(values / quantum) * quantum, values)
+    largest = float(info.max)
+    if element.bytes == 1:
+        return xp.clip(rounded, -largest, largest)
+    return xp.where(abs(rounded) > largest, xp.copysign(xp.inf, rounded), rounded)
+
+
+# ---- the prologue and the epilogue -------------------------------------------------------------
 
 
 def _erf(x: Array, xp: Any) -> Array:
@@ -278,8 +303,24 @@ OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
-    """Each operand's values over the dims of the result, extent 1 where it broadcasts."""
-    return {t.name: _over(t, arrays[t.name], problem.result.dims, xp) for t in problem.operands}
+    """The values of each operand of the epilogue over the dims of the result, extent 1 where it broadcasts."""
+    operands = problem.epilogue.operands if problem.epilogue else ()
+    return {t.name: _over(t, arrays[t.name], problem.result.dims, xp) for t in operands}
+
+
+def input_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
+    """What a prologue reads: x and the operands, over the dims of x."""
+    operands = problem.prologue.operands if problem.prologue else ()
+    values = {t.name: _over(t, arrays[t.name], problem.x.dims, xp) for t in operands}
+    return values | {problem.x.name: _over(problem.x, arrays["x"], problem.x.dims, xp)}
+
+
+def apply_prologue(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:
+    """x as it is multiplied, rounded to its type; one axis a dim."""
+    assert problem.prologue
+    with numpy.errstate(all="ignore"):
+        values = _evaluate(problem.prologue.body, input_values(problem, arrays, xp), None, xp)
+        return round_to(xp.broadcast_to(values[problem.x.name], problem.x.extents), problem.x.element, xp)
 
 
 def over_dims(problem: ConvProblem, tensor: Tensor, values: Array, reduce: Callable[..., Array]) -> Array:
@@ -302,7 +343,21 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
     """All results of the epilogue of sums that have one axis a dim of the operator's result; axes are dims."""
     if problem.epilogue is None:
         return (acc,)
-    values = operand_values(problem, arrays, xp)
+    with numpy.errstate(all="ignore"):
+        values = _evaluate(problem.epilogue.pointwise, operand_values(problem, arrays, xp), acc, xp)
+        found = []
+        for t in problem.results:
+            read = summed_values(problem, t, arrays, xp)
+            full = xp.broadcast_to(values[t.name], acc.shape) if read is None else read
+            found.append(over_dims(problem, t, full, xp.sum))
+        return tuple(found)
+
+
+def _evaluate(
+    body: Iterable[ep.Assignment], values: Mapping[str, Array], acc: Array | None, xp: Any
+) -> dict[str, Array]:
+    """The values with what the assignments give, by name."""
+    found = dict(values)
 
     def go(e: ep.Expr) -> Array:
         match e:
@@ -310,8 +365,8 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
                 return xp.full((), e.value)
             case ep.Acc():
                 return acc
-            case ep.OperandRef() | ep.LocalRef():
-                return values[e.name]
+            case ep.OperandRef() | ep.LocalRef() | ep.TensorRef():
+                return found[e.name]
             case ep.Unary("-"):
                 return -go(e.operand)
             case ep.Unary("!"):
@@ -322,12 +377,6 @@ def apply_epilogue(problem: ConvProblem, acc: Array, arrays: Mapping[str, Array]
                 return FUNCTIONS[e.function](xp, *map(go, e.arguments))
         raise TypeError(f"not an epilogue expression: {e!r}")
 
-    with numpy.errstate(all="ignore"):
-        for assignment in problem.epilogue.pointwise:
-            values[assignment.name] = go(assignment.value)
-        found = []
-        for t in problem.results:
-            read = summed_values(problem, t, arrays, xp)
-            full = xp.broadcast_to(values[t.name], acc.shape) if read is None else read
-            found.append(over_dims(problem, t, full, xp.sum))
-        return tuple(found)
+    for assignment in body:
+        found[assignment.name] = go(assignment.value)
+    return found

@@ -1,26 +1,37 @@
 """Whether a kernel's result is right: random inputs, poison, and bounds on rounding.
 
-A kernel multiplies the given values exactly, accumulates in float32 (or s32), evaluates the epilogue in
-float32 and rounds once to the result's type.  `expect` follows that with intervals: the accumulator may
-be off by what `tolerance` allows, every operation of the epilogue widens its interval by its own rounding,
-and since rounding to the result's type is monotone, a right result lies between the rounded ends.  An
-element outside of them is wrong; nothing is averaged away.
+A kernel evaluates a prologue in float32 and rounds it to the input's type, multiplies exactly, accumulates in
+float32 (or s32), evaluates the epilogue in float32 and rounds once to the result's type.  `expect` follows
+that with intervals: an element of the input may be rounded to a neighbor of the exact prologue's, the
+accumulator be off by what `tolerance` allows, every operation of the epilogue widens its interval by its own
+rounding, and since rounding to the result's type is monotone, a right result lies between the rounded ends.
+An element outside of them is wrong; nothing is averaged away.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
 
 from convgen.hypertext import preformatted
-from convgen.ir.dtypes import DType, numpy_dtype
-from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval, prologue_interval
 from convgen.ir.problem import ConvProblem, Op
-from convgen.ir.reference import Array, accumulate, apply_epilogue, decode, operand_values, over_dims, summed_values
+from convgen.ir.reference import (
+    Array,
+    accumulate,
+    apply_epilogue,
+    apply_prologue,
+    decode,
+    operand_values,
+    over_dims,
+    round_to,
+    summed_values,
+)
 from convgen.ir.tensor import Tensor
 
 # ---- inputs and poison -------------------------------------------------------------------------
@@ -172,12 +183,13 @@ def expect_all(
     bound = tolerance(problem, arithmetic)
     with numpy.errstate(all="ignore"):  # inputs may hold infinities
         acc = accumulate(problem, arrays, xp)
-        if bound.arithmetic == ARITHMETIC["exact"]:
-            around = Interval(acc, acc)
-        else:
+        slack = xp.zeros_like(acc)
+        if bound.arithmetic != ARITHMETIC["exact"]:
             slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
-            slack = xp.where(xp.isfinite(acc), slack, 0.0)
-            around = Interval(acc - slack, acc + slack)
+        if problem.prologue:
+            slack = slack + _prologue_slack(problem, arrays, xp)
+        slack = xp.where(xp.isfinite(acc), slack, 0.0)
+        around = Interval(acc - slack, acc + slack)
         ends = epilogue_interval(problem, around, arrays, xp)
         values = apply_epilogue(problem, acc, arrays, xp)
     special = ~xp.isfinite(acc)
@@ -192,24 +204,13 @@ def expect_all(
     return tuple(found)
 
 
-def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:
-    """float64 values rounded to nearest even in an element type, still as float64.
-
-    Integers and fp8 saturate, as the conversions of generated code do; others overflow to infinity.
-    """
-    if not element.is_float:
-        limit = float(1 << 8 * element.bytes - 1)
-        return xp.clip(xp.rint(values), -limit, limit - 1)
-    import ml_dtypes
-
-    info = ml_dtypes.finfo(numpy_dtype(element.name))
-    _, exponent = xp.frexp(values)
-    quantum = xp.ldexp(xp.ones_like(values), xp.maximum(exponent - 1, int(info.minexp)) - element.mantissa_bits)
-    rounded = xp.where(xp.isfinite(values), xp.rint(values / quantum) * quantum, values)
-    largest = float(info.max)
-    if element.bytes == 1:
-        return xp.clip(rounded, -largest, largest)
-    return xp.where(abs(rounded) > largest, xp.copysign(xp.inf, rounded), rounded)
+def _prologue_slack(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Array:
+    """How far sums may be off because a prologue in float32 rounds to a neighbor of the element that it would give
+    exactly: the distances of these elements, multiplied by the weights' magnitudes."""
+    exact, ends = apply_prologue(problem, arrays, xp), prologue_interval(problem, arrays, xp)
+    low, high = (round_to(end, problem.x.element, xp) for end in (ends.low, ends.high))
+    distance = xp.where(low == high, 0.0, xp.maximum(exact - low, high - exact))
+    return accumulate(replace(problem, prologue=None), {**arrays, "x": distance}, xp, magnitudes=True)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,9 @@ class Kernel(Generic[C, L]):
     #: Whether it writes further results of epilogues; sums of them are made behind it.
     further: ClassVar[bool] = False
 
+    #: Whether it applies prologues.
+    prologues: ClassVar[bool] = False
+
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a
         workspace the sums themselves; where there are others, it is asked for the values of their elements instead."""

@@ -40,6 +40,7 @@ class Search:
         """What stands against the kernel whatever the options that are not fixed."""
         found = (
             *_unwritten(self.kernel, self.problem),
+            *_unapplied(self.kernel, self.problem),
             *(self._slices or self._padding or self.kernel.unserved(self.problem, self.target, self.fixed)),
         )
         return found or tuple(
@@ -144,6 +145,14 @@ def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
         return []
     names = listing([t.name for t in problem.further], "and")
     return [Obstacle(f"kernel {kernel.name} does not write further results of the epilogue: {names}")]
+
+
+def _unapplied(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
+    """A prologue, where the kernel does not apply it."""
+    if kernel.prologues or not problem.prologue:
+        return []
+    hint = f"apply it to {problem.x.name} before the call, or take strategy direct"
+    return [Obstacle(f"kernel {kernel.name} multiplies {problem.x.name} as it is, without the prologue", hint)]
 
 
 _Stated = tuple[tuple[str, int | str], ...]

@@ -126,6 +126,8 @@ def key(problem: ConvProblem, epilogue: bool = True) -> str:
     tensors = (problem.x, problem.w, problem.y, problem.lowered)
     parts += [f"{t.role}={_layout(t)}" for t in tensors if t]
     parts += [f"acc={problem.accumulate}", f"epilogue={_epilogue_class(problem) if epilogue else 'none'}"]
+    if problem.prologue:
+        parts.append(f"prologue={'+'.join(['elementwise', *sorted(map(_layout, problem.prologue.operands))])}")
     return " ".join(parts)
 
 
@@ -141,7 +143,7 @@ def _epilogue_class(problem: ConvProblem) -> str:
         return "none"
     pointwise = [] if epilogue.is_identity else ["elementwise"]
     results = sorted(f"{_kind(problem, t)} {_layout(t)}" for t in problem.further)
-    return "+".join([*pointwise, *sorted(_layout(t) for t in problem.operands), *results])
+    return "+".join([*pointwise, *sorted(_layout(t) for t in epilogue.operands), *results])
 
 
 def _kind(problem: ConvProblem, t: Tensor) -> str:

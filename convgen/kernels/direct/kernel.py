@@ -50,6 +50,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     config = Config
     slices = base.ANY_SLICES
     further = True
+    prologues = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

@@ -22,6 +22,8 @@ from convgen.kernels.parts.elementwise import (
     epilogue_pointers,
     fill,
     live_dims,
+    prologue_formulas,
+    prologue_pointers,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
@@ -35,6 +37,7 @@ from convgen.kernels.parts.lowering import (
     index_type,
     load,
     offset,
+    prologue,
     used_operands,
     window,
 )
@@ -100,16 +103,21 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         return load(tensor.dtype, f"{role}[{element_offset(tensor)}]", problem.accumulate)
 
     shared, tiled = value_of(product.shared), value_of(product.tiled)
+    opening: list[str] = []
+    if problem.prologue:
+        at_x = {t.name: offset(scope, t, at) for t in problem.prologue.operands}
+        opening, shared = prologue(problem, f"x[{element_offset(problem.x)}]", at_x, all_hold(inside))
     if inside:
         shared = f"{all_hold(inside)} ? {shared} : {CONVERSIONS['f32'].nan}"
     offsets = {t.name: element_offset(t) for t in (*used_operands(problem), *problem.elementwise)}
     lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", offsets)
     in_order = tile == 1 and dims == live_dims(result) and not result.pitch
     target = "index" if in_order else element_offset(result)
-    nest.drop_unused("\n".join([shared, tiled, *lines, target]))
+    nest.drop_unused("\n".join([*opening, shared, tiled, *lines, target]))
 
     pointers = (
         *(Pointer(role, problem.tensor(role).dtype, role) for role in OPS[problem.op].reads),
+        *prologue_pointers(problem),
         *epilogue_pointers(problem),
         Pointer(result.role, result.dtype, result.role, written=True),
     )
@@ -129,6 +137,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
             "accumulator": accumulator,
             "blocked": blocked,
             "sum": "partial" if blocked else "acc",
+            "opening": opening,
             "factors": ((product.shared, shared), (product.tiled, tiled)),
             "lines": lines,
             "target": f"{result.role}[{target}]",
@@ -228,7 +237,7 @@ def _comment(problem: ConvProblem, tile: int, blocked: bool) -> tuple[str, ...]:
             f"Group g joins channels c = g * {problem.c_per_group} + c_in_group with the outputs "
             f"k / {problem.k_per_group} = g."
         )
-    lines += epilogue_formulas(problem)
+    lines += prologue_formulas(problem) + epilogue_formulas(problem)
     if tile > 1:
         lines.append(
             f"A thread makes {tile} outputs that follow one another along {product.tiled_dim}, "

@@ -114,6 +114,12 @@ def result_pointers(problem: ConvProblem) -> list[Pointer]:
     return [Pointer("y", problem.y.dtype, "y", written=True), *epilogue_pointers(problem)]
 
 
+def prologue_pointers(problem: ConvProblem) -> list[Pointer]:
+    """The prologue's operands."""
+    operands = problem.prologue.operands if problem.prologue else ()
+    return [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in operands]
+
+
 def epilogue_pointers(problem: ConvProblem) -> list[Pointer]:
     """The operands that results depend on, and further results."""
     operands = [Pointer(f"operand_{t.name}", t.dtype, t.name) for t in used_operands(problem)]
@@ -182,6 +188,11 @@ EXTENT_NAMES = {"c_in_group": "Cg", "k_in_group": "Kg"}
 def element(name: str, dims: Sequence[str]) -> str:
     """A tensor's element in a formula: x[n, in_h, in_w, c]."""
     return f"{name}[{', '.join(coordinate_name(d) for d in dims)}]"
+
+
+def prologue_formulas(problem: ConvProblem) -> list[str]:
+    body = problem.prologue.body if problem.prologue else ()
+    return ["Prologue, of each element of x before it is multiplied:", *(f"  {a}" for a in body)] if body else []
 
 
 def epilogue_formulas(problem: ConvProblem) -> list[str]:

@@ -262,8 +262,33 @@ def used_body(problem: ConvProblem) -> tuple[Assignment, ...]:
     return tuple(kept[::-1])
 
 
+def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], guard: str = "") -> tuple[list[str], str]:
+    """From an element of x to what is multiplied: lines of C, and the text of it as the accumulator's type.
+
+    `offsets` gives the offset of each operand's element.  The lines define `value_<operand>` and `local_<name>`; where
+    `guard` does not hold, nothing is loaded."""
+    assert problem.prologue
+    x = problem.x
+    lines, values = [], {x.name: "given"}
+
+    def loaded(dtype: str, text: str) -> str:
+        found = load(dtype, text, "f32")
+        return f"{guard} ? {found} : 0.0f" if guard else found
+
+    lines.append(f"const float given = {loaded(x.dtype, element)};")
+    for t in problem.prologue.operands:
+        values[t.name] = f"value_{t.name}"
+        lines.append(f"const float value_{t.name} = {loaded(t.dtype, f'operand_{t.name}[{offsets[t.name]}]')};")
+    *locals_, last = problem.prologue.body
+    for a in locals_:
+        values[a.name] = f"local_{a.name}"
+        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, '', values)};")
+    rounded = store(x.dtype, c_epilogue(last.value, "", values), "f32")
+    return lines, load(x.dtype, rounded, problem.accumulate)
+
+
 def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
-    """The operands that results depend on, in order."""
+    """The operands of the epilogue that results depend on, in order."""
     used = {e.name for a in used_body(problem) for e in a.value.walk() if isinstance(e, OperandRef)}
     return tuple(t for t in problem.operands if t.name in used)
 
