@@ -175,7 +175,8 @@ def depthwise_wgrad(plan: Plan) -> Drawing:
         (
             ("x, y", "in global memory"), ("cp.async", "a thread's own rows, zeros outside x"),
             ("registers", f"a row of x, and {layout.held} of y"), ("fma", "sums of all taps in registers"),
-            ("shared memory", "sums of threads, in order"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+            ("shared memory", "sums of threads, in order"),
+            ("cluster", f"sums of {c.split_k} blocks, in order"), ("w", ""),
         ),
     )  # fmt: skip
 

@@ -39,6 +39,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_direct": ("depthwise_nhwc",),
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma",),
+    "depthwise_wgrad": ("depthwise_wgrad",),
     "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32"),
     "stem_mma": ("implicit_gemm_first_layer",),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),

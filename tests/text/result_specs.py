@@ -122,6 +122,11 @@ for _name, _options in {
 }.items():
     READ_SUMS[_name] = f"""conv a {{ {READ} op wgrad  strategy implicit_gemm {{ kernel mma_wgrad  {_options} }}
       epilogue {{ result db: f32[k]  result t: f16[k, r, s, c]  db = y  t = acc  w = relu(acc) }} }}"""
+for _name, _options in {"cluster": "split_k 3  stages 1", "slices": "slices 2  stages 2"}.items():
+    READ_SUMS[f"depthwise_wgrad, {_name}"] = f"""conv a {{
+      input x: f16[n=2, h=6, w=5, c=12]  filter w: f32[k=12, r=3, s=2]  output y: f16[n, p, q, k]  groups 12  op wgrad
+      strategy depthwise {{ kernel depthwise_wgrad  vector 2  slice 8  tile r=2 q=3  band 2  threads 32  {_options} }}
+      epilogue {{ result db: f32[k]  db = y  w = acc }} }}"""
 
 
 def sums_spec(name: str) -> str:

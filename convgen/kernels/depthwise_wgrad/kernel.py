@@ -44,6 +44,9 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
     further = True
     slices = frozenset("xy")
 
+    def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
+        return gradient.adds_up(problem)
+
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:
             return [Obstacle(f"op {problem.op}: kernel depthwise_wgrad serves wgrad alone", option="kernel")]
@@ -119,7 +122,7 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         steps = [main]
         if not layout.stores_w:
             steps.append(gradient.sum_launch(problem, slices, target.sms, dependent))
-        return plan_of(layout, steps, gradient.workspaces(problem, slices, slices))
+        return plan_of(layout, steps, gradient.workspaces(problem, slices, layout.shares))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

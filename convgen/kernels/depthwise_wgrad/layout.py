@@ -10,7 +10,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.parts.axes import Axis
-from convgen.kernels.parts.gradient import is_whole
+from convgen.kernels.parts.gradient import is_whole, y_sum
 
 UNIT = 16  # bytes: of the widest load
 OTHER_REGISTERS = 36  # than those of numbers
@@ -195,7 +195,8 @@ class Layout(base.Layout[Config]):
     def joined(self) -> int:
         """Bytes of the stages, if there are some, and at the end of the sums: up to where a cluster's may lie."""
         stages = self.config.stages if self.config.stages > 1 else 0
-        used = max(self.thread_taps * self.config.vector * self.sums_pitch * 4, stages * self.stage)
+        sums = self.thread_taps + (y_sum(self.problem) is not None)
+        used = max(sums * self.config.vector * self.sums_pitch * 4, stages * self.stage)
         return -(-used // UNIT) * UNIT
 
     @property
@@ -221,7 +222,7 @@ class Layout(base.Layout[Config]):
         """An estimate of the registers a thread needs: ptxas takes more where it may, and spills with much fewer."""
         c = self.config
         read = self.rows * self.read_columns
-        numbers = (self.thread_taps + self.held * c.tile_q) * c.vector
+        numbers = (self.thread_taps + self.held * c.tile_q + (y_sum(self.problem) is not None)) * c.vector
         if c.stages > 1:
             return numbers + self.read_columns * self.inputs + OTHER_REGISTERS
         words = read * -(-self.x_bytes // 4) + c.tile_q * -(-self.y_bytes // 4)

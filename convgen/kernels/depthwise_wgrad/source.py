@@ -22,7 +22,8 @@ def pointers(layout: Layout) -> list[Pointer]:
     last = Pointer("w", problem.w.dtype, "w", written=True)
     if not layout.stores_w:
         last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
-    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last]
+    of_y = gradient.y_sum_pointer(problem, layout.shares)
+    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last, *of_y]
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def source(plan: Plan, layout: Layout) -> str:
         loads={role: _LOADS.get(size, "") for role, size in (("x", layout.x_bytes), ("y", layout.y_bytes))},
         decode={"x": _decode(x, layout.inputs), "y": _decode(y, config.vector)},
         tap=_tap(layout),
+        y_sum=gradient.y_sum(problem),
         stored=gradient.stored(problem, config.slices),
         sum=_sum(plan, layout),
     )
