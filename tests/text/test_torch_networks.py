@@ -557,6 +557,22 @@ def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, cho
     assert found.row.why_not == ("" if chosen else "a kernel is slower")
 
 
+@pytest.mark.parametrize(("others", "taken"), [([], "add sigmoid"), ([torch.randn(1, 4, 1, 1)], "add")])
+def test_a_bias_as_large_as_the_result_is_no_reason_to_stop(monkeypatch, others, taken):
+    """Of squeeze and excite, with one image."""
+
+    def function(x, w, b, *others):
+        y = TF.conv2d(x, w, b)
+        return (y + others[0] if others else torch.sigmoid(y),)
+
+    graph = flat_graph(function, [torch.randn(1, 8, 1, 1), torch.randn(4, 8, 1, 1), torch.randn(4), *others])
+    (chain,) = [found for node in graph.graph.nodes if (found := chain_of(node))]
+    monkeypatch.setattr(choice, "served", lambda *_: Served(lambda *_: None))
+    measured = choice.Measured(measure=False)
+    measured._timer = Times({"add": 1, "add sigmoid": 1, "add add": 20}, 30)
+    assert measured.choose(chain, "layer").row.fused == taken
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["Zero", "Constant", "Reflection", "Replication"])
 def test_padding_before_a_convolution_is_the_convolution_s(kind, rank):

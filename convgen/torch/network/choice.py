@@ -105,11 +105,11 @@ def _candidates(chain: Chain) -> list[tuple[Chain, End]]:
 
 
 def _ends(chain: Chain) -> list[End]:
-    """The whole chain, and the part before the first operand that is as large as the result."""
-    whole = chain.ends[-1]
+    """The whole chain, and the part before the first operand behind the bias that is as large as the result."""
+    bare, whole = chain.ends[0], chain.ends[-1]
     size = value_of(chain.convolution).numel()
-    small = [len(chain.operands)] + [i for i, o in enumerate(chain.operands) if value_of(o).numel() == size]
-    before = [end for end in chain.ends if end.operands <= min(small)]
+    large = [i for i, o in enumerate(chain.operands) if i >= bare.operands and value_of(o).numel() == size]
+    before = [end for end in chain.ends if end.operands <= min(large, default=len(chain.operands))]
     return [whole] if before[-1] is whole else [whole, before[-1]]
 
 
