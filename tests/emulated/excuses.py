@@ -62,7 +62,7 @@ HARMLESS = (
     Excuse(
         "(removed|moved): fence_mbarrier_init .*",
         "a proxy fence and a barrier of the block follow, before any load",
-        source=r"(?s)fence_mbarrier_init.*fence_proxy_async_shared\(\);\n  __syncthreads\(\);",
+        source=r"(?s)fence_mbarrier_init.*fence_proxy_async_shared\(\);\n  (__syncthreads|cluster_arrive)\(\);",
     ),
     Excuse(
         "moved: fence_mbarrier_init moved (before for|behind mbarrier_arrive)",
@@ -100,7 +100,7 @@ HARMLESS = (
     ),
     Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
     Excuse("guard: <= for <", "no step is as late", was=r"if \(step < K_STEPS\) \{"),
-    Excuse("guard: >= for >", "a block has no sums of its own to skip", was=r"rank > peer"),
+    Excuse("guard: >= for >", "a block has no sums of its own to skip", was=r"rank > peer|peer > rank"),
     Excuse(
         "guard: >= for >",
         "the last of several blocks of channels, which never begins the sums",
@@ -148,6 +148,35 @@ HARMLESS = (
         "guard: <= for <",
         "the channels that there are not are multiplied, too: TMA has filled them with zeros",
         was=r"channel_blocks - 1\) \{",
+    ),
+    # mma_wgrad
+    Excuse(
+        "moved: cp_async_commit_group moved behind for",
+        "empty groups follow, so the wait leaves fewer copies under way",
+        above=r"STAGES - 1 < end_step\) load",
+    ),
+    Excuse("guard: <= for <", "columns behind the last are not stored", was=r"first_chunk \+ x_chunk < CHUNKS"),
+    Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
+    Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
+    Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
+    # tma_wgrad, which sums y in the second of three loops over its steps
+    Excuse(
+        "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for|guard: >= for >)",
+        "the third loop goes on with accumulators that the MMAs of another have begun",
+        source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*k >= 0\)",
+    ),
+    Excuse("moved: cluster_arrive moved before if", "no block reads another's sums of y", source=r"y_sums\[k\] ="),
+    Excuse("guard: <= for <", "a word more of ones, behind which nothing lies", was=r"base \+ ones"),
+    Excuse(
+        "cluster: the cluster's barrier is the block's",
+        "the blocks meet once more before they write to one another",
+        was="cluster_arrive",
+        above="fence_proxy_async_shared",
+    ),
+    Excuse(
+        "cluster: no barrier of the cluster",
+        "a thread that has left is not waited for",
+        above="wait for every thread that has not left",
     ),
 )
 #: The kernel is wrong, and the emulator can't see it.

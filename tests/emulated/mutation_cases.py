@@ -45,6 +45,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),
     "small_groups": ("implicit_gemm_cardinality",),
     "im2col": ("im2col_gemm", "im2col_lowered", "col2im_gather"),
+    "tma_wgrad": ("tma_wgrad_accumulated",),
+    "mma_wgrad": ("mma_wgrad",),
     "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),
 }
 
@@ -63,18 +65,21 @@ class Case:
     plan: Plan
     source: str
     arrays: Mapping[str, np.ndarray]
-    expected: verify.Expectation
+    expected: tuple[verify.Expectation, ...]  # of all results
 
     def verdict(self, source: str, seeds: Iterable[int]) -> str:
         """The first kind of finding that a seed brings, or another of the verdicts."""
         problem = self.plan.problem
         for seed in seeds:
-            result = verify.poison(np.empty(problem.result.shape, numpy_dtype(problem.result.dtype)))
+            results = {
+                t.name if t.role == "result" else t.role: verify.poison(np.empty(t.shape, numpy_dtype(t.dtype)))
+                for t in problem.results
+            }
             try:
                 emulate(
                     source,
                     self.plan.steps,
-                    {**self.arrays, problem.result.role: result},
+                    {**self.arrays, **results},
                     workspaces=self.plan.workspaces,
                     seed=seed,
                     sms=self.sms,
@@ -82,7 +87,8 @@ class Case:
             except EmulationError as error:
                 kind = error.findings[0].kind
                 return NOT_COMPILED if kind == "compile" else kind
-            if not verify.compare(problem, result, self.expected):
+            made = zip(problem.results, results.values(), self.expected, strict=True)
+            if not all(verify.compare_tensor(*one) for one in made):
                 return WRONG_RESULT
         return UNNOTICED
 
@@ -125,7 +131,11 @@ def case(name: str) -> Case:
     problem = plan.problem
     # kernels that make sums once more are given what they make them for
     arrays = with_specials(problem, "x", 0) if "window_sum" in source else verify.random_inputs(problem, seed=0)
-    return Case(name, GEOMETRIES[name].sms, plan, source, arrays, expected(problem, arrays, plan.arithmetic))
+    right = (
+        expected(problem, arrays, plan.arithmetic),
+        *verify.expect_all(problem, arrays, arithmetic=plan.arithmetic)[1:],
+    )
+    return Case(name, GEOMETRIES[name].sms, plan, source, arrays, right)
 
 
 @contextmanager
