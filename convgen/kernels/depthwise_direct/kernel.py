@@ -24,7 +24,14 @@ from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
-from convgen.kernels.parts.depthwise import Depthwise, channel_run, depthwise_obstacles, formulas, part_runs, run_result
+from convgen.kernels.parts.depthwise import (
+    Depthwise,
+    channel_run,
+    depthwise_obstacles,
+    formulas,
+    run_result,
+    whole_runs,
+)
 from convgen.kernels.parts.elementwise import fprop_pointers
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
@@ -153,7 +160,7 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             found.no(f"vector {c.vector}: {run} channels are aligned neighbors", f"vector {min(run, 8)} or less",
                      "vector")  # fmt: skip
             return found
-        if found := part_runs(layout, c.tile_p, c.tile_q):
+        if found := whole_runs(layout, c.tile_p, c.tile_q):
             return found
         if layout.registers > MOST_REGISTERS:
             columns = layout.axes[1].inputs(c.tile_q)

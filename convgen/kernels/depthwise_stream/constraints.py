@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
-from convgen.kernels.parts.depthwise import channel_run, part_runs
+from convgen.kernels.parts.depthwise import channel_run, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
 
 PRODUCER = 32  # threads
@@ -40,7 +40,7 @@ def malformed(layout: Layout) -> Obstacles:
         no(f"strip {config.strip} is wider than the output's {columns.output} columns", option="strip")
     elif layout.strips > 1 and config.strip % columns.phases:
         no(f"strip {config.strip} is not a multiple of dgrad's stride, {columns.phases}", option="strip")
-    found += part_runs(layout, config.tile_p, config.tile_q)
+    found += whole_runs(layout, config.tile_p, config.tile_q)
     found += MATHS[config.math].malformed(problem, config)
     return found
 

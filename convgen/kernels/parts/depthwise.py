@@ -62,13 +62,8 @@ class Depthwise(base.Layout[C]):
         return axes(self.read, self.assigned.phases)
 
     @property
-    def products(self) -> int:
-        """Of the outputs of a run: along each axis, a tap reaches one of its phases."""
-        return self.read.taps
-
-    @property
     def run_outputs(self) -> int:
-        """Outputs of a run of either axis."""
+        """Outputs of a run of either axis: they have a filter's taps in common, for a tap reaches one of them."""
         return math.prod(axis.phases for axis in self.axes)
 
     @property
@@ -77,7 +72,7 @@ class Depthwise(base.Layout[C]):
         return lowering.filter_offset(self.read, "channel", self.assigned.mirrored)
 
 
-def part_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:
+def whole_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:
     """A thread's tile is of whole runs."""
     found = Obstacles()
     for option, size, axis in zip(("tile.p", "tile.q"), (tile_p, tile_q), layout.axes, strict=True):
