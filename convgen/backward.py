@@ -51,7 +51,8 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
     """
     for problem in (layer, after) if after else (layer,):
         if problem.op is not Op.FPROP:
-            raise Underivable(f"{problem.name} is {problem.op}; gradients are derived from fprop alone")
+            also = ", as every `op transposed`" if problem.op is Op.DGRAD else ""
+            raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived from fprop alone")
     if layer.prologue:
         raise Underivable(f"{layer.name} has a prologue, through which no gradient is derived")
     if layer.x.dtype not in TYPES:

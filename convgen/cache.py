@@ -78,10 +78,9 @@ class Cache:
                 (staging / name).write_bytes(data)
             (staging / _SUMS).write_bytes(_sums(files))
             entry.parent.mkdir(_OWNER_ONLY, exist_ok=True)
-            os.rename(staging, entry)
+            _rename_unless_taken(staging, entry)
         except OSError as error:
-            if error.errno not in _TAKEN:  # by another process, which was faster
-                self._warn_unusable(error)
+            self._warn_unusable(error)
         finally:
             if staging is not None:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -179,6 +178,15 @@ def _distrust(folder: Path) -> str:
     if not {found.st_uid, link.st_uid} <= {os.geteuid(), _ROOT}:
         return "belongs to another user"
     return "can be written by other users" if found.st_mode & _OTHERS_WRITE else ""
+
+
+def _rename_unless_taken(staging: Path, entry: Path) -> None:
+    """Another process that was faster keeps the place."""
+    try:
+        os.rename(staging, entry)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
 
 
 def _sums(files: Mapping[str, bytes]) -> bytes:

@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        self._negative_number_matcher = re.compile(r"-\d[-\d.,]*$")  # lists, too: --load -1,0,0,0
 
     def error(self, message: str) -> NoReturn:
         hint = f"`{self.prog} --help` lists the options"

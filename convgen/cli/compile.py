@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.folder
     kinds = [FILES[kind] for kind in arguments.emit]
     files = {folder / f"{name}{ending}": content(k) for name, k in kernels.items() for ending, content in kinds}
-    write_all(files)
+    write_all(files, hint="-o names another folder")
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
     endings = ", ".join(ending for ending, _ in kinds)
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))

@@ -77,6 +77,8 @@ def _show_load(arguments: argparse.Namespace) -> int:
     from convgen.loads.picture import ascii_picture, explain, planes, svg
 
     check_place(arguments.svg)
+    if arguments.svg and arguments.svg.suffix != ".svg":
+        raise UsageError(f"{arguments.svg}: a load is drawn as .svg")
     found = [compilation for spec in read_specs(arguments) for compilation in driver.load(spec)]
     if arguments.svg and len(found) > 1:
         raise UsageError("--svg draws one load\nhint: --only names one convolution")

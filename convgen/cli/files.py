@@ -26,19 +26,20 @@ def check_place(path: Path | None) -> None:
         raise UsageError(f"{path}: cannot be written: {folder} takes no files")
 
 
-def write_all(files: Mapping[Path, bytes]) -> None:
+def write_all(files: Mapping[Path, bytes], hint: str = "") -> None:
     """Writes files under temporary names beside their own, then renames all of them.
 
-    Where one cannot be written, none is.  Raises UsageError.
+    Where one cannot be written, none is.  Raises UsageError, with the hint.
     """
     mark = f".{secrets.token_hex(4)}.tmp"
     staged: list[tuple[Path, Path]] = []
+    hint = hint and f"\nhint: {hint}"
     made: list[Path] = []  # folders, outermost first
     at = Path()
     try:
         for at, data in files.items():
             if at.parent.exists() and not at.parent.is_dir():
-                raise UsageError(f"{at.parent}: is not a folder\nhint: -o names the folder to write to")
+                raise UsageError(f"{at.parent}: is not a folder{hint}")
             for folder in reversed([at.parent, *at.parent.parents]):
                 if not folder.exists():
                     folder.mkdir(exist_ok=True)
@@ -52,7 +53,7 @@ def write_all(files: Mapping[Path, bytes]) -> None:
             os.replace(staging, at)
     except (OSError, ValueError) as e:
         reason = getattr(e, "strerror", None) or e
-        raise UsageError(f"{at}: cannot be written: {reason}\nhint: -o names another folder") from None
+        raise UsageError(f"{at}: cannot be written: {reason}{hint}") from None
     finally:
         for staging, _ in staged:
             with suppress(OSError, ValueError):

@@ -35,7 +35,7 @@ _SAME = "same"
 
 def _whole(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number, such as 64")
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number from 1 to 999999999")
     return int(text)
 
 

@@ -22,7 +22,6 @@ from convgen.bench import plot
 from convgen.cli import console
 from convgen.cli.arguments import UsageError
 from convgen.cli.files import check_place, write_all
-from convgen.spec import read_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,9 +73,11 @@ def _record(name: str, weighs: reproduce.Results | None, path: Path | None) -> d
     if not path:
         raise UsageError(f"{name} weighs results of `{weighs.command}`\nhint: --from names their file")
     try:
-        record = json.loads(read_file(str(path)))
+        record = json.loads(path.read_bytes())
         if {"rows", "gpu", "commit"} <= record.keys() and all(row.keys() >= weighs.row for row in record["rows"]):
             return record
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
     except (ValueError, AttributeError):
         pass
     raise UsageError(f"{path}: is no result file of `{weighs.command}`")

@@ -13,6 +13,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import re
 
 from convgen import driver
 from convgen.cli import console
@@ -67,10 +68,14 @@ def _cells(timing: Timing) -> tuple[str, ...]:
 
 
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number, such as 8")
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number up to 999999")
     return int(text)
 
 
 def _tiles(text: str) -> int | None:
-    return None if text == "auto" else _number(text)
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise argparse.ArgumentTypeError(f"{short(text)} is neither a whole number up to 999999 nor auto")
+    return int(text)

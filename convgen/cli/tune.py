@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         if path and path.exists():
             _check_database(path)
     tuned = arguments.specs or arguments.suite or not arguments.export
+    if not tuned and not place.exists():
+        raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
     sources = read_sources(arguments) if tuned else []
     code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:

@@ -76,7 +76,7 @@ def host_compiler() -> HostCompiler:
         return HostCompiler(path, "clang" if "clang" in shown else "gcc", shown.strip())
     wanted = f"the compiler {asked[0]!r} cannot be run" if asked else "no C++17 compiler was found"
     raise NoHostCompiler(
-        f"{wanted}: the emulator needs one; install g++ or clang++ (Debian, Ubuntu: apt install g++; "
+        f"{wanted}; the emulator needs one\nhint: install g++ or clang++ (Debian, Ubuntu: apt install g++; "
         "Fedora: dnf install gcc-c++; macOS: xcode-select --install), or name one in CONVGEN_CXX"
     )
 

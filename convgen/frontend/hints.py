@@ -291,7 +291,7 @@ def _sign(place: Place) -> str | None:
     if before is None:
         return None
     if place.kinds == {"ASSIGN"} and place.keyword == "let":
-        value = word if word.type in ("INT", "NAME") else after
+        value = next((w for w in (word, after) if w is not None and w.type in ("INT", "NAME")), "...")
         return f"write `let {before} = {value}`"
     if place.kinds == {"COLON"}:
         return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"

@@ -206,7 +206,7 @@ def stamp() -> list[tuple[int, int]]:
 
 def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Measurement | None:
     """The fastest right measurement for the first (key, gpu) that has one."""
-    if not path.is_file():
+    if not path.exists():
         return None
     query = (
         f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "

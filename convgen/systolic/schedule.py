@@ -35,7 +35,8 @@ class Shape:
 def shape_of(problem: ConvProblem) -> Shape:
     """Raises UsageError where it is no fprop with zeros around the input."""
     if problem.op is not Op.FPROP:
-        raise UsageError(f"{problem.name}: op {problem.op} is not modelled; fprop is")
+        also = ", which `op transposed` is, too," if problem.op is Op.DGRAD else ""
+        raise UsageError(f"{problem.name}: op {problem.op}{also} is not modelled; fprop is")
     if problem.padding is not Padding.ZERO:
         raise UsageError(f"{problem.name}: padding of {problem.padding} is not modelled; zeros are")
     return Shape(
@@ -68,7 +69,7 @@ def check_tiles(shape: Shape, machine: Machine, tiles: int) -> int:
     most = max(1, min(machine.array // shape.c, math.prod(shape.filter)))
     if not 1 <= tiles <= most:
         raise UsageError(
-            f"tiles {tiles}: {most} at most, for {shape.c} channels and {math.prod(shape.filter)} taps on "
+            f"tiles {tiles}: 1 to {most} are possible, for {shape.c} channels and {math.prod(shape.filter)} taps on "
             f"{machine.array} rows"
         )
     return tiles

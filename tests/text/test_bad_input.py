@@ -111,6 +111,16 @@ def folder(tmp_path, monkeypatch):
         ("run layer.conv --device emulat", "did you mean `emulate`?"),
         ("run layer.conv --batch 0", "'0' is not a number of images"),
         ("run layer.conv --batch two", "'two' is not a number of images"),
+        ("explain layer.conv --load -1,0,0,0,0", "--load needs 4 numbers"),
+        ("explain layer.conv --load 0 --svg load.png", "load.png: a load is drawn as .svg"),
+        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 999999"),
+        ("simulate layer.conv --tiles 0", "tiles 0: 1 to 8 are possible"),
+        ("simulate layer.conv --tiles all", "'all' is neither a whole number up to 999999 nor auto"),
+        ("init new.conv -n 1000000000000", "'1000000000000' is not a whole number from 1 to 999999999"),
+        ("tune --export new.sqlite --db nope.sqlite", "nope.sqlite: no such file"),
+        ("reproduce networks --from nope.json", "nope.json: cannot be read: No such file or directory"),
+        ("reproduce networks --from .", ".: cannot be read: Is a directory"),
+        ("reproduce networks --from layer.conv", "layer.conv: is no result file"),
     ],
 )
 def test_a_wrong_command(command, said, capsys):
@@ -120,6 +130,13 @@ def test_a_wrong_command(command, said, capsys):
     out, err = capsys.readouterr()
     assert err.startswith("convgen: error: ") and said in err and "Traceback" not in err
     assert out == ""
+
+
+@pytest.mark.parametrize("text", ["garbage\n", "let garbage", "let n {"])
+def test_a_let_that_breaks_off(text, capsys):
+    Path("layer.conv").write_text(text)
+    assert main(["check", "layer.conv"]) == 1
+    assert re.search(r"hint: write `let (garbage|n) = \.\.\.`", capsys.readouterr().out)
 
 
 def test_an_empty_file_name(capsys):

@@ -146,6 +146,12 @@ def test_unusable_folder_warns_once_and_is_done_without(tmp_path):
         assert unusable.get(KEY) is None
 
 
+def test_a_file_in_the_folder_s_place_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(CacheWarning, match="CONVGEN_CACHE_DIR"):
+        Cache(tmp_path / "file").put(KEY, FILES)
+
+
 def test_full_disk_warns_and_leaves_nothing(tmp_path):
     code = (
         "import pathlib, resource, sys, warnings\n"

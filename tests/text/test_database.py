@@ -264,6 +264,12 @@ def test_the_planner_goes_on_without_a_broken_database(path: Path):
     assert path.read_text().startswith("this is no database")
 
 
+def test_a_folder_in_a_database_s_place_is_said(path: Path):
+    path.mkdir(parents=True)
+    with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):
+        choose(problem(), SM_90A, "auto", {})
+
+
 @pytest.mark.parametrize(
     "options, us",
     [

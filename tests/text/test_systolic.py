@@ -226,8 +226,8 @@ def test_simulate_shows_every_convolution(capsys):
     [
         (["--word", "7"], "word 7: its elements must divide the array's 128 rows"),
         (["--array", "1"], "array 1: 2 to 4096 rows are possible"),
-        (["--tiles", "3", "--only", "conv1_2"], "tiles 3: 2 at most, for 64 channels and 9 taps on 128 rows"),
-        (["--tiles", "some"], "'some' is not a whole number"),
+        (["--tiles", "3", "--only", "conv1_2"], "tiles 3: 1 to 2 are possible, for 64 channels and 9 taps on 128 rows"),
+        (["--tiles", "some"], "'some' is neither a whole number"),
     ],
 )
 def test_what_cannot_be_simulated(arguments, message, capsys):
