@@ -27,7 +27,7 @@ class Rates:
     alone: float = 3.0  # cycles of a warp an instruction, where it waits for its own results
     latency: float = 750.0  # cycles from asking for rows to having them
     strip: float = 80.0  # instructions that place a strip
-    row: float = 10.0  # instructions around a row's
+    row: float = 25.0  # instructions around a row's
     join: float = 0.6  # a block's threads meet, or a cluster's blocks
     joined: float = 30.0  # cycles of a thread's sum that others add to
     sum: float = 1.45  # the second kernel

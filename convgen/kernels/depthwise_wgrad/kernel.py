@@ -34,6 +34,8 @@ STAGES = 4
 MOST_THREADS, MOST_REGISTERS = 1024, 200
 MOST_BLOCKS, MOST_RESIDENT = 16, 2048  # of a multiprocessor: blocks, and their threads
 MOST_PIXELS = 2**31 - 1024
+#: Bands of a column, and their lengths where columns are long.
+PARTS, LONG_BANDS = (1, 2, 4, 8), (32, 128)
 #: Sums that slices leave, at most.
 MOST_SUMS = 128 << 20
 
@@ -154,10 +156,11 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     _, rows, columns = walks(problem)
     widest = _widest(problem)
     taps = rows.axis.filter
-    vectors = given("vector", sorted({min(v, widest) for v in (2, 4)}))
+    # where a step has few products, loads are to be wide
+    vectors = given("vector", sorted({min(v, widest) for v in ((2, 4) if columns.axis.filter > 1 else (4, 8))}))
     tile_rs = given("tile.r", sorted({-(-taps // parts) for parts in (1, 2, taps)}))
     tile_qs = given("tile.q", sorted({min(q, columns.outputs) for q in (1, 2, 4, 7)}))
-    bands = given("band", sorted({-(-rows.outputs // parts) for parts in (1, 2, 4, 8)}))
+    bands = given("band", sorted({min(b, rows.outputs) for b in LONG_BANDS} | {-(-rows.outputs // p) for p in PARTS}))
     for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256])):
         stages = int(fixed.get("stages", _stages(problem, v)))
         for channels in given("slice", _channel_slices(problem, v)):
