@@ -153,6 +153,12 @@ def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
             {},
             "dgrad",
         ),
+        (
+            "conv a { input x: f16[n=1, w=4, c=4] filter w: f16[k=4, s=1, c] output y: f16[n, q, k] "
+            "prologue { x = relu(x) } }",
+            {},
+            "has a prologue",
+        ),
         ("conv a { input x: s8[n=1, w=4, c=4] filter w: s8[k=4, s=1, c] output y: f32[n, q, k] }", {}, "reads s8"),
     ],
 )
