@@ -54,11 +54,9 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
             also = ", as every `op transposed`" if problem.op is Op.DGRAD else ""
             raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived from fprop alone")
     if layer.prologue:
-        raise Underivable(f"{layer.name} has a prologue, through which no gradient is derived")
-    if layer.prologue:
         raise Underivable(
             f"{layer.name} has a prologue, through which gradients are not derived\n"
-            f"hint: derive those of the same layer without it; they begin and end at what it computes"
+            "hint: derive those of the same layer without it; they begin and end at what it computes"
         )
     if layer.x.dtype not in TYPES:
         raise Underivable(f"{layer.name} reads {layer.x.dtype}; gradients are of {', '.join(TYPES)}")
