@@ -15,6 +15,7 @@ from convgen.torch.network.prepare import Options, Prepared, kind
 from convgen.torch.network.report import Report
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
+from convgen.torch.network.views import View, joined, views_of
 
 Tensor = Any
 _log = logging.getLogger("convgen.torch")
@@ -60,7 +61,7 @@ class _Graph:
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
         nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._names = [_readable(nodes[i]) for i in self._weights]
-        self._prepared: dict[Any, Prepared | None] = {}
+        self._prepared: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         weights = [arguments[i] for i in self._weights]
@@ -71,12 +72,16 @@ class _Graph:
             with tracing():
                 if key not in self._prepared:
                     self._prepared[key] = self._prepare(weights, inputs)
-        prepared = self._prepared[key]
-        if prepared is None:
+        found = self._prepared[key]
+        if found is None:
             return self._function(*arguments)
-        return prepared.run(weights, [given for given in inputs if isinstance(given, torch.Tensor)])
+        prepared, views = found
+        tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+        results = prepared.run(weights, tensors)
+        return joined(views, results, [*weights, *tensors]) if views else results
 
-    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Prepared | None:
+    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Prepared, dict[int, View]] | None:
+        """What computes the results, and those results that are views of arguments."""
         tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
 
         def function(*given: Tensor) -> Any:
@@ -86,15 +91,25 @@ class _Graph:
                 arguments[i] = next(left) if isinstance(fixed, torch.Tensor) else fixed
             return self._function(*(arguments[i] for i in range(len(arguments))))
 
+        def computed(*given: Tensor) -> tuple[Any, ...]:
+            return tuple(result for i, result in enumerate(function(*given)) if i not in views)
+
+        views: dict[int, View] = {}
         try:
-            made = Prepared(function, weights, self._names, tensors, self._options)
+            try:
+                made = Prepared(computed, weights, self._names, tensors, self._options)
+            except RuntimeError:  # of views among the results, which torch's tracer does not take
+                views = views_of(function, [*weights, *tensors])
+                if not views:
+                    raise
+                made = Prepared(computed, weights, self._names, tensors, self._options)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
             return None
         _tell(made.report)
-        return made
+        return made, views
 
 
 def _is_weight(given: Any) -> bool:
