@@ -222,6 +222,7 @@ class Kernel:
         given = (*given, *self._each_out(out))
         for array, slot in zip(given, slots, strict=True):
             check_numpy(array, slot)
+        self._check_overlap([array.ctypes.data for array in given])
         buffers = {slot.buffer: array for array, slot in zip(given, slots, strict=True)}
         emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
         return out
@@ -352,10 +353,7 @@ class Kernel:
 
     def _check_addresses(self, addresses: list[int]) -> None:
         """What depends on the addresses alone, so that a prepared launch need not be checked again."""
-        from convgen.runtime.arguments import overlap
-
-        spans = list(zip(self._slots, addresses, strict=False))
-        for slot, address in spans:
+        for slot, address in zip(self._slots, addresses, strict=False):
             if address % slot.alignment:
                 hint = f"pass a copy of {slot.name}: new arrays are aligned"
                 if not slot.packed:
@@ -365,6 +363,13 @@ class Kernel:
                     f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
                     f"\nhint: {hint}"
                 )
+        self._check_overlap(addresses)
+
+    def _check_overlap(self, addresses: list[int]) -> None:
+        """Raises Overlap where a result shares memory with another tensor, but for operands in place."""
+        from convgen.runtime.arguments import overlap
+
+        spans = list(zip(self._slots, addresses, strict=False))
         for i, (out, start) in enumerate(spans):
             for slot, address in spans[:i] if out.written else ():
                 own = address == start and (slot.tensor.name, out.tensor.name) in self.manifest.in_place

@@ -873,6 +873,10 @@ def test_emulate_checks_and_passes_named_buffers(monkeypatch):
     for beyond in ({"seed": -1}, {"seed": 2**64}, {"sms": 0}):
         with pytest.raises(errors.WrongArguments, match="are possible"):
             k.emulate(image, weights, b=b, **beyond)
+    within = np.resize(image, RESULT.size + IMAGE.size).view(ml_dtypes.bfloat16)
+    with pytest.raises(errors.Overlap, match="out overlaps image"):
+        image_within = within[: IMAGE.size].view("f2").reshape(IMAGE.shape)
+        k.emulate(image_within, weights, b=b, out=within[1 : 1 + RESULT.size].reshape(RESULT.shape))
     result.setflags(write=False)
     with pytest.raises(errors.WrongType, match="is read-only"):
         k.emulate(image, weights, b=b, out=result)
