@@ -159,7 +159,7 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     # where a step has few products, loads are to be wide
     vectors = given("vector", sorted({min(v, widest) for v in ((2, 4) if columns.axis.filter > 1 else (4, 8))}))
     tile_rs = given("tile.r", sorted({-(-taps // parts) for parts in (1, 2, taps)}))
-    tile_qs = given("tile.q", sorted({min(q, columns.outputs) for q in (1, 2, 4, 7)}))
+    tile_qs = given("tile.q", sorted({min(q, columns.outputs) for q in (2, 4, 7)}))
     bands = given("band", sorted({min(b, rows.outputs) for b in LONG_BANDS} | {-(-rows.outputs // p) for p in PARTS}))
     for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256])):
         stages = int(fixed.get("stages", _stages(problem, v)))
@@ -187,7 +187,7 @@ def _channel_slices(problem: ConvProblem, vector: int) -> list[int]:
 
 def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, that fill the GPU once, or half of it."""
-    clusters = (1, 2, 4, 8) if "cluster" in layout.target.features else (1,)
+    clusters = (1, 4, 8) if "cluster" in layout.target.features else (1,)
     rounds = -(-layout.strips // layout.lanes)
     for split_k in [int(fixed["split_k"])] if "split_k" in fixed else [s for s in clusters if s <= rounds]:
         if "slices" in fixed:
