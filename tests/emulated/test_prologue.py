@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from runs import check_plan
+from runs import check_plan, emulated
 
 from convgen import frontend
+from convgen.ir import verify
 from convgen.kernels import strategies
 
-DIRECT = strategies.load("direct")
+DIRECT, TMA_IM2COL = strategies.load("direct"), strategies.load("tma_im2col")
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,45 @@ def test_direct(tensors: str, prologue: str, tile: int, seed: int) -> None:
         epilogue = ""
     (request,) = frontend.load(f"conv a {{ {tensors} prologue {{ {prologue} }} {epilogue} }}")
     check_plan(DIRECT, request.problem, {"tile": tile}, seed)
+
+
+#: Tails in all three directions, several images in a tile, fewer stages than steps; each width of the swizzle.
+TILES = {
+    "channels and images, residual": (
+        "input x: f16[n=3, h=9, w=8, c=200] filter w: f16[k=40, c] output y: f16[n, p, q, k]",
+        "operand s: f32[c] operand g: f16[n, c] t = x * s x = relu(t + g)",
+        "operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z)",
+        {"tile.m": 128, "tile.n": 24, "tile.k": 64, "stages": 2, "consumers": 2, "schedule": "cooperative"},
+    ),
+    "stride 2, pingpong, slices": (
+        "input x: bf16[n=5, h=7, w=10, c=72 of 80] filter w: bf16[k=16, c] output y: f32[n, p, q, k] stride 2",
+        "operand s: bf16[c] operand t: f32[n, c of 88] x = max(x * s, t)",
+        "",
+        {"tile.m": 64, "tile.n": 16, "tile.k": 32, "stages": 3, "consumers": 2, "schedule": "pingpong"},
+    ),
+    "split_k, planes": (
+        "input x: f16[n=2, c=72, h=8, w=8] filter w: f16[k=32, c] output y: f16[n, k, p, q]",
+        "operand t: f16[c] x = relu(x + t)",
+        "",
+        {"tile.m": 64, "tile.n": 32, "tile.k": 16, "stages": 2, "consumers": 1, "split_k": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_tma_im2col(name: str, seed: int) -> None:
+    tensors, prologue, epilogue, options = TILES[name]
+    more = f"epilogue {{ {epilogue} }}" if epilogue else ""
+    (request,) = frontend.load(f"conv a {{ {tensors} prologue {{ {prologue} }} {more} }}")
+    check_plan(TMA_IM2COL, request.problem, options, seed)
+
+
+def test_channels_beyond_the_last_stay_zero() -> None:
+    """They meet weights of 0, with which an infinite shift would make NaNs."""
+    tensors = "input x: f16[n=1, h=8, w=8, c=72] filter w: f16[k=16, c] output y: f16[n, p, q, k]"
+    (request,) = frontend.load(f"conv a {{ {tensors} prologue {{ operand t: f32[c] x = x + t }} }}")
+    arrays = verify.random_inputs(request.problem, 0)
+    arrays["t"][71] = np.inf
+    options = {"tile.m": 64, "tile.n": 16, "tile.k": 64, "stages": 2, "consumers": 1}
+    out, _ = emulated(TMA_IM2COL, request.problem, options, arrays)
+    assert np.isinf(out).all() and verify.check(request.problem, arrays, out)

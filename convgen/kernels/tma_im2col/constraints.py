@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from convgen.ir.problem import Padding
+from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
+from convgen.kernels.tma_im2col.prologue import CHANNELS, UNPACK
 
 #: Of a strided dgrad: rows of a table in constant memory.
 MOST_PHASES = 256
@@ -20,10 +21,27 @@ def map_obstacles(gemm: Gemm) -> list[Obstacle]:
     return [] if gemm.pointwise else im2col_obstacles(gemm.axes, gemm.problem.filter)
 
 
+def prologue_obstacles(problem: ConvProblem) -> Obstacles:
+    """Why consumers cannot apply a prologue to tiles of x."""
+    found = Obstacles()
+    if problem.prologue is None:
+        return found
+    if problem.taps > 1 or any((*problem.pad_lo, *problem.pad_hi)):
+        found.no("a prologue is applied to tiles of x, which must be free of padding: filters of one tap alone",
+                 "strategy direct")  # fmt: skip
+    if problem.groups > 1 or problem.c % CHANNELS:
+        found.no(f"a prologue takes one group, and a multiple of {CHANNELS} input channels", "strategy direct")
+    for t in problem.prologue.operands:
+        if t.dtype not in UNPACK or t.dims not in (("c",), ("n", "c")) or (t.pitch or 0) % CHANNELS:
+            types = f"{', '.join(list(UNPACK)[:-1])} or {list(UNPACK)[-1]}"
+            found.no(f"{t.name} of the prologue is {t}; it must have the dims [c] or [n, c] and be {types}")
+    return found
+
+
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found = [*_consumers(layout), *_groups(layout), *_phases(layout), *_k_loop(layout), *_cluster(layout),
-             *_columns_of_b(layout), *_fill(layout)]  # fmt: skip
+             *_columns_of_b(layout), *_fill(layout), *_prologue(layout)]  # fmt: skip
     return found or _shared_memory(layout)
 
 
@@ -44,7 +62,8 @@ def _consumers(layout: Layout) -> Obstacles:
            f"m={PARTIAL_PIXELS} or a multiple", "tile.m")  # fmt: skip
     if config.swap_ab and layout.gemm.plane:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
-    accumulators, budget = config.accumulators, layout.registers - 40 - layout.sum_registers
+    accumulators = config.accumulators
+    budget = layout.registers - 40 - layout.sum_registers - layout.prologue_registers
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
     if config.columns // 2 > at_launch:
@@ -67,6 +86,16 @@ def _fill(layout: Layout) -> Obstacles:
     if g.problem.padding is Padding.NAN and g.channels % k:
         beyond = f"boxes of {k} channels reach beyond the {g.channels} of {g.problem.x.name}"
         found.no(f"{beyond}, into NaN that is no padding", f"tile k={LEAST_BOX}", "tile.k")
+    return found
+
+
+def _prologue(layout: Layout) -> Obstacles:
+    """Each consumer applies it to the rows of A that it multiplies itself, one k block at a time."""
+    config, found = layout.config, Obstacles()
+    if layout.gemm.problem.prologue and config.swap_ab:
+        found.no("swap_ab is not served with a prologue", "swap_ab 0", "swap_ab")
+    if layout.gemm.problem.prologue and config.k_blocks > 1:
+        found.no("a prologue takes one k block per stage", "k_blocks 1", "k_blocks")
     return found
 
 

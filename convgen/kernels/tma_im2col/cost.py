@@ -37,6 +37,8 @@ class Rates:
     split_store: float = 0.0002586  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
     part: float = 2.4e-4  # an element of a tile's part, written and read again
+    rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
+    rewrite_element: float = 0.04
     memory: float = 4.75e6  # bytes a microsecond
 
 
@@ -46,12 +48,13 @@ H200 = Rates()
 def time(
     *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
     k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float, products: float,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, rewritten: int = 0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
     `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
-    `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes."""
+    `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x, consumers
+    write `rewritten` elements a step anew."""
     r = rates
     units = tiles * split_k
     mma = rows / 64 * products * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
@@ -59,6 +62,8 @@ def time(
     load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
         2 * k, x_pitch, r.straddle, r.ragged
     )
+    if rewritten:  # while the step before is multiplied
+        mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
     ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
     own_steps = math.ceil(steps / split_k)
     # of a tile: its multiplying and its storing, and the bytes of device memory that go with each

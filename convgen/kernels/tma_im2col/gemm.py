@@ -161,7 +161,8 @@ def x_in_planes(problem: ConvProblem) -> bool:
     """Whether x is multiplied as it lies, in planes."""
     x, pixels = problem.x, plane(problem)
     in_order = lies_as(x, ("n", "c", *problem.spatial.input))
-    return is_pointwise(problem) and in_order and pixels > 0 and pixels % 8 == problem.c % 8 == 0
+    as_it_lies = is_pointwise(problem) and problem.prologue is None
+    return as_it_lies and in_order and pixels > 0 and pixels % 8 == problem.c % 8 == 0
 
 
 @lru_cache(maxsize=64)

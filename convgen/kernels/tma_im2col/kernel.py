@@ -21,7 +21,7 @@ from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacle
 from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
-from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles
+from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prologue_obstacles
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import Layout
@@ -38,6 +38,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     config = Config
     slices = base.ANY_SLICES
     further = True
+    prologues = True
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Sums of channels, where C leaves in epilogue tiles of pixels: each 16 pixels of a warp make a row."""
@@ -58,7 +59,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if found:
             return found
         forward = gemm(problem)
-        found += map_obstacles(forward)
+        found += [*map_obstacles(forward), *prologue_obstacles(problem)]
         if max(forward.pixels, forward.problem.output_pixels) + LARGEST_TILE >= 2**31:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found
@@ -99,7 +100,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, k=config.tile_k, stages=config.stages,
         consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
-        stream_k=config.stream_k, tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **layout.gemm.traffic,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from convgen.kernels import base
 from convgen.kernels.parts import image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
 from convgen.kernels.parts.operand_tiles import EpilogueTile
+from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 
@@ -180,6 +181,17 @@ class Layout(base.Layout[Config]):
         """Registers for what is summed over pixels."""
         sums = self.gemm.problem.sums
         return 8 + 16 * len(sums) if sums else 0
+
+    @property
+    def rewritten(self) -> int:
+        """Elements of A, of a k block, that consumers write anew by a prologue."""
+        return self.config.tile_m * self.config.tile_k if self.gemm.problem.prologue else 0
+
+    @property
+    def prologue_registers(self) -> int:
+        """Registers for a prologue's operands, and for the elements at hand."""
+        problem = self.gemm.problem
+        return prologue.registers(problem, self.config.own_rows, self.config.tile_k) if problem.prologue else 0
 
     @property
     def leaving_bytes(self) -> int:

@@ -23,6 +23,7 @@ from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.phases import phase_text, walk
+from convgen.kernels.tma_im2col.prologue import prologue
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -95,6 +96,7 @@ def source(plan: Plan, layout: Layout) -> str:
         store_pairs=layout.stores_pairs,
         y=problem.y,
         pointers=_pointers(problem),
+        prologue=prologue(problem, config.own_rows, config.tile_k),
         epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
         partial=[t.name for t in problem.sums],
@@ -232,7 +234,7 @@ def _images_held(layout: Layout) -> str:
     config, few = layout.config, layout.tile_images <= image_operands.MOST_IMAGES
     if (few or not config.swap_ab) and _loads_early(layout, layout.image_registers):
         return "loop"
-    fit = config.accumulators + layout.image_registers + 32 <= layout.registers
+    fit = config.accumulators + layout.image_registers + layout.prologue_registers + 32 <= layout.registers
     return "tile" if config.swap_ab and few and fit else "epi_tile"
 
 
@@ -255,7 +257,7 @@ def _loads_early(layout: Layout, more: int = 0) -> bool:
     operands = sum(t.dims == ("k",) for t in layout.gemm.problem.operands)
     sums = held // config.split_k if config.split_k > 1 else 0
     values = config.own_rows // 32 if config.swap_ab else config.tile_n // config.split_k // 4
-    return held + sums + operands * values + more + 48 <= layout.registers
+    return held + sums + operands * values + layout.prologue_registers + more + 48 <= layout.registers
 
 
 def _window_sum(layout: Layout) -> WindowSum:
