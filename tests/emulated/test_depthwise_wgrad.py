@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,9 @@ def test_epilogue_where_kernels_cannot_overlap(seed: int) -> None:
 def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
     problem, options = DEPTHWISE_GEOMETRIES["a tail of columns, bands"]
     arrays = with_specials(problem, role, seed)
+    # at the borders, where windows and strips end, too: in channels of their own
+    for channel, (row, column) in enumerate([(0, 0), (-1, -1), (-1, 4), (4, -1)]):
+        arrays[role][-1, row, column, channel] = np.inf
     out, source = emulated(STRATEGY, problem, {**DEPTHWISE_PLAIN, **options}, arrays)
     report = verify.compare(problem, out, expected(problem, arrays))
     assert report, f"{report}\nseed {seed}\n{source}"
