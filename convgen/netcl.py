@@ -95,6 +95,8 @@ class Conv2d:
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise WrongArguments(f"groups {groups} must divide {in_channels} and {out_channels} channels")
         taps = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+        if min(taps) < 1:
+            raise WrongArguments(f"kernel_size is {kernel_size}: expected at least 1")
         shape = (out_channels, in_channels // groups, *taps)
         bound = 1 / math.sqrt(math.prod(shape[1:]))
         random = np.random.default_rng(seed)

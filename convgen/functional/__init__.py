@@ -18,6 +18,7 @@ autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, Wro
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -130,7 +131,7 @@ def conv_input(
     w, y = given(library, weight=weight, grad_output=grad_output)
     _check_rank(rank, weight=weight, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.input_gradient(_hashable(input_size), w, y, *numbers, groups, strategy, padding_mode)
+    made = recipe.input_gradient(_size("input_size", input_size), w, y, *numbers, groups, strategy, padding_mode)
     return Call(made, library, (grad_output, weight), tune=tune)
 
 
@@ -153,7 +154,7 @@ def conv_weight(
     x, y = given(library, input=input, grad_output=grad_output)
     _check_rank(rank, input=input, grad_output=grad_output)
     numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.weight_gradient(x, _hashable(weight_size), y, *numbers, groups, strategy, padding_mode)
+    made = recipe.weight_gradient(x, _size("weight_size", weight_size), y, *numbers, groups, strategy, padding_mode)
     return Call(made, library, (input, grad_output), tune=tune)
 
 
@@ -283,7 +284,8 @@ def _arguments(
         input = input[None]
     operands, steps = {}, list[Step]()
     if bias is not None:
-        if getattr(bias, "ndim", 1) != 1:
+        library_of(bias=bias)
+        if bias.ndim != 1:
             raise WrongArguments(f"bias has shape {tuple(bias.shape)}: expected one value per channel")
         operands["bias"] = bias[(slice(None), *(None,) * rank)]
         steps.append(Step("add"))
@@ -313,6 +315,14 @@ def _check_rank(rank: int, **arrays: Array) -> None:
             raise WrongArguments(
                 f"{name} has shape {tuple(array.shape)}: expected two axes and {rank} spatial one{'s' * (rank > 1)}"
             )
+
+
+def _size(name: str, given: Sequence[int]) -> tuple[int, ...]:
+    """A shape.  Raises WrongArguments."""
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise WrongArguments(f"{name} is a {type(given).__name__}: expected whole numbers") from None
 
 
 def _hashable(value: Any) -> Any:

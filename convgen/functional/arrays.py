@@ -140,6 +140,8 @@ def _library(name: str, array: Array) -> NumpyLibrary:
                 f"{name} requires a gradient, which convgen.functional does not record"
                 f"\nhint: call convgen.torch, or pass {name}.detach()"
             )
+        if array.device.type not in ("cuda", "cpu"):
+            raise WrongDevice(f"{name} is {_kind(array)}: expected a tensor on a GPU or on the CPU")
         if not array.is_cuda:
             return TORCH_ON_HOST
     return library

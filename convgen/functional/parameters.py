@@ -19,6 +19,7 @@ MODES = {
     "replicate": Padding.REPLICATE,
     "circular": Padding.CIRCULAR,
 }
+_MOST = 2**31 - 1  # of any size in the language
 #: (low, high) of each spatial axis.
 Pads = tuple[tuple[int, int], ...]
 
@@ -37,6 +38,8 @@ def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]
         raise WrongArguments(f"{name} is {given!r}: expected one number, or {rank}")
     if min(values) < least:
         raise WrongArguments(f"{name} is {given!r}: expected at least {least}")
+    if max(values) > _MOST:
+        raise WrongArguments(f"{name} is {given!r}: expected at most {_MOST}")
     return values
 
 

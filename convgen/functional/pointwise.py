@@ -83,6 +83,8 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
     """The steps of `activation=`: a name, or a name and numbers such as ("leaky_relu", 0.2).  Raises WrongArguments."""
     if given is None:
         return ()
+    if not isinstance(given, Sequence):
+        raise WrongArguments(f"activation is a {type(given).__name__}: expected a name, or a name and numbers")
     name, *numbers = [given] if isinstance(given, str) else list(given)
     known = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if known is None:

@@ -289,6 +289,12 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=("relu", 1)), "takes no numbers"),
         (dict(residual=array(1, 4, 2, 2)), "does not broadcast to the result's (1, 4, 3, 3)"),
         (dict(strategy="gemm"), "unknown strategy 'gemm'"),
+        (dict(bias=1.0), "bias is a float: expected a NumPy, CuPy or torch array"),
+        (dict(bias=False), "bias is a bool: expected a NumPy, CuPy or torch array"),
+        (dict(activation=torch.relu), "activation is a builtin_function_or_method: expected a name"),
+        (dict(stride=2**31), "stride is 2147483648: expected at most 2147483647"),
+        (dict(input=torch.zeros(1, 3, 5, 5, device="meta"), weight=torch.zeros(4, 3, 3, 3, device="meta")),
+         "input is a torch.Tensor on meta"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(arguments, message):
@@ -296,6 +302,11 @@ def test_mistakes_are_named(arguments, message):
     with pytest.raises(ConvgenError) as raised:
         F.kernel(F.conv2d, **(good | arguments))
     assert message in str(raised.value)
+
+
+def test_an_array_in_a_size_s_place_is_not_shown_in_full():
+    with pytest.raises(ConvgenError, match="^input_size is a ndarray: expected whole numbers$"):
+        F.conv2d_input(array(1, 3, 5, 5), array(4, 3, 3, 3), array(1, 4, 3, 3))
 
 
 def test_only_functions_of_the_module_have_kernels():
