@@ -305,7 +305,7 @@ def test_mistakes_are_named(arguments, message):
 
 
 def test_an_array_in_a_size_s_place_is_not_shown_in_full():
-    with pytest.raises(ConvgenError, match="^input_size is a ndarray: expected whole numbers$"):
+    with pytest.raises(ConvgenError, match=r"^input_size is a ndarray: expected whole numbers$"):
         F.conv2d_input(array(1, 3, 5, 5), array(4, 3, 3, 3), array(1, 4, 3, 3))
 
 

@@ -90,4 +90,4 @@ def test_mistakes():
     with pytest.raises(ConvgenError, match="groups 3 must divide 4 and 6 channels"):
         nc.Conv2d(4, 6, 3, groups=3)
     with pytest.raises(ConvgenError, match="kernel_size is 0: expected at least 1"):
-        netcl.Conv2d(4, 8, 0)
+        nc.Conv2d(4, 8, 0)
