@@ -18,7 +18,10 @@ from convgen.picture import Picture
 RESULTS = Path(__file__).parent / "results"
 BATCH = 8
 #: As results name them, and as people do; networks of torchvision, then suites.
-NETWORKS = {"resnet50": "ResNet-50", "resnext50_32x4d": "ResNeXt-50", "googlenet": "GoogLeNet"}
+NETWORKS = {
+    "resnet50": "ResNet-50", "resnext50_32x4d": "ResNeXt-50", "regnet_y_3_2gf": "RegNetY-3.2GF",
+    "densenet121": "DenseNet-121", "googlenet": "GoogLeNet", "convnext_tiny": "ConvNeXt-T",
+}  # fmt: skip
 SUITES = {
     "resnet50": "ResNet-50", "grouped": "ResNeXt-50, grouped", "densenet121": "DenseNet-121", "vgg16": "VGG-16",
     "googlenet": "GoogLeNet", "yolov2": "YOLOv2", "alexnet": "AlexNet", "zfnet": "ZFNet",
