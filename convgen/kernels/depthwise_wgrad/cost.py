@@ -2,8 +2,8 @@
 
 Threads issue instructions, or wait for the rows that are under way, of which device memory needs enough.  Waves of
 strips and the sums of a block's threads come on top.  The rates are guesses from the depthwise kernels'
-(depthwise_direct/cost.py), within 14% of the times of seven of MobileNetV2's layers at batch 64 on an H200; of an eighth
-they expect 60% (benchmarks/results/depthwise_gradients_h200.json).
+(depthwise_direct/cost.py).  On an H200 they are within 14% of the times of seven of MobileNetV2's layers at batch 64,
+and expect 63% of the time of an eighth (benchmarks/results/depthwise_gradients_h200.json).
 """
 
 from __future__ import annotations
