@@ -97,16 +97,18 @@ def forward(
 def forward_padded(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, mode: str = "zeros",
+    opening: tuple[Step, ...] = (),
 ) -> Recipe:  # fmt: skip
-    """`forward` with (low, high) padding of each axis.  Raises WrongArguments, WrongShape, WrongType."""
+    """`forward` with (low, high) padding, behind a prologue, whose operands come first.  Raises as `forward` does."""
     _rank("input", x, "weight", w)
     _check_channels(x.shape[1], w.shape, groups)
-    return _forward(x, w, operands, steps, stride, pads, dilation, groups, None, mode)
+    return _forward(x, w, operands, steps, stride, pads, dilation, groups, None, mode, opening)
 
 
 def _forward(
     x: Given, w: Given, operands: tuple[Given, ...], steps: tuple[Step, ...],
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None, mode: str,
+    opening: tuple[Step, ...] = (),
 ) -> Recipe:  # fmt: skip
     _same_type("input", x, "weight", w)
     fill = padding_of(mode, x.shape[2:], pads)
@@ -114,9 +116,10 @@ def _forward(
     output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
     y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
-    views, facts = _operands(operands, y.shape)
+    first = sum(step.takes_operand for step in opening)
+    (before, read), (views, facts) = _operands(operands[:first], x.shape), _operands(operands[first:], y.shape)
     made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy, fill)
-    return Recipe(made, (view_x, view_w, *views), y)
+    return Recipe(replace(made, opening=opening, opening_operands=read), (view_x, view_w, *before, *views), y)
 
 
 @lru_cache(_KEPT)

@@ -9,6 +9,8 @@ from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
 _LEADING = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}
+#: What names of operands and of intermediate values begin with.
+_NAMES = {"prologue": ("p", "u"), "epilogue": ("a", "t")}
 _SPATIAL_OF = {"x": "input", "w": "filter", "y": "output"}
 
 
@@ -62,6 +64,8 @@ class Convolution:
     strategy: str | None = None
     fill: Padding = Padding.ZERO
     options: str = ""  # the strategy's, as a spec writes them
+    opening: tuple[Step, ...] = ()  # the steps of the prologue, and its operands
+    opening_operands: tuple[Operand, ...] = ()
     windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
     @property
@@ -82,7 +86,8 @@ class Convolution:
             f"  pad {self._pad()}",
             "  dilation " + " ".join(f"{d}={v}" for d, v in zip(axes, self.dilation, strict=True)),
             f"  groups {self.groups}",
-            *self._epilogue(),
+            *self._pointwise("prologue", "x", "x", self.opening, self.opening_operands),
+            *self._pointwise("epilogue", OPS[self.op].writes, "acc", self.steps, self.operands),
             f"  op {self.op}",
             *([f"  strategy {self.strategy} {{ {self.options} }}"] if self.options else []),
             "}",
@@ -111,18 +116,20 @@ class Convolution:
         taps, pixels = "*".join(("c", *sp.filter)), "*".join(sp.output)
         return f"{self.x.dtype}[{f'n*{pixels}, {taps}' if self.windows_are_rows else f'n, {taps}, {pixels}'}]"
 
-    def _epilogue(self) -> list[str]:
-        if not self.steps:
+    def _pointwise(
+        self, block: str, tensor: str, value: str, steps: tuple[Step, ...], operands: tuple[Operand, ...]
+    ) -> list[str]:
+        """Steps from a value to a tensor, whose dims the operands have."""
+        if not steps:
             return []
-        result = OPS[self.op].writes
-        dims = dims_of(result, self.rank)
+        dims, letter, local = dims_of(tensor, self.rank), *_NAMES[block]
         lines = [
-            f"    operand a{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
-            for i, o in enumerate(self.operands)
+            f"    operand {letter}{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
+            for i, o in enumerate(operands)
         ]
-        value, operand = "acc", 0
-        for i, step in enumerate(self.steps):
-            name = result if i == len(self.steps) - 1 else f"t{i}"
-            lines.append(f"    {name} = {step.expression(value, f'a{operand}')}")
+        operand = 0
+        for i, step in enumerate(steps):
+            name = tensor if i == len(steps) - 1 else f"{local}{i}"
+            lines.append(f"    {name} = {step.expression(value, f'{letter}{operand}')}")
             value, operand = name, operand + step.takes_operand
-        return ["  epilogue {", *lines, "  }"]
+        return [f"  {block} {{", *lines, "  }"]

@@ -151,9 +151,14 @@ def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> T
 def fused(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    transposed: bool = False,
+    transposed: bool = False, prologue: str = "",
 ) -> Tensor:  # fmt: skip
-    """A convolution and its epilogue, of float32 at least, in the input's type."""
+    """A convolution, its prologue and its epilogue, of float32 at least, in the input's type."""
+    if prologue:
+        opening, dtype = steps_of(prologue), input.dtype
+        wide = input.to(torch.promote_types(dtype, torch.float32))
+        input = apply(opening, wide, operands).to(dtype)
+        operands = operands[sum(step.takes_operand for step in opening) :]
     steps, bias = steps_of(epilogue), None
     filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):

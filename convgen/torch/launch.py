@@ -43,10 +43,11 @@ _SERVED: dict[Hashable, Served] = {}
 def served(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    transposed: bool = False, *, out: Tensor | None = None,
+    transposed: bool = False, prologue: str = "", *, out: Tensor | None = None,
 ) -> Served:  # fmt: skip
     """How convgen serves a call like this.  The first one of a kind builds the kernel."""
-    arguments = input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode, transposed, out
+    geometry = stride, padding, dilation, groups, padding_mode, transposed
+    arguments = input, weight, operands, epilogue, *geometry, prologue, out
     return remembered(key_of(*arguments), lambda: recipe(*arguments), (input, weight, *operands), out)
 
 
@@ -70,21 +71,21 @@ def remembered(
 def key_of(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    transposed: bool = False, out: Tensor | None = None,
+    transposed: bool = False, prologue: str = "", out: Tensor | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What calls of one kind have in common."""
     return (
         input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, input.get_device(),
         begins(input), *[(o.shape, o.stride(), o.dtype, begins(o)) for o in operands],
         epilogue, tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode, transposed,
-        None if out is None else (out.shape, out.stride(), out.dtype, begins(out)),
+        prologue, None if out is None else (out.shape, out.stride(), out.dtype, begins(out)),
     )  # fmt: skip
 
 
 def recipe(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    transposed: bool = False, out: Tensor | None = None,
+    transposed: bool = False, prologue: str = "", out: Tensor | None = None,
 ) -> Recipe:  # fmt: skip
     """What is asked of convgen, of tensors or of fake ones.  Raises ConvgenError."""
     rank = len(stride)
@@ -92,7 +93,7 @@ def recipe(
     x, w, *others = (given(name, t) for name, t in (("input", input), ("weight", weight), *_named(operands)))
     pads = tuple(zip(map(int, lows), map(int, highs), strict=True))
     common = x, w, tuple(others), steps_of(epilogue), tuple(stride), pads, tuple(dilation), groups
-    made = transpose_cut(*common) if transposed else forward_padded(*common, padding_mode)
+    made = transpose_cut(*common) if transposed else forward_padded(*common, padding_mode, steps_of(prologue))
     return made if out is None else into(made, given("out", out))
 
 

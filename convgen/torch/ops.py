@@ -4,15 +4,16 @@
     conv_weight(input, grad_output, weight_size, ...)
     conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
     fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros",
-               transposed=False)
+               transposed=False, prologue="")
     fused_conv_into(out, input, weight, ...)    the same into a tensor, such as a slice of another's channels
     copy_into(out, input)    aten's copy_, which Inductor would make a copy of all that `out` is a slice of
 
 `padding` is a number an axis, or the lows of all axes and then the highs; `padding_mode` as of torch.nn.Conv2d.  A
 transposed convolution has weights (c, k / groups, ...), and lacks the padding at the ends of its result; output padding
 is taken from the highs, which may become negative.
-`epilogue` is a chain of steps (convgen.functional.pointwise), whose operands broadcast to the result.  On a GPU both
-launch convgen's kernel where it serves; elsewhere they are aten's functions.
+`epilogue` is a chain of steps (convgen.functional.pointwise), whose operands broadcast to the result; so is `prologue`,
+which each element of the input goes through first, and whose operands, the first, broadcast to the input.  On a GPU
+both launch convgen's kernel where it serves; elsewhere they are aten's functions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Tensor = Any
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str padding_mode='zeros'"
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_FUSED = f"Tensor[] operands, str epilogue, {_GEOMETRY}, bool transposed=False"
+_FUSED = f"Tensor[] operands, str epilogue, {_GEOMETRY}, bool transposed=False, str prologue=''"
 library = torch.library.Library("convgen", "DEF")
 library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor", tags=_TAGS)
 library.define(f"fused_conv(Tensor input, Tensor weight, {_FUSED}) -> Tensor", tags=_TAGS)
@@ -94,7 +95,7 @@ def _copy_into(out: Tensor, input: Tensor) -> None:
 def _fused_fake(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
-    transposed: bool = False,
+    transposed: bool = False, prologue: str = "",
 ) -> Tensor:  # fmt: skip
     rank = len(stride)
     axes = zip(input.shape[2:], weight.shape[2:], stride, padding[:rank], padding[-rank:], dilation, strict=True)

@@ -70,6 +70,16 @@ def test_transposed_convolutions_have_the_same_epilogues(padding):
     assert torch.equal(found, aten.fused(*arguments)) and found.shape == operands[1].shape
 
 
+def test_a_prologues_operands_come_before_the_epilogues():
+    x = integers(2, 48, 5, 6).to(memory_format=torch.channels_last)[:, 8:32]
+    scale, gate, bias = torch.randint(-2, 3, (24, 1, 1)).float(), integers(2, 24, 1, 1), integers(16, 1, 1)
+    arguments = x, integers(16, 24, 1, 1), [scale, gate, bias], "add", [1, 1], [0, 0], [1, 1], 1, "zeros", False
+    arguments = *arguments, "mul add relu"
+    serving = launch.served(*arguments)
+    assert "tma_im2col" in serving.kernel and "c=24 of 48" in serving.spec
+    assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_padding_modes(mode):
     arguments = integers(2, 8, 5, 6), integers(8, 8, 3, 3), [], "relu", [1, 1], [2, 1, 1, 2], [1, 1], 1, mode

@@ -143,8 +143,11 @@ FUSED = {
         "add relu",
         "add add relu",
     ],
-    "efficientnet": ["add leaky_relu:0.1", *["add hardswish", "add silu", "add silu", "add sigmoid", "add add"] * 2],
-    "densenet": ["add leaky_relu:0.1", *["add relu", ""] * 2],
+    "efficientnet": [
+        "add leaky_relu:0.1",
+        *["add hardswish", "add silu", "add silu", "add sigmoid", "before: mul; add add"] * 2,
+    ],
+    "densenet": ["add leaky_relu:0.1", *["before: mul add relu; add relu", ""] * 2],
     "convnext": ["add leaky_relu:0.1", *["add", "add gelu", "add mul add"] * 2],
     "inception": [
         "add leaky_relu:0.1",
@@ -579,11 +582,11 @@ class Times:
     by_epilogue: dict[str, float]
     by_aten: float
 
-    def fused(self, arguments, left, source=None):
+    def fused(self, arguments, left, source=None, opens=False):
         us = self.by_epilogue[arguments[3]]
         return us if left is None else us + 10 * left
 
-    def aten(self, arguments, left, linear=False, source=None):
+    def aten(self, arguments, left, linear=False, source=None, opens=False):
         return self.by_aten if left is None else self.by_aten + 10 * left
 
 

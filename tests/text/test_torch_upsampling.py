@@ -175,11 +175,11 @@ class Times:
     def __init__(self, folded: float, plain: float, aten: float) -> None:
         self._folded, self._plain, self._aten = folded, plain, aten
 
-    def fused(self, arguments, left, source=None):
-        assert (source is None) == arguments[-1]  # transposed: nothing is upsampled before it
+    def fused(self, arguments, left, source=None, opens=False):
+        assert (source is None) == arguments[-1] and not opens  # transposed: nothing is upsampled before it
         return self._folded if arguments[-1] else self._plain
 
-    def aten(self, arguments, left, linear=False, source=None):
+    def aten(self, arguments, left, linear=False, source=None, opens=False):
         assert tuple(source.shape) == (2, 4, 5, 6) and tuple(arguments[0].shape) == (2, 4, 10, 12)
         return self._aten
 

@@ -1,4 +1,5 @@
-"""BatchNorm behind a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone."""
+"""BatchNorm behind a convolution, folded: y = conv(x, w * scale) + shift, with scale and shift of constants alone; and
+BatchNorm as a scale and a shift of each channel, where a prologue can be made of it."""
 
 from __future__ import annotations
 
@@ -59,9 +60,7 @@ def _fold(graph: Any, node: Node) -> None:
     rank = len(geometry[0])
     dtype = value_of(w).dtype
     with graph.inserting_before(convolution):
-        scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _f32(graph, variance), epsilon))
-        if weight is not None:
-            scale = call(graph, A.mul.Tensor, scale, _f32(graph, weight))
+        scale = _scale(graph, weight, variance, epsilon)
         transposed = geometry[3]  # its filters are the second axis
         filters = call(graph, A.mul.Tensor, _f32(graph, w), _per_channel(graph, scale, rank + (not transposed)))
         filters = call(graph, A._to_copy.default, filters, dtype=dtype)
@@ -79,6 +78,32 @@ def _fold(graph: Any, node: Node) -> None:
         return
     for output in _outputs(node):
         output.replace_all_uses_with(folded)
+
+
+def _scale(graph: Any, weight: Node | None, variance: Node, epsilon: float) -> Node:
+    scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _f32(graph, variance), epsilon))
+    return scale if weight is None else call(graph, A.mul.Tensor, scale, _f32(graph, weight))
+
+
+def normalized(value: Node) -> Node | None:
+    """The BatchNorm for inference whose result a value is, and alone is; None where it is no such."""
+    node = value.args[0] if is_call(value, operator.getitem) and value.args[1] == 0 else value
+    if not is_call(node, *OPERATORS) or None in node.args[3:5]:
+        return None
+    _, training = OPERATORS[node.target]
+    alone = node is value or _outputs(node) == [value]
+    return node if alone and not (training is not None and node.args[training]) else None
+
+
+def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
+    """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
+    x, weight, bias, mean, variance = node.args[:5]
+    scale = _scale(graph, weight, variance, node.args[OPERATORS[node.target][0]])
+    shift = call(graph, A.neg.default, call(graph, A.mul.Tensor, _f32(graph, mean), scale))
+    if bias is not None:
+        shift = call(graph, A.add.Tensor, shift, _f32(graph, bias))
+    trailing = value_of(x).dim() - 2
+    return _per_channel(graph, scale, trailing), _per_channel(graph, shift, trailing)
 
 
 def _f32(graph: Any, node: Node) -> Node:

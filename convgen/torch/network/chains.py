@@ -30,7 +30,8 @@ class End:
 @dataclass
 class Chain:
     """A convolution's arguments and the steps behind it.  `padding`, `padding_mode` and `transposed` are as of
-    convgen::fused_conv; `upsampled` says that an upsampling before it is part of it.
+    convgen::fused_conv; `upsampled` says that an upsampling before it is part of it.  `opening` are the steps of a
+    prologue, with operands `opening_operands`.
 
     `ends[0]` is the bare convolution; every end has the convolution's shape and type.
     """
@@ -45,6 +46,8 @@ class Chain:
     padding_mode: str = "zeros"
     transposed: bool = False
     upsampled: bool = False
+    opening: tuple[Step, ...] = ()
+    opening_operands: tuple[Node, ...] = ()
     steps: list[Step] = field(default_factory=list)
     operands: list[Node] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -55,12 +58,15 @@ class Chain:
 
     def fused(self, end: End) -> str:
         """What is fused up to an end, for people."""
-        return "; ".join(filter(None, ("upsampling folded" * self.upsampled, self.epilogue(end))))
+        before = f"before: {text_of(self.opening)}" if self.opening else "upsampling folded" * self.upsampled
+        return "; ".join(filter(None, (before, self.epilogue(end))))
 
     def arguments(self, end: End) -> tuple[Any, ...]:
         """Of convgen::fused_conv, nodes for tensors."""
         geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode, self.transposed
-        return self.x, self.w, self.operands[: end.operands], self.epilogue(end), *geometry
+        opening = (text_of(self.opening),) if self.opening else ()
+        operands = [*self.opening_operands, *self.operands[: end.operands]]
+        return self.x, self.w, operands, self.epilogue(end), *geometry, *opening
 
     def fuse(self, graph: Any, end: End) -> Node:
         """Replaces the chain up to an end by one node."""
@@ -127,6 +133,12 @@ def _next(value: Node) -> tuple[Node, tuple[Step, ...], Node | None] | None:
 def is_pointwise(user: Node, value: Node) -> bool:
     """Whether a node is a step of one value, and of no other that it is."""
     return _match(user, value) is not None
+
+
+def steps_of_one(user: Node, value: Node) -> tuple[Step, ...]:
+    """The steps that a node is of a value alone; none where it is no such."""
+    match = _match(user, value)
+    return match[0] if match and match[1] is None else ()
 
 
 def _match(user: Node, value: Node) -> Match:

@@ -1,8 +1,8 @@
 """Which part of each chain convgen computes: on a GPU whatever is fastest there, measured; on a CPU all of it.
 
-A chain may end after any of its steps, and an upsampling before it may be folded in.  What is compared is the whole:
-the upsampling if it is left, the kernel, and one elementwise pass for the steps that are left, beside aten's
-convolution with the upsampling and such a pass.
+A chain may end after any of its steps, and an upsampling before it may be folded in, or what it can have as a prologue.
+What is compared is the whole: the upsampling or the pass before if that is left, the kernel, and one elementwise pass
+for the steps that are left, beside aten's convolution with the upsampling and such passes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuild
 from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
+from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import Row
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
@@ -45,7 +46,7 @@ class OnCpu:
         pass
 
     def choose(self, chain: Chain, layer: str) -> Choice:
-        chain = folded(chain) or chain
+        chain = _ways(chain)[0]
         end = chain.ends[-1]
         fused = chain.fused(end)
         return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not="not on a GPU"))
@@ -64,7 +65,7 @@ class Measured:
         """Builds all candidates' kernels, many at a time."""
         texts = []
         for chain in chains:
-            for way, end in _candidates(chain):
+            for way, end in _candidates(_ways(chain)):
                 try:
                     texts.append(recipe(*_values(way, end)).convolution.text)
                 except ConvgenError:  # the one who asks for the kernel is told
@@ -73,13 +74,16 @@ class Measured:
 
     def choose(self, chain: Chain, layer: str) -> Choice:
         found, why_not = [], ""
-        for way, end in _candidates(chain):
+        ways = _ways(chain)
+        opens = any(way.opening for way in ways)
+        for way, end in _candidates(ways):
             arguments = _values(way, end)
             serving = served(*arguments)
             if serving.launch is None:
                 why_not = serving.why_not
                 continue
-            us = self._timer.fused(arguments, _passes(way, end), _source(way)) if self._timer else None
+            before = _source(way), opens and not way.opening
+            us = self._timer.fused(arguments, _passes(way, end), *before) if self._timer else None
             row = Row(layer, serving.kernel, us, None, way.fused(end), "", serving.spec)
             found.append((us or 0.0, Choice(way, end, row)))
         if not found:
@@ -90,18 +94,22 @@ class Measured:
         linear = bool(chain.convolution.meta.get("linear"))
         # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
         passes = _passes(chain, chain.ends[0], bare=not linear)
-        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear, _source(chain))
+        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear, _source(chain), opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
         return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
 
 
-def _candidates(chain: Chain) -> list[tuple[Chain, End]]:
-    """With the upsampling folded or not, and each of its ends."""
-    # of float32, no fast kernel has several phases
-    way = folded(chain) if value_of(chain.w).element_size() == 2 else None
-    return [(each, end) for each in (way, chain) if each is not None for end in _ends(each)]
+def _ways(chain: Chain) -> list[Chain]:
+    """With the upsampling folded, or with a prologue; and as it is."""
+    return [way for way in (folded(chain) or opened(chain), chain) if way is not None]
+
+
+def _candidates(ways: Sequence[Chain]) -> list[tuple[Chain, End]]:
+    """Each way with each of its ends; of float32, no fast kernel has several phases, or a prologue."""
+    fast = [way for way in ways if value_of(way.w).element_size() == 2]
+    return [(way, end) for way in fast or ways[-1:] for end in _ends(way)]
 
 
 def _ends(chain: Chain) -> list[End]:

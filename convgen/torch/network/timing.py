@@ -56,22 +56,25 @@ class Timer:
         self._cache = Cache()
         self._machines: dict[int, tuple[TorchBackend, dict[str, str]]] = {}  # by GPU
 
-    def fused(self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None) -> float:
+    def fused(
+        self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None, opens: bool = False
+    ) -> float:
         """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
-        reads `left` tensors as large as the result; None: there is none.  `source` is what aten upsamples to the input
-        before."""
+        reads `left` tensors as large as the result; None: there is none.  Before, aten upsamples `source` to the input,
+        or makes the input by a pass over another (`opens`)."""
         launch = served(*arguments).launch
         assert launch is not None
-        return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands), source)
+        return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands), source, opens)
 
     def aten(
-        self, arguments: tuple[Any, ...], left: int | None, linear: bool = False, source: Tensor | None = None
-    ) -> float:
-        """aten's convolution without bias, or linear layer over the channels, and such a pass."""
+        self, arguments: tuple[Any, ...], left: int | None, linear: bool = False, source: Tensor | None = None,
+        opens: bool = False,
+    ) -> float:  # fmt: skip
+        """aten's convolution without bias, or linear layer over the channels, and such passes."""
         geometry = arguments[4:]
         if linear:
             return self._us("linear", arguments, left, lambda x, w, _: TF.linear(x.movedim(1, -1), w.flatten(1)))
-        return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry), source)
+        return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry), source, opens)
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
         """convgen's kernel for a gradient, and aten's."""
@@ -84,9 +87,11 @@ class Timer:
 
     def _us(
         self, who: str, arguments: tuple[Any, ...], left: int | None, call: Callable[[Tensor, Tensor, Any], Tensor],
-        source: Tensor | None = None,
+        source: Tensor | None = None, opens: bool = False,
     ) -> float:  # fmt: skip
         x, w, operands, *others = arguments
+        if opens:
+            who, call = f"{who} behind a pass", _behind_pass(call)
         if source is not None:
             pixels = list(x.shape[2:])
             who, x, call = f"{who} of an upsampling to {pixels}", source, _of_upsampling(call, pixels)
@@ -147,6 +152,10 @@ class Timer:
 
 def _of_upsampling(call: Callable[[Tensor, Tensor, Any], Tensor], pixels: list[int]) -> Callable[..., Tensor]:
     return lambda x, w, operands: call(TF.interpolate(x, pixels), w, operands)
+
+
+def _behind_pass(call: Callable[[Tensor, Tensor, Any], Tensor]) -> Callable[..., Tensor]:
+    return lambda x, w, operands: call(torch.relu(x), w, operands)
 
 
 def _made(x: Tensor, w: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -1,0 +1,65 @@
+"""What stands before a 1x1 convolution, as its prologue: BatchNorm and an activation, or a gate.
+
+    convolution(relu(batch_norm(x)))    the prologue mul add relu, with a scale and a shift for each channel
+    convolution(x * gate[n, c, 1, 1])   the prologue mul
+
+So DenseNet's and ResNet-v2's BatchNorms, and the gates of squeeze-and-excitation, take no pass over the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from convgen.functional.pointwise import Step
+from convgen.torch.network.batch_norm import normalized, scale_and_shift
+from convgen.torch.network.chains import Chain, steps_of_one
+from convgen.torch.network.trace import is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+#: Input channels are a multiple of so many.
+_CHANNELS = 8
+
+
+def opened(chain: Chain) -> Chain | None:
+    """The chain with what its convolution alone reads as its prologue; None where there is none that tma_im2col serves:
+    before one tap without padding, of one group."""
+    taps = value_of(chain.w).shape[2:]
+    plain = not chain.transposed and chain.groups == 1 and not any(chain.padding) and set(taps) == {1}
+    linear = chain.convolution.meta.get("linear")
+    if linear or not plain or value_of(chain.x).shape[1] % _CHANNELS or len(chain.x.users) != 1:
+        return None
+    activation: tuple[Step, ...] = ()
+    value = chain.x
+    if steps := steps_of_one(value, value.args[0] if value.args else None):
+        activation, value = steps, value.args[0]
+        if len(value.users) != 1:
+            return None
+    if (norm := normalized(value)) is not None:
+        with norm.graph.inserting_before(chain.convolution):
+            operands = scale_and_shift(norm.graph, norm)
+        return replace(
+            chain, x=norm.args[0], opening=(Step("mul"), Step("add"), *activation), opening_operands=operands
+        )
+    if (found := _gated(value)) is not None:
+        source, gate = found
+        return replace(chain, x=source, opening=(Step("mul"), *activation), opening_operands=(gate,))
+    return None
+
+
+def _gated(value: Node) -> tuple[Node, Node] | None:
+    """An image and its gate, whose product a value is."""
+    if not is_call(value, A.mul.Tensor):
+        return None
+    shape, dtype = value_of(value).shape, value_of(value).dtype
+    for source, gate in (value.args, value.args[::-1]):
+        if not (isinstance(source, torch.fx.Node) and isinstance(gate, torch.fx.Node)) or source is gate:
+            continue
+        whole, part = value_of(source), value_of(gate)
+        by_channel = part.dim() == len(shape) and part.shape[0] in (1, shape[0]) and set(part.shape[2:]) == {1}
+        if (whole.shape, whole.dtype, part.dtype) == (shape, dtype, dtype) and by_channel and part.shape[1] == shape[1]:
+            return source, gate
+    return None
