@@ -57,6 +57,12 @@ TILES = {
         "",
         {"tile.m": 64, "tile.n": 16, "tile.k": 32, "stages": 3, "consumers": 2, "schedule": "pingpong"},
     ),
+    "channels as rows, split_k": (
+        "input x: f16[n=5, h=5, w=7, c=200] filter w: f16[k=72, c] output y: f16[n, p, q, k]",
+        "operand s: f32[c] operand g: f16[n, c] x = relu(x * s + g)",
+        "operand b: f32[k] y = acc + b",
+        {"tile.m": 48, "tile.n": 64, "tile.k": 64, "stages": 2, "consumers": 1, "split_k": 3, "swap_ab": 1},
+    ),
     "split_k, planes": (
         "input x: f16[n=2, c=72, h=8, w=8] filter w: f16[k=32, c] output y: f16[n, k, p, q]",
         "operand t: f16[c] x = relu(x + t)",

@@ -92,9 +92,14 @@ def _fill(layout: Layout) -> Obstacles:
 def _prologue(layout: Layout) -> Obstacles:
     """Each consumer applies it to the rows of A that it multiplies itself, one k block at a time."""
     config, found = layout.config, Obstacles()
-    if layout.gemm.problem.prologue and config.swap_ab:
-        found.no("swap_ab is not served with a prologue", "swap_ab 0", "swap_ab")
-    if layout.gemm.problem.prologue and config.k_blocks > 1:
+    if layout.gemm.problem.prologue is None:
+        return found
+    if config.swap_ab and config.consumers > 1 and config.schedule == "cooperative":
+        found.no("swap_ab with a prologue: cooperative consumers would share the tile of x", "consumers 1", "consumers")
+    if layout.own_pixels * config.tile_k % (128 * CHANNELS):
+        found.no(f"128 threads do not share {layout.own_pixels} pixels of {config.tile_k} channels evenly",
+                 "tile k=64", "tile.k")  # fmt: skip
+    if config.k_blocks > 1:
         found.no("a prologue takes one k block per stage", "k_blocks 1", "k_blocks")
     return found
 

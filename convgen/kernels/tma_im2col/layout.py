@@ -191,7 +191,12 @@ class Layout(base.Layout[Config]):
     def prologue_registers(self) -> int:
         """Registers for a prologue's operands, and for the elements at hand."""
         problem = self.gemm.problem
-        return prologue.registers(problem, self.config.own_rows, self.config.tile_k) if problem.prologue else 0
+        return prologue.registers(problem, self.own_pixels, self.config.tile_k) if problem.prologue else 0
+
+    @property
+    def own_pixels(self) -> int:
+        """Rows of A that a consumer multiplies."""
+        return self.config.tile_m if self.config.swap_ab else self.config.own_rows
 
     @property
     def leaving_bytes(self) -> int:

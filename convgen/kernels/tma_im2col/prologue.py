@@ -91,13 +91,16 @@ def prologue(problem: ConvProblem, rows: int, tile_k: int) -> Prologue | None:
 
 
 def _operand(t: Tensor) -> Operand:
-    vectors = CHANNELS * t.element.bytes // 16
-    return Operand(t.name, vectors, UNPACK[t.dtype], t.stride("n") if "n" in t.dims else 0)
+    return Operand(t.name, _vectors(t), UNPACK[t.dtype], t.stride("n") if "n" in t.dims else 0)
+
+
+def _vectors(t: Tensor) -> int:
+    """Of 8 channels."""
+    return CHANNELS * t.element.bytes // 16
 
 
 def registers(problem: ConvProblem, rows: int, tile_k: int) -> int:
     """That a prologue takes of a thread: its operands, those of images for each row, and the elements at hand."""
-    made = prologue(problem, rows, tile_k)
-    assert made
-    held = sum(8 if o in made.of_channels else 4 * o.vectors * made.rows + 8 for o in made.operands)
-    return held + 24
+    operands = problem.prologue.operands if problem.prologue else ()
+    of_thread = rows * tile_k // (128 * CHANNELS)
+    return 24 + sum(4 * _vectors(t) * of_thread + 8 if "n" in t.dims else 8 for t in operands)

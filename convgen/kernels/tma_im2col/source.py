@@ -96,7 +96,9 @@ def source(plan: Plan, layout: Layout) -> str:
         store_pairs=layout.stores_pairs,
         y=problem.y,
         pointers=_pointers(problem),
-        prologue=prologue(problem, config.own_rows, config.tile_k),
+        prologue=prologue(problem, layout.own_pixels, config.tile_k),
+        # a consumer's first row of A, where it finishes some of the tile's pixels alone
+        first_row="m0 - rank * store_m" if config.swap_ab and config.split_k > 1 else "m0",
         epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
         partial=[t.name for t in problem.sums],
