@@ -74,3 +74,16 @@ def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
         for cast, name, number in re.findall(r"(\(long long\))?\b(\w+) \* (\d+)\b", code)
         if not cast and name not in wide and extents.get(name, 0) * int(number) > INT_MAX
     ]
+
+
+def test_far_taps_are_not_walked_to() -> None:
+    """Every shift up to a dilation of 10^9 would take hours."""
+    far = make("fprop", 1, 16, 16, (8, 8), (3, 3), pad=10**9, dilation=10**9)
+    assert strategies.load("tma_halo").obstacles(far, TARGET, {})
+
+
+def test_channels_are_not_counted_one_by_one() -> None:
+    """Not where no groups are packed, of which each may need another look for NaNs."""
+    wide = make("dgrad", 1, 10**9, 16, (8, 8), (3, 3), pad=1)
+    strategy = strategies.load("tma_im2col")
+    assert "window_sum" not in strategy.render(strategy.plan(wide, TARGET, {"kernel": "tma_im2col"}))

@@ -17,6 +17,7 @@ from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
 
 ALIGNMENT = 1024  # bytes: where a swizzled operand may start
+_FARTHEST = 1024  # shift of a tap, beyond any box
 
 
 def aligned(size: int) -> int:
@@ -56,9 +57,11 @@ class Window:
         """Pixels from one run of all outputs to the next, where such runs lie end to end in a halo tile.
 
         Runs may share their padding: what a tap reads past the end of its run is then zero, and the
-        start of the next run, where it reads, is zero too.
+        start of the next run, where it reads, is zero too.  Runs with far taps share none: every shift would be tried.
         """
         longest = self.output + self.reach()
+        if self.reach() > _FARTHEST:
+            return longest
         ends = [(phase, self.output + self.reach(phase)) for phase in self.phases]
 
         def outside(phase: int, at: int) -> bool:

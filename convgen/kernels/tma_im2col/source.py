@@ -82,7 +82,7 @@ def source(plan: Plan, layout: Layout) -> str:
         columns_n=config.columns,
         shares=config.shared,
         window_sum=_window_sum(layout) if layout.fills else None,
-        look=_look(layout),
+        look=_look(layout) if layout.fills else "",
         place=_place(layout, pixels=finds_pixels),
         finds_pixels=finds_pixels,
         load_from=load_from,
