@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_im2col, split": ("tma_im2col_split_k",),
     "tma_im2col, stream-K": ("tma_im2col_stream_k",),
     "tma_im2col, strided dgrad": ("tma_im2col_strided_dgrad",),
+    "tma_im2col, prologue": ("tma_im2col_prologue",),
     "tma_im2col, prepare": ("tma_im2col_nchw",),
     "tma_halo, resident": ("tma_halo_few_channels", "tma_halo_fold"),
     "tma_halo, streamed": ("tma_halo_streamed",),

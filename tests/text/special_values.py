@@ -240,5 +240,6 @@ def expected(problem: ConvProblem, arrays: Mapping[str, Any], arithmetic: str = 
     if problem.op is not Op.FPROP or "w" not in arrays:
         return found
     ones = {t.role: xp.ones(t.shape) for t in problem.reads}
-    padded = accumulate(problem, ones, xp).reshape(problem.y.shape) < problem.taps * problem.c_per_group
+    bare = replace(problem, prologue=None)
+    padded = accumulate(bare, ones, xp).reshape(problem.y.shape) < problem.taps * problem.c_per_group
     return replace(found, special=found.special & ~(padded & xp.isnan(found.value)))
