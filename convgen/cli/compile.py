@@ -1,5 +1,5 @@
-"""Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin, NAME.ptx and NAME.json
-(the manifest: launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME_host.cpp (a
+"""Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin and NAME.json (the manifest:
+launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME.ptx, and NAME_host.cpp (a
 C++ program that runs the kernel by the CUDA driver API).  Needs no GPU.
 
 examples:
