@@ -206,10 +206,14 @@ def test_an_interrupt_ends_all_and_condemns_no_candidate(place: Path):
         fail(self, error)
         stopping.set()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Spread, "_fail", failing)
-        with pytest.raises(KeyboardInterrupt):
-            spread(place, [(H200, Measuring(before)), (H200, Measuring(before))], layers=4)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Spread, "_fail", failing)
+            with pytest.raises(KeyboardInterrupt):
+                spread(place, [(H200, Measuring(before)), (H200, Measuring(before))], layers=4)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     known = database.read_all(place)
     assert {m.status for m in known} == {Status.RIGHT} and {m.options["i"] for m in known} == {0, 1}
     spread(place, [(H200, Measuring())], layers=4)
