@@ -7,7 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
-from convgen.kernels.parts.limits import MAX_CLUSTER
+from convgen.kernels.parts.clusters import MAX_CLUSTER
 
 
 @dataclass(frozen=True)

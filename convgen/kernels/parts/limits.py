@@ -10,7 +10,6 @@ from convgen.targets import Target
 #: Threads of a block where a thread makes an element or a few, and blocks of a grid.
 BLOCK = 256
 MAX_GRID = 2**31 - 1
-MAX_CLUSTER = 8  # blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")
 FP8 = frozenset({"e4m3", "e5m2"})
 
 

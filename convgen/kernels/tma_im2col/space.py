@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
-from convgen.kernels.parts import prepare
+from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.limits import MAX_CLUSTER
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
@@ -27,7 +26,6 @@ SHAPES = (
     (128, 2, "pingpong"),
 )
 MAX_STAGES = 12
-SPLITS = range(1, MAX_CLUSTER + 1)
 #: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
@@ -119,9 +117,10 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
         shared = values("k_blocks", [d for d in K_BLOCKS if k_blocks % d == 0 and k * d <= WIDEST_STAGE])
         for m, n, consumers, schedule, swap_ab in shapes:
             tiles = len(g.taps) * g.m_tiles(m) * -(-g.columns // n)
+            rows, columns = (n, m) if swap_ab else (m, n)
             few = schedule == "cooperative" and tiles < target.sms and not g.phases
-            splits = [s for s in SPLITS if (m if swap_ab else n) % (LEAST_SPLIT[swap_ab] * s) == 0] if few else [1]
-            many = (n if swap_ab else m) == 64 and consumers == 1 and tiles > target.sms
+            splits = [s for s in clusters.SIZES if columns % (LEAST_SPLIT[swap_ab] * s) == 0] if few else [1]
+            many = rows == 64 and consumers == 1 and tiles > target.sms
             for together, split_k, blocks in itertools.product(
                 shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,))
             ):

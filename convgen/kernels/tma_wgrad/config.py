@@ -7,7 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
-from convgen.kernels.parts.limits import MAX_CLUSTER
+from convgen.kernels.parts.clusters import SPLIT_K
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,7 @@ class Config(config.Config):
     lower_rows: Annotated[
         int, Field("1: x is first laid out with the taps of a filter row as channels: for few channels", (0, 1))
     ] = 0
-    split_k: Annotated[
-        int,
-        Field(
-            "blocks of a cluster that share a tile's k loop; their sums are added in a fixed order",
-            low=1,
-            high=MAX_CLUSTER,
-        ),
-    ] = 1
+    split_k: SPLIT_K = 1
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
     blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
     group_pack: Annotated[

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
+from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
-from convgen.kernels.parts.limits import MAX_CLUSTER
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
@@ -25,7 +25,6 @@ MOST_STAGES = 8
 MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
-SPLITS = range(1, MAX_CLUSTER + 1)
 #: Channels of a pack of small groups: a box's.
 PACKED = 64
 
@@ -103,7 +102,7 @@ def _widths(boxes: int, box: int, warps_n: int, row_taps: int) -> list[int]:
 
 def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, such that blocks fill the GPU so many times."""
-    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else SPLITS
+    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES
     room = max(MOST_SUMS // (4 * layout.problem.w.size), 1)
     for split_k in splits:
         if "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
