@@ -60,6 +60,8 @@ def inputs(problem: ConvProblem, seed: int) -> dict[str, Any]:
     random = cupy.random.default_rng(seed)
 
     def normal(tensor: Tensor) -> Any:
+        if tensor.pitch:
+            return normal(tensor.whole)[..., : tensor.row]
         values = random.standard_normal(tensor.shape, dtype=cupy.float32)
         if tensor.dtype != "bf16":
             return values.astype(numpy_dtype(tensor.dtype))
@@ -72,6 +74,8 @@ def inputs(problem: ConvProblem, seed: int) -> dict[str, Any]:
 def poisoned(tensor: Tensor) -> Any:
     import numpy
 
+    if tensor.pitch:
+        return poisoned(tensor.whole)[..., : tensor.row]
     return on_device(verify.poison(numpy.empty(tensor.size, numpy_dtype(tensor.dtype)))).reshape(tensor.shape)
 
 

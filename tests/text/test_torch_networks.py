@@ -7,6 +7,7 @@ import copy
 import pickle
 import random
 import re
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -443,6 +444,42 @@ def test_threads_may_bring_new_shapes_at_once(compiled):
         warnings.simplefilter("error")
         assert not any(pool.map(differs, range(6)))
     torch._dynamo.reset()  # it compiles a function a few times only, and other tests have Sequential's, too
+
+
+def test_a_compiled_model_runs_while_another_thread_traces():
+    traces, goes_on = threading.Event(), threading.Event()
+
+    @torch.library.custom_op("convgen_tests::waits", mutates_args=())
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @waits.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        if torch.fx._symbolic_trace.is_fx_tracing() and x.shape[0] > 1:
+            traces.set()
+            assert goes_on.wait(60)
+        return torch.empty_like(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return waits(self.conv(x))
+
+    model = Model().eval()
+    fast = torch.compile(model, backend=ct.compile_graph, options={"inductor": False}, dynamic=False)
+    known, other = torch.randn(1, 3, 5, 5), torch.randn(2, 3, 5, 5)
+    with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        fast(known)
+        traced = pool.submit(torch.no_grad()(fast), other)
+        try:
+            assert traces.wait(60)
+            near(fast(known), model(known))
+        finally:
+            goes_on.set()
+        near(traced.result(), model(other))
 
 
 def test_autocast_is_part_of_what_is_prepared():

@@ -16,11 +16,17 @@ A: Any = torch.ops.aten
 @contextmanager
 def tracing() -> Iterator[None]:
     """Where something may be traced: torch's tracers put functions of their own in place of others, for all threads, so
-    one thread at a time has its turn, Dynamo among them."""
+    one thread at a time has its turn, Dynamo among them.  The flag is Dynamo's while it compiles: without it, compiled
+    functions that other threads call meanwhile take themselves for what is traced, and raise."""
     from torch._dynamo.convert_frame import compile_lock
 
     with compile_lock:
-        yield
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
 
 
 def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
