@@ -2,6 +2,7 @@
 
     python benchmarks/networks.py --networks resnet50 --batches 1 8 64 256 --out networks.json
     python benchmarks/networks.py --budget 540 --out networks.json          # all of them, as far as the time goes
+    python benchmarks/networks.py --networks vgg16 --prepare                # one process for each network, at once
     python benchmarks/networks.py --networks resnet50 --batches 64 --specs out   # what `convgen tune` may tune
 
 Weights are random, tensors float16 with channels last (bfloat16 for diffusers' models), cudnn.benchmark is on, results
@@ -136,16 +137,36 @@ def _error(found: Any, exact: Any) -> float:
     return float((found[: len(exact)].double() - exact).norm() / exact.norm())
 
 
+def _made(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+    """The model and its arguments, with nothing compiled yet."""
+    import torch
+
+    network = NETWORKS[name]
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = network.make().eval().to("cuda", getattr(torch, network.dtype)).to(memory_format=torch.channels_last)
+    return model, _inputs(name, network, batch)
+
+
+def prepare(name: str, batch: int) -> None:
+    """Compiles what a row needs, for the caches."""
+    import torch
+
+    import convgen.torch as ct
+
+    model, inputs = _made(name, batch)
+    with torch.no_grad():
+        torch.compile(model, dynamic=False)(*inputs)
+        ct.optimize(model, inputs)(*inputs)
+
+
 def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -> dict[str, Any]:
     """One row: milliseconds of a pass, errors, seconds of preparing, the report."""
     import convgen.torch as ct
 
     torch, network = backend.torch, NETWORKS[name]
-    torch.manual_seed(0)
-    model = network.make().eval().to("cuda", getattr(torch, network.dtype)).to(memory_format=torch.channels_last)
-    inputs = _inputs(name, network, batch)
+    model, inputs = _made(name, batch)
     exact = _exact(model, inputs)
-    torch._dynamo.reset()
     compiled = torch.compile(model, dynamic=False)
     found, graphs, prepared = {}, {}, {}
     with torch.no_grad():
@@ -190,6 +211,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="start no row after this time")
     parser.add_argument("--out", type=Path, help="JSON of all rows")
     parser.add_argument("--append", action="store_true", help="keep the rows that the file has, and measure the others")
+    parser.add_argument("--prepare", action="store_true", help="time nothing: compile, for the caches of a later run")
     parser.add_argument("--specs", type=Path, metavar="DIR", help="write the convolutions' specs there")
     arguments = parser.parse_args()
     need_gpu("torch", "torchvision")
@@ -203,6 +225,10 @@ def main() -> None:
             if (name, batch) in known or time.monotonic() - start > arguments.budget:
                 continue
             try:
+                if arguments.prepare:
+                    prepare(name, batch)
+                    print(f"{name} n={batch}: compiled after {time.monotonic() - start:.0f} s", flush=True)
+                    continue
                 row = measure(name, batch, backend, arguments.specs)
             except (ImportError, RuntimeError) as error:  # diffusers is not installed; memory is short
                 print(f"{name} n={batch}: {type(error).__name__}: {error}", flush=True)
