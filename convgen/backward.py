@@ -17,7 +17,7 @@ from convgen.ir.tensor import Tensor
 from convgen.spec import Spec
 
 #: Types of which gradients are computed.
-TYPES = ("f16", "bf16", "f32")
+TYPES = ("f16", "bf16", "f32", "f64")
 BRANCH, SUM = "branch", "g"
 
 
@@ -121,7 +121,7 @@ def _operands(layer: ConvProblem) -> tuple[ep.Epilogue | None, tuple[str, ...]]:
             notes.append(f"{layer.y.name} is the gradient of {t.name}, too.")
         else:
             name = _free(f"d{t.name}", taken)
-            results.append(replace(t, name=name, role="result", dtype="f32", pitch=None))
+            results.append(replace(t, name=name, role="result", dtype=layer.number, pitch=None))
             body.append(ep.Assignment(name, ep.TensorRef(layer.y.name)))
     if not results:
         return None, tuple(notes)

@@ -1,8 +1,9 @@
 """GPUs: one row per part, with the rates that a roofline is drawn from and the source of each figure.
 
 Rates are dense (without sparsity), of tensor cores that add in float32 where there are such, except `f32`, which is of
-the ordinary cores.  A measured figure is what the part sustained in a large product or a large copy; the others are
-the data sheets' peaks, of which 80 to 90% is seen in practice.
+the ordinary cores.  These take `f64_times` as long for f64 (CUDA C++ Programming Guide, "Throughput of Native
+Arithmetic Instructions").  A measured figure is what the part sustained in a large product or a large copy; the others
+are the data sheets' peaks, of which 80 to 90% is seen in practice.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ class Gpu:
     bits16: Rate
     bits8: Rate
     f32: Rate
+    f64_times: int
 
     def multiply(self, dtype: str) -> Rate:
         """The rate at which factors of an element type are multiplied and added."""
-        return {"f32": self.f32, "f16": self.bits16, "bf16": self.bits16}.get(dtype, self.bits8)
+        f64 = Rate(self.f32.per_second / self.f64_times, self.f32.source)
+        return {"f64": f64, "f32": self.f32, "f16": self.bits16, "bf16": self.bits16}.get(dtype, self.bits8)
 
 
 def _sheet(value: float) -> Rate:
@@ -42,22 +45,26 @@ def _sheet(value: float) -> Rate:
 
 MIB = 1 << 20
 _ROWS = (
-    Gpu("NVIDIA A100-SXM4-80GB", 108, 40 * MIB, _sheet(2.039e12), _sheet(312e12), _sheet(624e12), _sheet(19.5e12)),
-    Gpu("NVIDIA RTX A6000", 84, 6 * MIB, _sheet(768e9), _sheet(154.8e12), _sheet(309.7e12), _sheet(38.7e12)),
-    Gpu("NVIDIA L40S", 142, 96 * MIB, _sheet(864e9), _sheet(362e12), _sheet(733e12), _sheet(91.6e12)),
+    Gpu("NVIDIA A100-SXM4-80GB", 108, 40 * MIB, _sheet(2.039e12), _sheet(312e12), _sheet(624e12), _sheet(19.5e12), 2),
+    Gpu("NVIDIA RTX A6000", 84, 6 * MIB, _sheet(768e9), _sheet(154.8e12), _sheet(309.7e12), _sheet(38.7e12), 64),
+    Gpu("NVIDIA L40S", 142, 96 * MIB, _sheet(864e9), _sheet(362e12), _sheet(733e12), _sheet(91.6e12), 64),
     Gpu(
-        "NVIDIA GeForce RTX 4090", 128, 72 * MIB, _sheet(1.008e12), _sheet(165.2e12), _sheet(330.3e12), _sheet(82.6e12)
+        "NVIDIA GeForce RTX 4090", 128, 72 * MIB,
+        _sheet(1.008e12), _sheet(165.2e12), _sheet(330.3e12), _sheet(82.6e12), 64,
     ),
-    Gpu("NVIDIA H100 80GB HBM3", 132, 50 * MIB, _sheet(3.352e12), _sheet(989e12), _sheet(1979e12), _sheet(67e12)),
+    Gpu("NVIDIA H100 80GB HBM3", 132, 50 * MIB, _sheet(3.352e12), _sheet(989e12), _sheet(1979e12), _sheet(67e12), 2),
     Gpu(
         "NVIDIA H200", 132, 60 * MIB,
         Rate(4.3e12, "measured, device copy of 1 GB"),
         Rate(790e12, "measured, 8192 x 8192 x 8192 by cuBLAS"),
         Rate(2 * 790e12, "twice the measured 16-bit rate, the data sheet's ratio"),
-        _sheet(67e12),
+        _sheet(67e12), 2,
     ),
-    Gpu("NVIDIA B200", 148, 126 * MIB, _sheet(8e12), _sheet(2250e12), _sheet(4500e12), _sheet(80e12)),
-    Gpu("NVIDIA GeForce RTX 5090", 170, 96 * MIB, _sheet(1.792e12), _sheet(209.5e12), _sheet(419e12), _sheet(104.8e12)),
+    Gpu("NVIDIA B200", 148, 126 * MIB, _sheet(8e12), _sheet(2250e12), _sheet(4500e12), _sheet(80e12), 2),
+    Gpu(
+        "NVIDIA GeForce RTX 5090", 170, 96 * MIB,
+        _sheet(1.792e12), _sheet(209.5e12), _sheet(419e12), _sheet(104.8e12), 64,
+    ),
 )  # fmt: skip
 GPUS: dict[str, Gpu] = {row.name: row for row in _ROWS}
 #: The part that stands for a target where none is named.

@@ -130,6 +130,7 @@ TYPES = _table("""
     f16: fp16 float16 half floating16
     bf16: bfloat16 bfloat bfp16 brainfloat16 nvbfloat16
     f32: fp32 float32 float single tf32
+    f64: fp64 float64 double
     e4m3: fp8e4m3 float8e4m3 float8e4m3fn e4m3fn f8e4m3 f8e4m3fn
     e5m2: fp8e5m2 float8e5m2 f8e5m2 bf8
     s8: int8 i8 int8t char
@@ -138,7 +139,6 @@ TYPES = _table("""
 #: Types that are not served, and what comes nearest.
 NO_TYPES: dict[str, str] = {
     **dict.fromkeys(("f8", "fp8", "float8"), "8-bit floats are `e4m3` and `e5m2`"),
-    **dict.fromkeys(("f64", "fp64", "float64", "double"), "the widest type is `f32`"),
     **dict.fromkeys(("u8", "uint8", "uchar", "byte"), "8-bit integers have a sign: `s8`"),
     **dict.fromkeys(("int4", "s4", "i4", "u4", "fp4", "f4", "e2m1", "nvfp4"), "the narrowest types have 8 bits"),
     **dict.fromkeys(("int16", "s16", "i16", "int64", "s64", "i64", "u32", "uint32"), "integers are `s8` and `s32`"),

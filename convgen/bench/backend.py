@@ -87,7 +87,7 @@ def at_hand() -> Backend:
 
 def _bits(tensor: Tensor) -> numpy.dtype | None:
     """The unsigned integers that stand for a type that CuPy and DLPack do not carry everywhere."""
-    held = tensor.dtype in ("f16", "f32", "s8", "s32")
+    held = tensor.dtype in ("f16", "f32", "f64", "s8", "s32")
     return None if held else numpy.dtype(f"u{tensor.element.bytes}")
 
 
@@ -135,7 +135,8 @@ class CupyBackend:
             return self.normal(tensor.whole)[..., : tensor.row]
         if not tensor.element.is_float:
             return self.cupy.random.randint(-8, 9, tensor.shape).astype(tensor.element.numpy)
-        values = self.cupy.random.standard_normal(tensor.shape, dtype=numpy.float32)
+        drawn = numpy.float64 if tensor.dtype == "f64" else numpy.float32
+        values = self.cupy.random.standard_normal(tensor.shape, dtype=drawn)
         if _bits(tensor) is None:
             return values.astype(tensor.element.numpy)
         return self.upload(values.get().astype(numpy_dtype(tensor.dtype)), tensor)
@@ -174,6 +175,7 @@ _TORCH = {
     "f16": ("float16", None),
     "bf16": ("bfloat16", "int16"),
     "f32": ("float32", None),
+    "f64": ("float64", None),
     "e4m3": ("float8_e4m3fn", "uint8"),
     "e5m2": ("float8_e5m2", "uint8"),
     "s8": ("int8", None),
@@ -237,7 +239,7 @@ class TorchBackend:
         dtype = self.dtype(tensor.dtype)
         if not tensor.element.is_float:
             return self.torch.randint(-8, 9, tensor.shape, device="cuda").to(dtype)
-        if tensor.dtype in ("f16", "bf16", "f32"):
+        if tensor.dtype in ("f16", "bf16", "f32", "f64"):
             return self.torch.randn(tensor.shape, device="cuda", dtype=dtype)
         return self.torch.randn(tensor.shape, device="cuda").to(dtype)
 

@@ -18,7 +18,7 @@ from convgen.ir.tensor import Tensor
 
 RETUNES = ROUNDS
 #: Element types that PyTorch's convolutions and products take.
-DTYPES = ("f16", "bf16", "f32")
+DTYPES = ("f16", "bf16", "f32", "f64")
 
 
 class NoBaseline(Exception):

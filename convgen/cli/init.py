@@ -29,6 +29,7 @@ from convgen.spec import UsageError
 
 #: Element types of results that are not the type of what is read.
 _RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
+_BIAS_TYPES = {"f64": "f64"}
 _LAYOUTS = ("channels_last", "channels_first")
 _SAME = "same"
 
@@ -231,7 +232,7 @@ class Layer:
         return [
             "",
             "  epilogue {",
-            *([f"    operand b: f32[{channel}]"] if self.bias else []),
+            *([f"    operand b: {_BIAS_TYPES.get(dtype, 'f32')}[{channel}]"] if self.bias else []),
             *([f"    operand z: {dtype}[{dims}]"] if self.residual else []),
             f"    {role} = {value}",
             "  }",

@@ -37,6 +37,7 @@ CATALOGUE: tuple[str | Family, ...] = (
     "st_shared_u8",
     "st_shared_u16",
     "st_shared_u32",
+    "st_shared_u64",
     "st_shared_v2_u32",
     "st_shared_v4_u32",
     "st_shared_cluster_v4_f32",

@@ -11,6 +11,7 @@ import jinja2
 
 from convgen.codegen import ptx
 from convgen.ir.plan import Launch, Plan
+from convgen.ir.problem import ConvProblem
 from convgen.resources import directory
 
 _BLANK_RUN = re.compile(r"\n{3,}")
@@ -44,7 +45,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
     body = f"{body.strip()}\n\n{plan.behind}"
     names = ptx.functions_used(body)
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
-    helpers = _helpers_used(env, body, plan.problem.narrow)
+    helpers = _helpers_used(env, body, plan.problem)
     names = ptx.functions_used(body + helpers)
     text = env.get_template("file.cu.j2").render(
         plan=plan,
@@ -69,10 +70,10 @@ def _called(text: str) -> set[str]:
     return set(re.findall(r"\b([a-z_][a-z0-9_]*)\s*[<(]", text))
 
 
-def _helpers_used(env: jinja2.Environment, body: str, narrow: bool) -> str:
-    """Plain device functions (templates/helpers.cuh.j2, one a block, separated by `//---`) in use, for results of 16
-    bits or less where they are `narrow`."""
-    source = env.get_template("helpers.cuh.j2").render(narrow=narrow)
+def _helpers_used(env: jinja2.Environment, body: str, problem: ConvProblem) -> str:
+    """Plain device functions (templates/helpers.cuh.j2, one a block, separated by `//---`) in use, for
+    values of the problem's type, and for results of 16 bits or less where they are `narrow`."""
+    source = env.get_template("helpers.cuh.j2").render(narrow=problem.narrow, number=problem.number)
     blocks = [b.strip() for b in source.split("//---") if b.strip()]
     named = [(re.search(r"\b([a-z_][a-z0-9_]*)\s*\(", _code_of(b)), b) for b in blocks]
     wanted = _called(body)

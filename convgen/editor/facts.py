@@ -14,7 +14,7 @@ KEYWORDS: dict[str, str] = {
     "pad": "zeros around the input: `pad 1`, or by axis and side `pad h=1 w=(0, 2)`",
     "dilation": "distance between taps of the filter: `dilation 2`, or by axis",
     "groups": "groups of channels: output channels read the input channels of their group alone",
-    "accumulate": "the type of sums: f32, or s32 for integers",
+    "accumulate": "the type of sums: f32, s32 for integers, f64 for f64",
     "epilogue": "what is applied to each sum `acc` before it is stored: `epilogue { y = relu(acc) }`",
     "operand": "a tensor that an epilogue or a prologue reads: `operand b: f32[k]`; it broadcasts over dims it lacks",
     "op": "what is computed: `fprop` (y), `dgrad` (x), `wgrad` (w), `transposed`, `im2col`, `col2im`; a kernel each",

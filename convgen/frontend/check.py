@@ -24,7 +24,7 @@ from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
-from convgen.frontend.types import ACCUMULATOR_OF, check_types
+from convgen.frontend.types import ACCUMULATOR_OF, check_types, check_unmixed
 from convgen.ir.epilogue import FUNCTIONS, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
@@ -97,6 +97,8 @@ class _Block:
         prologue = self._prologue(geometry)
         epilogue = self._epilogue()
         operands, results = check_tensors(epilogue, self._tensors, geometry, self._sizes, report)
+        if not len(report):
+            check_unmixed(self._all_tensors, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
         if geometry is None:
@@ -201,6 +203,13 @@ class _Block:
         if self._lowered:
             typed["lowered"] = (self._lowered.name, self._lowered.dtype)
         check_types(self.ops, typed, self._conv.first(ast.NameSetting, "accumulate"), self._report)
+
+    @property
+    def _all_tensors(self) -> list[ast.Tensor]:
+        """Of the operators, the prologue and the epilogue."""
+        prologue, epilogue = self._conv.first(ast.PrologueSetting), self._conv.first(ast.EpilogueSetting)
+        read = prologue.operands if prologue else ()
+        return [*self._tensors.values(), *read, *((*epilogue.operands, *epilogue.results) if epilogue else ())]
 
     def _tensor(self, role: str, geometry: Geometry, pitch: int | None) -> Tensor:
         extents = geometry.extents(role)

@@ -13,12 +13,12 @@ from convgen.frontend.names import ARGUMENTS, Names
 from convgen.frontend.operators import OPERATORS, Operator
 from convgen.frontend.sizes import Sizes
 from convgen.frontend.slices import pitch
-from convgen.frontend.types import check_dtype
+from convgen.frontend.types import check_dtype, number_type
 from convgen.ir import epilogue as ir
 from convgen.ir.tensor import Tensor
 
-#: Largest number that a float of the epilogue holds.
-MAX_FLOAT = float.fromhex("0x1.fffffep+127")
+#: Largest number that a value of the epilogue holds, by its type.
+LARGEST = {"f32": float.fromhex("0x1.fffffep+127"), "f64": float.fromhex("0x1.fffffffffffffp+1023")}
 ACC = "acc"
 #: What a result cannot be called: the roles of a kernel's tensors; and an operand neither, nor as other arguments are.
 ROLES = dict.fromkeys(("x", "w", "y", "lowered"), "a tensor of every kernel")
@@ -116,9 +116,10 @@ def _sums(
         if lacking and (role != op.writes or not foreign):
             name, over = result.name.text, listing(lacking, "and")
             found[name] = over
-            if result.dtype.text != "f32":
+            wanted = number_type(tensors.values())
+            if result.dtype.text != wanted:
                 message = f"`{name}` is a sum over {over}, which cannot be {result.dtype.text}"
-                hint = f"write f32, or all dims of `{main.name.text}`" if role == op.writes else "write f32"
+                hint = f"write {wanted}, or all dims of `{main.name.text}`" if role == op.writes else f"write {wanted}"
                 report.error("E205", message, result.dtype.span, hint)
     return found
 
@@ -241,7 +242,7 @@ class Body:
     ) -> None:
         self._sums, self._summed = sums, summed
         self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
-        self._stated = tensors
+        self._stated, self._type = tensors, number_type(tensors.values())
         self._tensors = {t.name.text for t in tensors.values()}
         self._operands = {o.name.text for o in setting.operands}
         self._results = {r.name.text for r in setting.results}
@@ -302,8 +303,10 @@ class Body:
 
     def _number(self, e: ast.Number) -> ir.Expr | None:
         value = float(e.text)
-        if value > MAX_FLOAT:
-            self._report.error("E005", f"the number is too large; a float holds at most {MAX_FLOAT:.9g}", e.span)
+        largest = LARGEST[self._type]
+        if value > largest:
+            message = f"the number is too large; an {self._type} holds at most {largest:.9g}"
+            self._report.error("E005", message, e.span)
             return None
         return ir.Number(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from convgen import habits
 from convgen.diagnostics import Report, listing
@@ -11,7 +11,7 @@ from convgen.frontend.operators import Operator
 from convgen.ir.dtypes import ACCUMULATORS, TENSOR_DTYPES
 
 #: Types of tensors that an operator reads, and what their products are summed in.
-ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
+ACCUMULATOR_OF = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "e4m3": "f32", "e5m2": "f32", "s8": "s32"}
 #: Pairs of types that an operator reads together, besides two of the same.
 MIXED = frozenset({frozenset({"e4m3", "e5m2"})})
 
@@ -25,6 +25,20 @@ def check_dtype(name: ast.Name, report: Report, known: Sequence[str] = TENSOR_DT
     what = "an element type" if known is TENSOR_DTYPES else "an accumulator"
     report.error("E205", f"`{name.text}` is not {what}", name.span, hint)
     return False
+
+
+def number_type(tensors: Iterable[ast.Tensor]) -> str:
+    """The type of values in prologues, epilogues and sums: f64 beside f64, else f32."""
+    return "f64" if any(t.dtype.text == "f64" for t in tensors) else "f32"
+
+
+def check_unmixed(tensors: Sequence[ast.Tensor], report: Report) -> None:
+    """f64 beside another type, which is reported once: conversions and sums of one kernel are in 32 or in 64 bits."""
+    wide = next((t for t in tensors if t.dtype.text == "f64"), None)
+    other = next((t for t in tensors if t.dtype.text != "f64"), None)
+    if wide and other:
+        message = f"`{other.name.text}` is {other.dtype.text}, but `{wide.name.text}` is f64"
+        report.error("E206", message, other.dtype.span, "f64 is not mixed with other types")
 
 
 def check_types(
@@ -64,4 +78,4 @@ def _check_read(
     elif types and accumulate and accumulate.name.text != ACCUMULATOR_OF[types[0]]:
         sums = ACCUMULATOR_OF[types[0]]
         message = f"{op} sums products of {types[0]} in {sums}, not in {accumulate.name.text}"
-        report.error("E206", message, accumulate.name.span, "s32 is for s8, f32 for all other types")
+        report.error("E206", message, accumulate.name.span, "s32 is for s8, f64 for f64, f32 for all other types")

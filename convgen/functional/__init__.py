@@ -10,10 +10,10 @@ of a channels_last tensor are read, and written with `out=`, as they lie.  Kerne
 shapes, and kept in memory and on disk.  `kernel(conv2d, x, w, ...)` is the kernel that a call would use.
 `tune="quick"` measures the best few candidates before the first call (docs/tuning.md).
 
-Element types are float16, bfloat16, float32, and those 8-bit types whose results are wider: int8 (int32), float8_e4m3fn
-and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`); convgen.torch has what
-autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, WrongDevice, WrongArguments, and what
-`convgen.compile` and a kernel's call raise.
+Element types are float16, bfloat16, float32, float64, and those 8-bit types whose results are wider: int8 (int32),
+float8_e4m3fn and float8_e5m2 (float32).  Gradients are functions, too (`conv2d_input`, `conv2d_weight`);
+convgen.torch has what autograd records.  Raises subclasses of ConvgenError: WrongShape, WrongType, WrongDevice,
+WrongArguments, and what `convgen.compile` and a kernel's call raise.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class TorchOnHost(TorchLibrary):
         from convgen.ir.dtypes import numpy_dtype
 
         dtype = numpy_dtype(_NAMES[self.dtype(array)])
-        bits = {1: "uint8", 2: "int16", 4: "int32"}[dtype.itemsize]
+        bits = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[dtype.itemsize]
         import torch
 
         return array.view(getattr(torch, bits)).numpy().view(dtype)

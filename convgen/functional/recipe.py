@@ -117,7 +117,7 @@ def _forward(
     y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
     first = sum(step.takes_operand for step in opening)
-    (before, read), (views, facts) = _operands(operands[:first], x.shape), _operands(operands[first:], y.shape)
+    (before, read), (views, facts) = _operands(operands[:first], x, x.shape), _operands(operands[first:], x, y.shape)
     made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(replace(made, opening=opening, opening_operands=read), (view_x, view_w, *before, *views), y)
 
@@ -174,7 +174,7 @@ def _input(
     _same_type("grad_output" if not steps else "input", y, "weight", w)
     view_y, view_w = _views(y, w)
     x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), result_order(y, w))
-    views, facts = _operands(operands, x.shape)
+    views, facts = _operands(operands, y, x.shape)
     specs = x, _spec(w, view_w), _spec(y, view_y)
     made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(made, (view_y, view_w, *views), x)
@@ -303,8 +303,7 @@ def into(made: Recipe, out: Given) -> Recipe:
         raise WrongShape(f"out has shape {out.shape}, and the result {result.shape}")
     if out.dtype != result.dtype:
         raise WrongType(f"out has elements of {out.dtype}, and the result of {result.dtype}")
-    view = _view(out, result.order)
-    if view.copied:
+    if (view := _view(out, result.order)).copied:
         raise WrongLayout(
             f"out has strides {out.strides}: it must be packed, or a slice of the channels of a channels_last array"
             f"\nhint: slices begin at multiples of {WIDEST} bytes, and so do their pixels"
@@ -337,10 +336,12 @@ def _spec(given: Given, view: View) -> TensorSpec:
     return TensorSpec(given.dtype, given.shape, view.order, view.pitch)
 
 
-def _operands(operands: Sequence[Given], result: tuple[int, ...]) -> tuple[list[View], tuple[Operand, ...]]:
-    """Views of the epilogue's operands, which broadcast to the result.  Raises WrongShape."""
+def _operands(operands: Sequence[Given], input: Given, result: Sequence[int]) -> tuple[list[View], tuple[Operand, ...]]:
+    """Views of the epilogue's operands, which broadcast to the result.  Raises WrongShape, WrongType."""
     views, facts = [], []
     for given in operands:
+        if given.dtype != input.dtype and "f64" in (given.dtype, input.dtype):
+            _same_type("an operand", given, "input", input)
         lead = len(result) - len(given.shape)
         if lead < 0 or any(e not in (1, r) for e, r in zip(given.shape, result[lead:], strict=True)):
             raise WrongShape(f"an operand of shape {given.shape} does not broadcast to the result's {result}")

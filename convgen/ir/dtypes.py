@@ -29,6 +29,7 @@ _ROWS = (
     DType("f16", 2, True, "f16", "float16", "FLOAT16", 10),
     DType("bf16", 2, True, "bf16", "bfloat16", "BFLOAT16", 7),
     DType("f32", 4, True, "float", "float32", "FLOAT32", 23),
+    DType("f64", 8, True, "double", "float64", None, 52),
     DType("e4m3", 1, True, "e4m3", "float8_e4m3fn", "UINT8", 3),
     DType("e5m2", 1, True, "e5m2", "float8_e5m2", "UINT8", 2),
     DType("s8", 1, False, "s8", "int8", "UINT8", 0),
@@ -38,7 +39,7 @@ DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 
 #: Element types that a spec's tensors may have, and the accumulators.
 TENSOR_DTYPES = tuple(DTYPES)
-ACCUMULATORS = ("f32", "s32")
+ACCUMULATORS = ("f32", "f64", "s32")
 
 
 def numpy_dtype(name: str):

@@ -1,7 +1,7 @@
-"""Epilogues over intervals: how far a float32 evaluation may be from the exact one.
+"""Epilogues over intervals: how far an evaluation in float32, or for f64 in float64, may be from the reference.
 
 Each value is a pair of ends in float64.  Every operation takes the hull of its results and widens it by
-float32's rounding, so a kernel's value, in whatever order it rounds, lies between the ends.  An end that
+the rounding of the kernel's type, so a kernel's value, in whatever order it rounds, lies between the ends.  An end that
 is NaN says that the element passes, or may pass, beyond a function's domain: then nothing is known of it.
 """
 
@@ -19,12 +19,23 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.reference import FUNCTIONS, OPERATORS, Array, input_values, operand_values, over_dims, summed_values
 from convgen.ir.tensor import Tensor
 
-#: Float32's relative rounding, with room for division and for contraction to fma.
-EPS = 2.0**-22
-#: Below this, intermediates of float32 functions may flush or overflow to 0 (exp(x) near x = 88).
-TINY = 2.0**-120
-#: Float32's largest finite number: an intermediate beyond it is infinite.
-_LARGEST = float(numpy.finfo(numpy.float32).max)
+
+@dataclass(frozen=True)
+class Rounding:
+    """Of a type of values.  `eps` is relative, with room for division and for contraction to fma.  Below `tiny`,
+    intermediates of functions may flush or overflow to 0 (exp(x) near x = 88, in float32).  An intermediate beyond
+    `largest`, the type's largest finite number, is infinite."""
+
+    eps: float
+    tiny: float
+    largest: float
+
+
+#: Of float64, the reference rounds as a kernel does: both have half of `eps`.
+ROUNDING = {
+    "f32": Rounding(2.0**-22, 2.0**-120, float(numpy.finfo(numpy.float32).max)),
+    "f64": Rounding(2.0**-50, 2.0**-1000, float(numpy.finfo(numpy.float64).max)),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Interval:
 class Shape:
     """What interval evaluation needs to know of a function of one argument.
 
-    Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of float32's
+    Monotone on both sides of `turn`, where there is one.  `argument` is the error in units of the
     rounding of the argument, on top of the value's: what is lost to cancellation inside.  An `exact`
     function does not round.  `narrow` is the error, relative and absolute, of the form that kernels have whose
     results are of 16 bits or less (templates/helpers.cuh.j2).
@@ -89,13 +100,15 @@ def _values(problem: ConvProblem, acc: Interval, arrays: Mapping[str, Array], xp
     if problem.epilogue is None or problem.epilogue.is_identity:
         return {problem.result.name: acc}
     operands = operand_values(problem, arrays, xp)
-    return _evaluate(problem.epilogue.pointwise, operands, acc, _Operations(xp, problem.narrow))
+    return _evaluate(
+        problem.epilogue.pointwise, operands, acc, _Operations(xp, problem.narrow, ROUNDING[problem.number])
+    )
 
 
 def prologue_interval(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Interval:
     """x as it is multiplied, before it is rounded to its type; one axis a dim."""
     assert problem.prologue
-    operations = _Operations(xp, problem.narrow)
+    operations = _Operations(xp, problem.narrow, ROUNDING[problem.number])
     values = _evaluate(problem.prologue.body, input_values(problem, arrays, xp), None, operations)
     given = values[problem.x.name]
     return Interval(*(xp.broadcast_to(end, problem.x.extents) for end in (given.low, given.high)))
@@ -133,14 +146,14 @@ def _evaluate(
 
 
 def _result(problem: ConvProblem, tensor: Tensor, low: Array, high: Array, xp: Any) -> Interval:
-    """Over the dims of one of the results, from the ends of each element's value.  A sum in float32, in whatever order,
+    """Over the dims of one of the results, from the ends of each element's value.  A sum, in whatever order,
     is off by the rounding of each of its additions; these walk randomly."""
     ends = Interval(*(over_dims(problem, tensor, end, xp.sum) for end in (low, high)))
     if tensor not in problem.sums:
         return ends
     additions = problem.like(tensor).size // tensor.size
     scale = over_dims(problem, tensor, xp.maximum(abs(low), abs(high)), xp.sum)
-    slack = EPS / 4 * 8 * math.sqrt(additions) * xp.where(xp.isfinite(scale), scale, 0.0)
+    slack = ROUNDING[problem.number].eps / 4 * 8 * math.sqrt(additions) * xp.where(xp.isfinite(scale), scale, 0.0)
     return Interval(ends.low - slack, ends.high + slack)
 
 
@@ -150,11 +163,12 @@ def _has_zero(x: Interval) -> Array:
 
 @dataclass(frozen=True)
 class _Operations:
-    """The operations of the epilogue language on intervals, in a kernel of `narrow` results or another.  `xp` is NumPy
-    or CuPy."""
+    """The operations of the epilogue language on intervals, in a kernel of `narrow` results or another, whose values
+    round as `rounding` says.  `xp` is NumPy or CuPy."""
 
     xp: Any
     narrow: bool
+    rounding: Rounding
 
     def constant(self, value: float) -> Interval:
         return Interval(self.xp.full((), value), self.xp.full((), value))
@@ -166,11 +180,13 @@ class _Operations:
         return Interval(low, high)
 
     def rounded(self, x: Interval, lost: Array | float = 0.0) -> Interval:
-        """Widened by float32's rounding and by `lost`."""
-        xp = self.xp
-        low = x.low * (1 - xp.copysign(EPS, x.low)) - TINY - lost
-        high = x.high * (1 + xp.copysign(EPS, x.high)) + TINY + lost
-        return Interval(*(xp.where(abs(end) > _LARGEST, xp.copysign(xp.inf, end), end) for end in (low, high)))
+        """Widened by the type's rounding and by `lost`."""
+        xp, eps, tiny = self.xp, self.rounding.eps, self.rounding.tiny
+        low = x.low * (1 - xp.copysign(eps, x.low)) - tiny - lost
+        high = x.high * (1 + xp.copysign(eps, x.high)) + tiny + lost
+        return Interval(
+            *(xp.where(abs(end) > self.rounding.largest, xp.copysign(xp.inf, end), end) for end in (low, high))
+        )
 
     def unknown_where(self, condition: Array, x: Interval) -> Interval:
         return Interval(*(self.xp.where(condition, self.xp.nan, end) for end in (x.low, x.high)))
@@ -228,7 +244,7 @@ class _Operations:
         values = self.hull(*(f(xp, p) for p in points))
         if shape.exact:
             return self.known(values, x)
-        lost = shape.argument * EPS * xp.maximum(abs(x.low), abs(x.high)) if shape.argument else 0.0
+        lost = shape.argument * self.rounding.eps * xp.maximum(abs(x.low), abs(x.high)) if shape.argument else 0.0
         if self.narrow and any(shape.narrow):
             relative, absolute = shape.narrow
             size = xp.maximum(abs(values.low), abs(values.high))

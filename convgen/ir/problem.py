@@ -213,6 +213,11 @@ class ConvProblem:
         return all(t.element.bytes <= 2 for t in self.results)
 
     @property
+    def number(self) -> str:
+        """The type of values in prologues, epilogues and sums: f64 where that is multiplied, else f32."""
+        return "f64" if self.accumulate == "f64" else "f32"
+
+    @property
     def elementwise(self) -> tuple[Tensor, ...]:
         """The further results with a value for each element of the operator's; the others are sums."""
         return tuple(t for t in self.further if t.size == self.result.size and self.like(t) is self.result)

@@ -1,7 +1,8 @@
 """Whether a kernel's result is right: random inputs, poison, and bounds on rounding.
 
 A kernel evaluates a prologue in float32 and rounds it to the input's type, multiplies exactly, accumulates in
-float32 (or s32), evaluates the epilogue in float32 and rounds once to the result's type.  `expect` follows
+float32 (or s32), evaluates the epilogue in float32 and rounds once to the result's type.  (Of f64, it
+computes in float64, as the reference does: both are off, and bounds are of their difference.)  `expect` follows
 that with intervals: an element of the input may be rounded to a neighbor of the exact prologue's, the
 accumulator be off by what `tolerance` allows, every operation of the epilogue widens its interval by its own
 rounding, and since rounding to the result's type is monotone, a right result lies between the rounded ends.
@@ -19,7 +20,7 @@ import numpy
 
 from convgen.hypertext import preformatted
 from convgen.ir.dtypes import numpy_dtype
-from convgen.ir.interval import EPS, TINY, Interval, epilogue_interval, prologue_interval
+from convgen.ir.interval import ROUNDING, Interval, epilogue_interval, prologue_interval
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.reference import (
     Array,
@@ -51,7 +52,8 @@ def random_inputs(problem: ConvProblem, seed: int) -> dict[str, numpy.ndarray]:
     for tensor, factor in [*((t, scale) for t in problem.reads), *((t, 1.0) for t in problem.operands)]:
         name = tensor.name if tensor.role == "operand" else tensor.role
         if tensor.element.is_float:
-            values: Array = rng.standard_normal(tensor.shape, dtype=numpy.float32) * numpy.float32(factor)
+            drawn: Any = numpy.float64 if tensor.dtype == "f64" else numpy.float32
+            values: Array = rng.standard_normal(tensor.shape, dtype=drawn) * drawn(factor)
         else:
             values = rng.integers(-8, 9, tensor.shape)
         array = numpy.asarray(values, numpy_dtype(tensor.dtype))  # where there are no dims, values is no array
@@ -94,9 +96,11 @@ class Arithmetic:
 #: float32 covers f16, bf16 and fp8 products, which float32 holds exactly.  tf32 keeps 10 bits of each
 #: factor, two tf32 numbers together 21.  Hopper's tensor cores align fp8 products to about 14 bits
 #: (DeepSeek-V3 report, 3.3.2).  Winograd transforms both factors in float32 before it multiplies.
+#: Of float64, kernel and reference both round, to 53 bits, each product and each sum: their errors add up.
 ARITHMETIC: dict[str, Arithmetic] = {
     "exact": Arithmetic(0.0, 0.0),
     "f32": Arithmetic(2.0**-24, 0.0),
+    "f64": Arithmetic(2.0**-52, 2.0**-53),
     "tf32": Arithmetic(2.0**-24, 2.0**-9),
     "tf32x3": Arithmetic(2.0**-24, 2.0**-21),
     "fp8": Arithmetic(2.0**-13, 0.0),
@@ -150,7 +154,7 @@ def tolerance(problem: ConvProblem, arithmetic: str = "") -> Tolerance:
         elif any(t.is_float and t.bytes == 1 for t in inputs):
             arithmetic = "fp8"
         else:
-            arithmetic = "f32"
+            arithmetic = problem.number
     return Tolerance(ARITHMETIC[arithmetic], max(1, accumulation_length(problem)))
 
 
@@ -325,5 +329,6 @@ def _around(problem: ConvProblem, expected: Array, xp: Any) -> Expectation:
     rms = xp.sqrt((finite**2).mean()) * math.sqrt(bound.length)
     slack = bound.slack(rms, xp)
     if problem.epilogue and not problem.epilogue.is_identity:
-        slack = slack + 8 * EPS * abs(expected) + TINY
+        rounding = ROUNDING[problem.number]
+        slack = slack + 8 * rounding.eps * abs(expected) + rounding.tiny
     return Expectation(expected, expected - slack, expected + slack, ~xp.isfinite(expected))

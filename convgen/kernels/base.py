@@ -78,6 +78,8 @@ class Kernel(Generic[C, L]):
 
     #: Whether it applies prologues.
     prologues: ClassVar[bool] = False
+    #: Whether it computes in f64.
+    doubles: ClassVar[bool] = False
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a

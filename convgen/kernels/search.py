@@ -38,6 +38,8 @@ class Search:
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever the options that are not fixed."""
+        if self.problem.number == "f64" and not self.kernel.doubles:
+            return (Obstacle(f"kernel {self.kernel.name} does not compute in f64", "take strategy direct"),)
         found = (
             *_unwritten(self.kernel, self.problem),
             *_unapplied(self.kernel, self.problem),

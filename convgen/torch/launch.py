@@ -23,7 +23,7 @@ from convgen.runtime.errors import WrongType
 
 Tensor = Any
 #: Element types whose results have the same type, as torch wants them.
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ def _named(operands: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
 def given(name: str, tensor: Tensor) -> Given:
     """What recipes know of a tensor, or of a fake one.  Raises WrongType."""
     if tensor.dtype not in _TYPES:
-        raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's float16, bfloat16 and float32")
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _TYPES)
+        raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's {known}")
     return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH), begins(tensor) == 0)
 
 

@@ -109,10 +109,33 @@ def test_inputs_that_are_not_packed_are_copied():
 
 
 def test_what_is_not_served_says_why_and_is_atens():
-    x, w = torch.randn(2, 3, 5, 5, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
+    x, w = torch.ones(2, 3, 5, 5, dtype=torch.int64), torch.ones(4, 3, 3, 3, dtype=torch.int64)
     arguments = x, w, [], "", [1, 1], [0, 0], [1, 1], 1
     assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))
-    assert "float64" in launch.served(*arguments).why_not
+    assert "int64" in launch.served(*arguments).why_not
+
+
+class Convolution(torch.autograd.Function):
+    """By convgen's kernels, forward and backward: of stride 2, dilation 2 and two groups."""
+
+    geometry = (2, 1), (1, 2, 0, 2), (1, 2), 2
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return launch.served(x, w, [], "", *Convolution.geometry).launch(x, w, [])
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        of_x = Gradient(Op.DGRAD, grad, w, tuple(x.shape), *Convolution.geometry)
+        of_w = Gradient(Op.WGRAD, x, grad, tuple(w.shape), *Convolution.geometry)
+        return tuple(asked.served().launch(*asked.reads, ()) for asked in (of_x, of_w))
+
+
+def test_gradients_of_doubles_pass_gradcheck():
+    x, w = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((1, 4, 4, 5), (2, 2, 3, 3)))
+    assert torch.autograd.gradcheck(Convolution.apply, (x, w))
 
 
 def test_an_empty_batch_needs_no_kernel():

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from problems import make
 from strategy_problems import direct_problems, meets_input, unused_names, with_types
 
+from convgen import frontend
+from convgen.ir.epilogue import FUNCTIONS
 from convgen.ir.problem import Op
 from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
@@ -42,6 +44,17 @@ def test_tiles_stay_in_registers(op: Op, dtype: str) -> None:
         source = STRATEGY.render(STRATEGY.plan(problem, target, {"tile": tile}))
         (used,) = compile_source(source, target).resources.values()
         assert used.stack == used.spill_stores == 0
+
+
+def test_every_function_compiles_in_f64() -> None:
+    calls = [f"{f.name}({', '.join(['acc', '0.1', '0.7'][: f.arity])})" for f in FUNCTIONS.values()]
+    (request,) = frontend.load(
+        "conv a { input x: f64[n=2, h=8, w=8, c=4] filter w: f64[k=4, r=3, s=3, c=4] output y: f64[n, p, q, k]"
+        f" epilogue {{ result s: f64[k] s = acc y = {' + '.join(calls)} + (acc > 0 && !acc) }} }}"
+    )
+    for target, tile in ((TARGETS["sm_80"], 1), (TARGETS["sm_90a"], 2)):
+        compiled = compile_source(STRATEGY.render(STRATEGY.plan(request.problem, target, {"tile": tile})), target)
+        assert "warning" not in compiled.log and all(r.spill_stores == 0 for r in compiled.resources.values())
 
 
 def test_tensors_of_2_to_the_31_elements_count_in_64_bits() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy
 from hypothesis import strategies as st
 
+from convgen.frontend.types import ACCUMULATOR_OF
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
@@ -56,7 +57,7 @@ def make(
         Tensor("x", "x", dtype, ("n", *sp.input, "c"), (n, *input, c)),
         Tensor("w", "w", dtype, ("k", *sp.filter, "c"), (k, *filter, c // groups)),
         Tensor("y", "y", dtype, ("n", *sp.output, "k"), (n, *output, k)),
-        matrix, "s32" if dtype == "s8" else "f32", epilogue, padding,
+        matrix, ACCUMULATOR_OF[dtype], epilogue, padding,
     )  # fmt: skip
 
 

@@ -245,6 +245,9 @@ def test_names_are_the_users():
 FLOATS = ("f16", "bf16", "f32", "e4m3", "e5m2")
 
 
+F64_X, F64_W, F64_Y = "f64[n=2, h=9, w=8, c=4]", "f64[k=6, r=3, s=3, c]", "f64[n, p, q, k]"
+
+
 @pytest.mark.parametrize("x", (*FLOATS, "s8", "s32"))
 @pytest.mark.parametrize("w", (*FLOATS, "s8", "s32"))
 def test_types_that_go_together(x, w):
@@ -268,12 +271,36 @@ def test_a_result_may_have_any_type(y):
     ("x", "accumulate", "found"),
     [
         ("f16", "f32", []), ("s8", "s32", []), ("f16", "s32", ["E206"]), ("s8", "f32", ["E206"]),
+        ("f64", "f64", []), ("f64", "f32", ["E206"]), ("f32", "f64", ["E206"]),
         ("f16", "f16", ["E205"]), ("f16", "double", ["E205"]),
     ],
 )  # fmt: skip
 def test_accumulators(x, accumulate, found):
-    text = conv(f"{x}[n=2, h=9, w=8, c=4]", f"{x}[k=6, r=3, s=3, c]", rest=f"accumulate {accumulate}")
+    text = conv(f"{x}[n=2, h=9, w=8, c=4]", f"{x}[k=6, r=3, s=3, c]", f"{x}[n, p, q, k]", f"accumulate {accumulate}")
     assert codes(text) == found if found else problem(text).accumulate == accumulate
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (conv(y="f64[n, p, q, k]"), ("`x` is f16", "`y` is f64")),
+        (conv(F64_X, F64_W), ("`y` is f16", "`x` is f64")),
+        (conv(F64_X, F64_W, F64_Y, "epilogue { operand b: f32[k] y = acc + b }"), ("`b` is f32", "`x` is f64")),
+        (conv(F64_X, F64_W, F64_Y, "prologue { operand b: f32[c] x = x + b }"), ("`b` is f32", "`x` is f64")),
+        (conv(rest="epilogue { result t: f64[n, p, q, k] t = acc y = t }"), ("`x` is f16", "`t` is f64")),
+    ],
+)
+def test_f64_is_mixed_with_no_other_type(text, names):
+    with pytest.raises(SpecError) as error:
+        frontend.load(text)
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "E206" and all(name in diagnostic.message for name in names)
+
+
+def test_sums_and_numbers_of_f64_are_f64():
+    made = problem(conv(F64_X, F64_W, F64_Y, "epilogue { result s: f64[k] s = acc y = acc * 1e300 }"))
+    assert made.number == made.sums[0].dtype == "f64"
+    assert codes(conv(F64_X, F64_W, F64_Y, "epilogue { result s: f32[k] s = acc y = acc * 1e309 }")) == ["E205", "E005"]
 
 
 # --- operators and the lowered matrix ----------------------------------------------------------------

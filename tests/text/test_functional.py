@@ -266,7 +266,9 @@ def test_a_failure_is_kept_as_a_kernel_is():
     ("arguments", "message"),
     [
         (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 per group"),
-        (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of float64"),
+        (dict(input=array(1, 3, 5, 5).astype(np.int64)), "input has elements of int64"),
+        (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of f64, weight of f32: expected one"),
+        (dict(bias=array(4).astype(np.float64)), "an operand has elements of f64, input of f32: expected one type"),
         (dict(input=[[1.0]]), "input is a list"),
         (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is a torch.Tensor on cpu"),

@@ -57,7 +57,7 @@ def test_examples_show_every_part_of_the_language():
     problems = [r.problem for p in SPECS for r in load(p)]
     assert {p.op for p in problems} == set(Op)
     assert {p.rank for p in problems} == {1, 2, 3}
-    assert {p.x.dtype for p in problems} == {"f16", "bf16", "f32", "e4m3", "s8"}
+    assert {p.x.dtype for p in problems} == {"f16", "bf16", "f32", "f64", "e4m3", "s8"}
     assert any(p.groups == p.c > 1 for p in problems) and any(1 < p.groups < p.c for p in problems)
     assert any(p.pad_lo != p.pad_hi for p in problems) and any(max(p.dilation) > 1 for p in problems)
     assert {p.result.dims for p in problems} >= {("n", "k", "p", "q"), ("n", "p", "q", "k")}

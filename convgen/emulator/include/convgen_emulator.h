@@ -180,13 +180,15 @@ inline u32 __byte_perm(u32 a, u32 b, u32 selector) {
 #define CONVGEN_BITS(NAME, TO, FROM) \
   inline TO NAME(FROM v) {           \
     TO r;                            \
-    memcpy(&r, &v, 4);               \
+    memcpy(&r, &v, sizeof r);        \
     return r;                        \
   }
 CONVGEN_BITS(__float_as_int, int, float)
 CONVGEN_BITS(__float_as_uint, u32, float)
 CONVGEN_BITS(__int_as_float, float, int)
 CONVGEN_BITS(__uint_as_float, float, u32)
+CONVGEN_BITS(__double_as_longlong, long long, double)
+CONVGEN_BITS(__longlong_as_double, double, long long)
 
 // ---- PTX: arithmetic --------------------------------------------------------------------------------------
 
@@ -221,6 +223,7 @@ void ld_shared_v4_f32(float (&v)[4], u32 address, CONVGEN_LINE);
 void st_shared_u8(u32 address, u8 v, CONVGEN_LINE);
 void st_shared_u16(u32 address, u16 v, CONVGEN_LINE);
 void st_shared_u32(u32 address, u32 v, CONVGEN_LINE);
+void st_shared_u64(u32 address, u64 v, CONVGEN_LINE);
 void st_shared_v2_u32(u32 address, u32 x, u32 y, CONVGEN_LINE);
 void st_shared_v4_u32(u32 address, Vec4 v, CONVGEN_LINE);
 void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w, CONVGEN_LINE);

@@ -287,6 +287,7 @@ void ld_shared_v4_f32(float (&v)[4], u32 address, int line) { load(address, v, 1
 void st_shared_u8(u32 address, u8 v, int line) { store(address, &v, 1, line); }
 void st_shared_u16(u32 address, u16 v, int line) { store(address, &v, 2, line); }
 void st_shared_u32(u32 address, u32 v, int line) { store(address, &v, 4, line); }
+void st_shared_u64(u32 address, u64 v, int line) { store(address, &v, 8, line); }
 void st_shared_v4_u32(u32 address, Vec4 v, int line) { store(address, &v, 16, line); }
 void st_shared_v2_u32(u32 address, u32 x, u32 y, int line) {
   const u32 v[2] = {x, y};

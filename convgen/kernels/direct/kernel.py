@@ -41,7 +41,8 @@ PRODUCTS: dict[Op, Product] = {
 
 #: Threads a multiprocessor that a larger tile has to leave: enough to hide loads.
 THREADS_PER_SM = 1024
-TILES = (8, 4, 2, 1)
+#: Outputs a thread that are tried, by the type of sums.  Of four doubles, registers spill.
+TILES = {"f32": (8, 4, 2, 1), "s32": (8, 4, 2, 1), "f64": (2, 1)}
 
 
 class Direct(base.Kernel[Config, Layout[Config]]):
@@ -51,6 +52,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     slices = base.ANY_SLICES
     further = True
     prologues = True
+    doubles = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)
@@ -63,7 +65,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
         if "tile" in fixed:
             return [Layout(problem, target, Config(int(fixed["tile"])))]
         enough = THREADS_PER_SM * target.sms
-        fits = (t for t in TILES if not _uneven(problem, t) and problem.result.size // t >= enough)
+        fits = (t for t in TILES[problem.accumulate] if not _uneven(problem, t) and problem.result.size // t >= enough)
         return [Layout(problem, target, Config(next(fits, 1)))]
 
     def illegal(self, layout: Layout[Config]) -> list[Obstacle]:

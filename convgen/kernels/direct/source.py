@@ -108,7 +108,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         at_x = {t.name: offset(scope, t, at) for t in problem.prologue.operands}
         opening, shared = prologue(problem, f"x[{element_offset(problem.x)}]", at_x, all_hold(inside))
     if inside:
-        shared = f"{all_hold(inside)} ? {shared} : {CONVERSIONS['f32'].nan}"
+        shared = f"{all_hold(inside)} ? {shared} : {CONVERSIONS[problem.number].nan}"
     offsets = {t.name: element_offset(t) for t in (*used_operands(problem), *problem.elementwise)}
     lines, value = epilogue(problem, "acc" if tile == 1 else "acc[i]", offsets)
     in_order = tile == 1 and dims == live_dims(result) and not result.pitch

@@ -28,7 +28,7 @@ from convgen.ir.tensor import Tensor
 class Conversion:
     """C text of an element type's conversions, {0} being what is converted, and of its NaN.  `to_int` is empty where
     the type has no integer value, `nan` where it has none.  Conversions to integers saturate, and round to nearest
-    even."""
+    even.  `to_float` and `from_float` are from and to float, but of f64, which stands beside no other type."""
 
     to_float: str
     from_float: str
@@ -41,6 +41,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "f16": Conversion("cvt_f32_f16({0})", "cvt_f16_f32({0})", "", "cvt_f16_f32(float({0}))", "f16(0x7e00)"),
     "bf16": Conversion("cvt_f32_bf16({0})", "cvt_bf16_f32({0})", "", "cvt_bf16_f32(float({0}))", "bf16(0x7fc0)"),
     "f32": Conversion("{0}", "{0}", "", "float({0})", "__uint_as_float(0x7fc00000)"),
+    "f64": Conversion("{0}", "{0}", "", "double({0})", "__longlong_as_double(0x7ff8000000000000)"),
     "e4m3": Conversion("cvt_f32_e4m3({0})", "cvt_e4m3_f32({0})", "", "cvt_e4m3_f32(float({0}))", "e4m3(0x7f)"),
     "e5m2": Conversion("cvt_f32_e5m2({0})", "cvt_e5m2_f32({0})", "", "cvt_e5m2_f32(float({0}))", "e5m2(0x7f)"),
     "s8": Conversion("float({0})", "cvt_s8_f32({0})", "int({0})", "cvt_s8_f32(float({0}))"),
@@ -59,7 +60,11 @@ class Accumulator:
     zero: str
 
 
-ACCUMULATORS: dict[str, Accumulator] = {"f32": Accumulator("float", "0.0f"), "s32": Accumulator("int", "0")}
+ACCUMULATORS: dict[str, Accumulator] = {
+    "f32": Accumulator("float", "0.0f"),
+    "f64": Accumulator("double", "0.0"),
+    "s32": Accumulator("int", "0"),
+}
 
 
 def load(dtype: str, element: str, accumulate: str) -> str:
@@ -268,22 +273,23 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
     `offsets` gives the offset of each operand's element.  The lines define `value_<operand>` and `local_<name>`; where
     `guard` does not hold, nothing is loaded."""
     assert problem.prologue
-    x = problem.x
+    x, number = problem.x, problem.number
+    c_type, zero = ACCUMULATORS[number].c_type, ACCUMULATORS[number].zero
     lines, values = [], {x.name: "given"}
 
     def loaded(dtype: str, text: str) -> str:
-        found = load(dtype, text, "f32")
-        return f"{guard} ? {found} : 0.0f" if guard else found
+        found = load(dtype, text, number)
+        return f"{guard} ? {found} : {zero}" if guard else found
 
-    lines.append(f"const float given = {loaded(x.dtype, element)};")
+    lines.append(f"const {c_type} given = {loaded(x.dtype, element)};")
     for t in problem.prologue.operands:
         values[t.name] = f"value_{t.name}"
-        lines.append(f"const float value_{t.name} = {loaded(t.dtype, f'operand_{t.name}[{offsets[t.name]}]')};")
+        lines.append(f"const {c_type} value_{t.name} = {loaded(t.dtype, f'operand_{t.name}[{offsets[t.name]}]')};")
     *locals_, last = problem.prologue.body
     for a in locals_:
         values[a.name] = f"local_{a.name}"
-        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, '', values)};")
-    rounded = store(x.dtype, c_epilogue(last.value, "", values), "f32")
+        lines.append(f"const {c_type} local_{a.name} = {c_epilogue(a.value, '', values, number)};")
+    rounded = store(x.dtype, c_epilogue(last.value, "", values, number), number)
     return lines, load(x.dtype, rounded, problem.accumulate)
 
 
@@ -310,19 +316,21 @@ def epilogue(
     dtype = problem.result.dtype
     if problem.epilogue is None or problem.epilogue.is_identity:
         return [], store(dtype, acc, accumulate)
+    number = problem.number
+    c_type = ACCUMULATORS[number].c_type
     lines, values = [], {}
     for t in used_operands(problem):
         element = f"operand_{t.name}[{offsets[t.name]}]"
-        lines.append(f"const float value_{t.name} = {load(t.dtype, element, 'f32')};")
+        lines.append(f"const {c_type} value_{t.name} = {load(t.dtype, element, number)};")
         values[t.name] = f"value_{t.name}"
-    number = acc if accumulate == "f32" else f"float({acc})"
+    sums = acc if accumulate == number else f"{c_type}({acc})"
     *locals_, last = used_body(problem)
     for a in locals_:
-        lines.append(f"const float local_{a.name} = {c_epilogue(a.value, number, values)};")
+        lines.append(f"const {c_type} local_{a.name} = {c_epilogue(a.value, sums, values, number)};")
         values[a.name] = f"local_{a.name}"
     for t in problem.elementwise:
-        lines.append(f"result_{t.name}[{offsets[t.name]}] = {store(t.dtype, values[t.name], 'f32')};")
-    return lines, store(dtype, c_epilogue(last.value, number, values), "f32")
+        lines.append(f"result_{t.name}[{offsets[t.name]}] = {store(t.dtype, values[t.name], number)};")
+    return lines, store(dtype, c_epilogue(last.value, sums, values, number), number)
 
 
 def epilogue_offsets(scope: Scope, problem: ConvProblem, at: Mapping[str, Expr]) -> dict[str, str]:

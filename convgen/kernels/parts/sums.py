@@ -22,7 +22,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Layout
 from convgen.kernels.parts.elementwise import Kernel, Pointer, element
-from convgen.kernels.parts.lowering import Scope, index_type, load, offset
+from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, index_type, load, offset
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
 LEAST, MOST = 16, 64
@@ -30,6 +30,11 @@ LEAST, MOST = 16, 64
 BLOCK, WIDTH = 256, 16
 #: Microseconds of a launch.
 LAUNCH = 2.0
+#: By the type of sums: C text that stores {1} at an address of shared memory, {0}, and that loads it.
+_SHARED = {
+    "f32": ("st_shared_u32({0}, __float_as_uint({1}))", "__uint_as_float(ld_shared_u32({0}))"),
+    "f64": ("st_shared_u64({0}, u64(__double_as_longlong({1})))", "__longlong_as_double(ld_shared_u64({0}))"),
+}
 
 
 def spread(problem: ConvProblem, kept: Collection[str] = ()) -> ConvProblem:
@@ -62,9 +67,10 @@ def completed(plan: Plan, problem: ConvProblem) -> Plan:
     others = [t for t in problem.sums if t.name not in rows]
     buffers = {t.name: f"values.{t.name}" for t in others if not _read(problem, t)}
     levels = _levels(problem, rows, _dependent(plan))
-    values = (Workspace(buffer, 4 * problem.result.size) for buffer in buffers.values())
+    each = DTYPES[problem.number].bytes
+    values = (Workspace(buffer, each * problem.result.size) for buffer in buffers.values())
     parts = (
-        Workspace(target, 4 * level.parts * level.columns)
+        Workspace(target, each * level.parts * level.columns)
         for level in levels
         if level.parts > 1
         for target in level.targets
@@ -196,11 +202,12 @@ def _kernel(level: _Level) -> Kernel:
         read = scope.text(row * columns + column)
     else:
         read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
-    dtype = "f32" if level.number else values.dtype
+    number = problem.number
+    dtype = number if level.number else values.dtype
     what = "parts of sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
     names = [f"_{i}" for i in range(len(level.sums))] if len(level.sums) > 1 else [""]
     pointers = (
-        (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", "f32", target, written=True))
+        (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", number, target, written=True))
         for name, source, target in zip(names, level.sources, level.targets, strict=True)
     )
     return Kernel(
@@ -216,14 +223,17 @@ def _kernel(level: _Level) -> Kernel:
             "level": level,
             "blocks": -(-columns // level.width),
             "names": names,
-            "value": load(dtype, f"values[{read}]", "f32"),
+            "value": load(dtype, f"values[{read}]", number),
             "target": f"sums[{target}]",
-            "types": (DTYPES[dtype].c_type, "float"),
+            "types": (DTYPES[dtype].c_type, DTYPES[number].c_type),
+            "zero": ACCUMULATORS[number].zero,
+            "bytes": DTYPES[number].bytes,
+            "shared": _SHARED[number],
         },
         block=level.width * level.lanes,
     )
 
 
 def _launch(level: _Level) -> Launch:
-    shared = 4 * level.width * level.lanes if level.lanes > 1 else 0
+    shared = DTYPES[level.problem.number].bytes * level.width * level.lanes if level.lanes > 1 else 0
     return replace(_kernel(level).launch(), shared_bytes=shared, dependent=level.dependent)
