@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import pickle
 import random
 import re
@@ -570,10 +571,19 @@ CHAINS = {
     "add mul:2.0 elu:1.0 mul:0.5": lambda t, o: TF.celu(t, 0.5),
     "add mul:2.0 softplus mul:0.5": lambda t, o: TF.softplus(t, 2),
     "add hardswish": lambda t, o: t * (TF.relu6(t + 3) / 6),
-    "add hardswish mul:6.0 mul:0.125": lambda t, o: (t + 3).clamp(0, 6) * t / 8,
+    "add hardswish mul:0.75": lambda t, o: (t + 3).clamp(0, 6) * t / 8,
     "add mul:1.5 silu mul:0.6666666666666666": lambda t, o: t * torch.sigmoid(1.5 * t),
     "add mish relu": lambda t, o: TF.relu(torch.tanh(TF.softplus(t)) * t),
     "add": lambda t, o: t * torch.sigmoid(0 * t),
+    "add gelu tanh": lambda t, o: torch.tanh(0.5 * t * (1 + torch.erf(t / math.sqrt(2)))),
+    "add gelu add": lambda t, o: t * (torch.erf(t * 0.70710678) + 1.0) / 2 + o,
+    "add gelu_tanh relu": lambda t, o: TF.relu(
+        0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * torch.pow(t, 3))))
+    ),
+    "add gelu_tanh mul:2.0": lambda t, o: t * (1 + torch.tanh(t * 0.7978845608 * (1 + 0.044715 * t * t))),
+    "add silu mul:0.5": lambda t, o: t / (1 + torch.exp(-t)) / 2,
+    "add sigmoid": lambda t, o: 1 / (1 + torch.exp(-t)),
+    "add mish mul:-1.0": lambda t, o: -t * torch.tanh(torch.log(1 + torch.exp(t))),
     "add add tanh": lambda t, o: torch.tanh(TF.dropout(TF.dropout(t, training=False) + o, training=False)),
     "add relu": lambda t, o: (lambda u: u * u)(TF.relu(t)),
     "add silu relu": lambda t, o: TF.relu(TF.silu(t)).flatten(2),
@@ -582,15 +592,25 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("fused", CHAINS)
-def test_chains_end_where_an_epilogue_must(fused):
+#: What looks like an activation, and is none.
+NO_CHAINS = (
+    lambda t, o: 0.5 * t * (1 + torch.erf(t)),
+    lambda t, o: 0.5 * t * (1 + torch.erf(t / math.sqrt(2))) * torch.erf(o + t / math.sqrt(2)),
+    lambda t, o: 0.5 * t * (1 + torch.erf(o * t)),
+    lambda t, o: t * torch.tanh(t),
+    lambda t, o: t * torch.sigmoid(t).flip(2),
+)
+
+
+@pytest.mark.parametrize(("fused", "function"), [*CHAINS.items(), *(("add", f) for f in NO_CHAINS)])
+def test_chains_end_where_an_epilogue_must(fused, function):
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(3, 4, 3)
 
         def forward(self, x, o):
-            return CHAINS[fused](self.conv(x), o)
+            return function(self.conv(x), o)
 
     model, x, o = Model().eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
     fast = ct.optimize(model, (x, o), inductor=False)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from convgen.functional.pointwise import Step, steps_of, text_of
+from convgen.functional.pointwise import Step, text_of
+from convgen.torch.network.activations import scaled, written_out
 from convgen.torch.network.padding import padded
 from convgen.torch.network.trace import call, is_call, value_of
 
@@ -119,13 +120,12 @@ Match = tuple[tuple[Step, ...], Node | None] | None
 
 
 def _next(value: Node) -> tuple[Node, tuple[Step, ...], Node | None] | None:
-    """The node that alone reads a value, or the product of the value and its gate, as steps and an operand."""
-    users = list(value.users)
-    if len(users) == 2:
-        return _gated(value, users)
-    if len(users) != 1:
+    """The node that alone reads a value, or the last one of an activation that is written out; steps and an operand."""
+    if activation := written_out(value):
+        return *activation, None
+    if len(value.users) != 1:
         return None
-    (user,) = users
+    (user,) = value.users
     found = _match(user, value)
     return (user, *found) if found else None
 
@@ -144,44 +144,6 @@ def steps_of_one(user: Node, value: Node) -> tuple[Step, ...]:
 def _match(user: Node, value: Node) -> Match:
     match = _MATCHES.get(user.target) if user.op == "call_function" else None
     return match(user, value) if match else None
-
-
-#: Steps of value * gate(value) by those of the gate.
-_GATES = {
-    "sigmoid": "silu",
-    "hardsigmoid": "hardswish",
-    "add:3.0 hardtanh:0.0,6.0": "hardswish mul:6.0",
-    "add:3.0 clamp:0.0,6.0": "hardswish mul:6.0",
-    f"add:3.0 hardtanh:0.0,6.0 mul:{1 / 6!r}": "hardswish",
-    f"add:3.0 clamp:0.0,6.0 mul:{1 / 6!r}": "hardswish",
-    "softplus tanh": "mish",
-}
-
-
-def _gated(value: Node, users: list[Node]) -> tuple[Node, tuple[Step, ...], None] | None:
-    """value * gate(value)."""
-    for gate, product in (users, users[::-1]):
-        steps = _steps_between(value, gate, product)
-        if is_call(product, A.mul.Tensor) and steps:
-            # value * gate(scale * value)
-            scale = steps[0].numbers if steps[0].kind == "mul" and any(steps[0].numbers) else ()
-            known = _GATES.get(text_of(steps[len(scale) :]))
-            if known is not None:
-                around = [(Step("mul", (n,)), Step("mul", (1 / n,))) for n in scale]
-                return product, (*(a for a, _ in around), *steps_of(known), *(b for _, b in around)), None
-    return None
-
-
-def _steps_between(value: Node, node: Node, end: Node) -> list[Step]:
-    """From a value, which a node reads, to what `end` reads; none where it is more than steps of one value."""
-    steps: list[Step] = []
-    while node is not end:
-        found = _match(node, value)
-        if found is None or found[1] is not None or len(node.users) != 1:
-            return []
-        steps += found[0]
-        value, (node,) = node, node.users
-    return steps
 
 
 # ---- steps of aten's functions --------------------------------------------------------------------
@@ -267,23 +229,17 @@ def _gelu(user: Node, value: Node) -> Match:
 def _elu(user: Node, value: Node) -> Match:
     """selu's scale, too."""
     alpha, scale, inner = (_argument(user, *each, 1) for each in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
-    return (_scaled(1.0, Step("elu", (float(alpha),)), scale), None) if inner == 1 else None
+    return (scaled(1.0, Step("elu", (float(alpha),)), scale), None) if inner == 1 else None
 
 
 def _celu(user: Node, value: Node) -> Match:
     alpha = float(_argument(user, 1, "alpha", 1))
-    return (_scaled(1 / alpha, Step("elu", (1.0,)), alpha), None) if alpha > 0 else None
+    return (scaled(1 / alpha, Step("elu", (1.0,)), alpha), None) if alpha > 0 else None
 
 
 def _softplus(user: Node, value: Node) -> Match:
     beta, threshold = float(_argument(user, 1, "beta", 1)), _argument(user, 2, "threshold", 20)
-    return (_scaled(beta, Step("softplus"), 1 / beta), None) if beta and threshold == 20 else None
-
-
-def _scaled(before: float, step: Step, behind: float) -> tuple[Step, ...]:
-    """The step of a product, and a product of that."""
-    first, last = ((Step("mul", (float(n),)),) if n != 1 else () for n in (before, behind))
-    return *first, step, *last
+    return (scaled(beta, Step("softplus"), 1 / beta), None) if beta and threshold == 20 else None
 
 
 def _conversion(user: Node, value: Node) -> Match:

@@ -1,0 +1,103 @@
+"""Activations that a model writes out, such as x * (1 + erf(x / sqrt(2))) / 2, known by what they compute.
+
+There are many ways to write each.  So its nodes are computed at some points, in float64, and the values compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from convgen.functional.pointwise import Step
+from convgen.torch import aten
+from convgen.torch.network.trace import is_call
+
+Node = Any
+Tensor = Any
+A: Any = torch.ops.aten
+#: Those that are known; silu also as x * sigmoid(1.702 * x).
+KINDS = ("gelu", "gelu_tanh", "silu", "hardswish", "mish", "sigmoid", "hardsigmoid", "softplus")
+#: Functions of single elements that they are written in; of values of one model, and numbers.
+_FUNCTIONS = frozenset(
+    {
+        A.add.Tensor, A.add.Scalar, A.sub.Tensor, A.sub.Scalar, A.rsub.Scalar, A.mul.Tensor, A.mul.Scalar,
+        A.div.Tensor, A.div.Scalar, A.reciprocal.default, A.neg.default, A.pow.Tensor_Scalar, A.exp.default,
+        A.log.default, A.log1p.default, A.erf.default, A.erfc.default, A.tanh.default, A.sigmoid.default,
+        A.relu.default, A.hardtanh.default, A.hardsigmoid.default, A.clamp.default, A.clamp_min.default,
+        A.clamp_max.default, A.softplus.default, A._to_copy.default,
+    }
+)  # fmt: skip
+#: Nodes that are looked at, at most.
+_MOST = 16
+#: How far values may be off: constants are often written with six digits.
+_TOLERANCE = 2e-6
+
+
+def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
+    """The last node that is a known activation of a value, perhaps scaled, where nothing else reads what is between;
+    and the activation's steps."""
+    inside: dict[Node, Tensor] = {value: _points()}
+    found = None
+    node = value.next
+    while node.op != "root" and len(inside) <= _MOST:
+        read = [n for n in node.all_input_nodes if n in inside]
+        if read:
+            if len(read) < len(node.all_input_nodes) or not is_call(node, *_FUNCTIONS):
+                break
+            inside[node] = _computed(node, inside)
+            alone = all(user in inside for n in inside if n is not node for user in n.users)
+            if alone and len(inside) > 2 and (steps := _steps(inside[node])):  # one function alone speaks for itself
+                found = node, steps
+        node = node.next
+    return found
+
+
+def scaled(before: float, step: Step, behind: float) -> tuple[Step, ...]:
+    """The step of a product, and a product of that."""
+    first, last = ((Step("mul", (float(n),)),) if n != 1 else () for n in (before, behind))
+    return *first, step, *last
+
+
+@cache
+def _points() -> Tensor:
+    """1 comes first; the last is so large that gates are 1 there."""
+    near = torch.linspace(-12, 12, 97, dtype=torch.float64)
+    far = torch.tensor([-3e4, -1e3, -60, -40, -20, 20, 40, 60], dtype=torch.float64)
+    return torch.cat([torch.ones_like(near[:1]), near, far])
+
+
+@cache
+def _known(kind: str, scale: float = 1.0) -> Tensor:
+    return aten.FUNCTIONS[kind](_points() * scale)
+
+
+def _computed(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
+    if is_call(node, A._to_copy.default):
+        return values[node.args[0]]
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
+    return node.target(*args, **kwargs)
+
+
+def _steps(values: Tensor) -> tuple[Step, ...]:
+    """The steps of what has these values; none where it is not known."""
+    for kind in KINDS:
+        behind = _digits(values[-1] / _known(kind)[-1])
+        if _alike(values, behind * _known(kind)):
+            return scaled(1.0, Step(kind), behind)
+    slope = values[-1] / _points()[-1]  # of x * sigmoid(scale * x)
+    scale = _digits(torch.logit(values[0] / slope))
+    if scale > 0 and _alike(values, slope / scale * _known("silu", scale)):
+        return scaled(scale, Step("silu"), _digits(slope) / scale)
+    return ()
+
+
+def _digits(number: Tensor) -> float:
+    """A number without the rounding of what it was computed from."""
+    return float(f"{float(number):.12g}")
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() <= _TOLERANCE * b.abs().clamp(min=1)).all())
