@@ -31,6 +31,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "tma_wgrad": ("tma_im2col", {"kernel": "tma_wgrad"}),
     "mma_wgrad": ("implicit_gemm", {"kernel": "mma_wgrad"}),
     "depthwise_wgrad": ("depthwise", {"kernel": "depthwise_wgrad"}),
+    "stem_wgrad": ("implicit_gemm", {"kernel": "stem_wgrad"}),
     "dgrad": ("tma_im2col", {}),
     "depthwise_dgrad": ("depthwise", {}),
 }

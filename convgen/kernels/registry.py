@@ -47,6 +47,7 @@ KERNELS: tuple[KernelRow, ...] = (
     KernelRow("mma_wgrad", "implicit_gemm", "the gradient of the filter, summed over pixels"),
     KernelRow("stem_wgmma", "implicit_gemm", "first layers with few channels, by wgmma"),
     KernelRow("stem_mma", "implicit_gemm", "first layers with few channels, by mma.sync"),
+    KernelRow("stem_wgrad", "implicit_gemm", "the gradient of a first layer's filter, by wgmma"),
     KernelRow("small_groups", "implicit_gemm", "groups with few channels"),
     KernelRow("im2col", "im2col", "im2col or col2im, and a GEMM by cuBLAS"),
     KernelRow("direct", "direct", "one output per thread, or a few along the channels"),

@@ -232,6 +232,24 @@ def stem(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def stem_wgrad(plan: Plan) -> Drawing:
+    c, problem = plan.config, plan.problem
+    area = Area(
+        problem.k, problem.taps * problem.c, ("gemm_m: y's channels", "gemm_n: taps, x's channels"),
+        (c.tile_m, problem.taps * problem.c), depth=("gemm_k: pixels", problem.output_pixels, c.tile_k),
+    )  # fmt: skip
+    return Drawing(
+        area, warps(plan, 4 * c.consumers, "make vectors, ask for y"),
+        rest_of(sizes_of(plan.layout.shared_table[:2]), plan.launch().shared_bytes),
+        (
+            ("x, y", "in global memory"), ("TMA", "rows of y, each read once"),
+            ("builders", "x, element by element, into vectors of 8"),
+            ("lines", "vectors of neighboring pixels, for all output rows above them"),
+            ("wgmma", "sums in registers"), ("sums", f"of {c.slices} slices, in order"), ("w", ""),
+        ),
+    )  # fmt: skip
+
+
 def small_groups(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     return Drawing(
@@ -286,6 +304,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "mma_wgrad": ("mma_wgrad", mma_wgrad),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma", stem),
     "stem_mma": ("implicit_gemm_first_layer", stem),
+    "stem_wgrad": ("stem_wgrad", stem_wgrad),
     "small_groups": ("implicit_gemm_cardinality", small_groups),
     "im2col": ("im2col_gemm", im2col),
     "direct": ("direct_dgrad", direct),

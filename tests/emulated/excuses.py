@@ -40,7 +40,7 @@ HARMLESS = (
         "a load may complete before its bytes are expected: the phase waits for the arrival",
     ),
     Excuse(
-        "moved: mbarrier_arrive moved behind (for|wgmma_wait_group|tma_store_.*|mbarrier_arrive)",
+        "moved: mbarrier_arrive moved behind (for|wgmma_wait_group|tma_store_.*|mbarrier_arrive|previous)",
         "an arrival that comes later orders more, not less",
     ),
     Excuse(
@@ -159,6 +159,9 @@ HARMLESS = (
     Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
     Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
+    # stem_wgrad
+    Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", was=r"place < round_rows"),
+    Excuse("guard: > for >=", "the end of the ring of rows stands for its beginning", was=r"(next|top) >= slots"),
     # tma_wgrad, which sums y in the second of three loops over its steps
     Excuse(
         "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for|guard: >= for >)",

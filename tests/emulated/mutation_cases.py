@@ -48,6 +48,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "im2col": ("im2col_gemm", "im2col_lowered", "col2im_gather"),
     "tma_wgrad": ("tma_wgrad_accumulated",),
     "mma_wgrad": ("mma_wgrad",),
+    "stem_wgrad": ("stem_wgrad",),
     "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),
 }
 

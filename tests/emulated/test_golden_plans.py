@@ -32,6 +32,7 @@ from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.small_groups import config as small_groups
 from convgen.kernels.stem_mma import config as stem_mma
 from convgen.kernels.stem_wgmma import config as stem_wgmma
+from convgen.kernels.stem_wgrad import config as stem_wgrad
 from convgen.kernels.tma_halo import config as tma_halo
 from convgen.kernels.tma_halo.layout import geometry
 from convgen.kernels.tma_im2col import config as tma_im2col
@@ -123,6 +124,11 @@ def _rows(p: ConvProblem, c: stem_mma.Config | stem_wgmma.Config) -> Work:
     return Work({"m": (math.prod(p.output), c.tile_m), "n": (p.k, c.tile_n)})
 
 
+def _stem_wgrad(p: ConvProblem, c: stem_wgrad.Config) -> Work:
+    tiles = {"m": (p.k, c.tile_m), "k": (p.output[1], c.tile_k)}
+    return Work(tiles, p.n * p.output[0] // c.slices, max(c.stages, c.depth))
+
+
 def _small_groups(p: ConvProblem, c: small_groups.Config) -> Work:
     return Work({"rows": (p.output[0], c.tile_p)})
 
@@ -160,6 +166,7 @@ WORK: dict[type, Callable[..., Work]] = {
     mma_wgrad.Config: _mma_wgrad,
     stem_mma.Config: _rows,
     stem_wgmma.Config: _rows,
+    stem_wgrad.Config: _stem_wgrad,
     small_groups.Config: _small_groups,
     depthwise_direct.Config: _depthwise_direct,
     depthwise_wgrad.Config: _depthwise_wgrad,

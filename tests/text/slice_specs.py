@@ -121,6 +121,13 @@ KERNELS = {
       pad 1
       op wgrad
       strategy implicit_gemm { kernel mma_wgrad }""",
+    "stem_wgrad": """
+      input x: f16[n=2, h=9, w=8, c=3 of 4]
+      filter w: f16[k=24, r=3, s=3, c=3]
+      output y: f16[n, p, q, k of 40]
+      pad 1
+      op wgrad
+      strategy implicit_gemm { kernel stem_wgrad }""",
     "tma_wgrad": """
       input x: f16[n=2, h=9, w=8, c=40 of 64]
       filter w: f32[k=24, r=3, s=3, c=40]

@@ -60,7 +60,8 @@ def test_gradients_of_layers_are_served_by_kernels_for_wgrad():
     for name, problem in named:
         entry = backward.entry(name, problem, 2, "")
         kernels = [column.job.options.get("kernel") for c, column in entry.columns.items() if c.startswith("candidate")]
-        own = {"tma_wgrad"} | ({"depthwise_wgrad"} if backward.kind(problem) == "depthwise" else set())
+        special = {"depthwise": {"depthwise_wgrad"}, "first layers": {"stem_wgrad"}}
+        own = {"tma_wgrad"} | special.get(backward.kind(problem), set())
         assert len(kernels) == 2 and own.issuperset(kernels), name
         assert not strategies.load("tma_im2col").obstacles(problem, backward.TARGET, {}), name
 

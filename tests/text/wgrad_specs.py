@@ -154,12 +154,34 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
 }  # fmt: skip
 
+#: The same of stem_wgrad: few channels, two axes.
+STEM_PLAIN: Options = {
+    "kernel": "stem_wgrad", "tile.m": 64, "tile.k": 16, "stages": 2, "depth": 2, "warps.m": 4, "warps.n": 1,
+    "slices": 1,
+}  # fmt: skip
+STEM_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "7x7, stride 2, bias": (make("wgrad", 2, 3, 40, (19, 37), (7, 7), 2, 3), {"warps.n": 2, "slices": 3}),
+    "3x3, two stages a row, bias": (
+        make("wgrad", 3, 3, 72, (9, 30), (3, 3), pad=1, dtype="bf16"), {"tile.m": 128, "warps.m": 8, "slices": 4},
+    ),
+    "11x11, stride 4": (
+        make("wgrad", 2, 3, 40, (27, 51), (11, 11), 4, 2), {"warps.n": 3, "stages": 3, "slices": 2},
+    ),
+    "one channel, in planes": (
+        laid_out(make("wgrad", 3, 1, 24, (12, 13), (5, 9), (1, 3), (2, (4, 5))), x="nchw", w="kcrs"), {"depth": 3},
+    ),
+    "two channels, rows far apart": (make("wgrad", 2, 2, 136, (17, 20), (2, 5), (3, 1), (1, 0)), {"slices": 2}),
+    "vectors of a tap, columns far apart, bias": (
+        typed(make("wgrad", 2, 5, 8, (8, 29), (3, 2), (2, 5), 1), w="f32"), {"depth": 3, "slices": 2},
+    ),
+}  # fmt: skip
+
 #: The gradient of a bias beside the filter's, and the rows that have it.
 BIAS = "result db: f32[k]  db = y  w = acc"
 BIASES = {
     "boxes of a row", "two consumers along m, two fragments", "three consumers along n, a filter row each",
     "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
-    "small groups as one", "8 and 4 bytes, large tile", "one by one",
+    "small groups as one", "8 and 4 bytes, large tile", "one by one", *(n for n in STEM_GEOMETRIES if "bias" in n),
 }  # fmt: skip
 
 

@@ -34,6 +34,9 @@ LAUNCH_US = 1.5
 BYTES_PER_US = 3.6e6
 #: Times the bytes that a copy takes which gathers channels that are no neighbors.  A guess: not measured.
 SCATTERED = 4.0
+#: The same of one that makes taps channels: what tma_wgrad takes longer for ResNet-50's first layer, at two batches,
+#: than without (benchmarks/results/wgrad_candidates_h200.json).
+OF_TAPS = 3.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Prepared:
     @cached_property
     def time(self) -> float:
         """Microseconds that the copies take."""
-        moved = sum(c.bytes * (SCATTERED if c.scattered else 1) for c in self.copies)
+        moved = sum(c.bytes * (SCATTERED if c.scattered else OF_TAPS if c.taps else 1) for c in self.copies)
         return LAUNCH_US + moved / BYTES_PER_US if self.copies else 0.0
 
     @property

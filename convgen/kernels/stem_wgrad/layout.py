@@ -1,0 +1,205 @@
+"""What follows from a problem and a configuration of stem_wgrad: vectors, lines, shared memory, registers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import base
+from convgen.kernels.parts.gradient import is_whole, y_sum
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, launch_registers
+from convgen.kernels.stem_wgrad.config import Config
+
+#: Elements of a vector: the 16 bytes that wgmma reads at once along n.
+VECTOR, ELEMENT = 8, 2
+VECTOR_BYTES = VECTOR * ELEMENT
+#: y's channels of a box: wgmma's m, and the widest swizzle's span.
+Y_SPAN = 64
+Y_ROW_BYTES = Y_SPAN * ELEMENT
+#: Threads that make vectors: of a warpgroup, all but the warp that asks for y.
+BUILDERS = 96
+
+
+@dataclass(frozen=True)
+class Layout(base.Layout[Config]):
+    """A vector is some neighboring taps of a filter row by all channels of x, for one output column.  A line is the
+    vectors of neighboring output columns: 16 bytes apart, as wgmma has its k.  Under a stride, the vectors of one row
+    of x make several lines, its phases."""
+
+    # ---- vectors
+
+    @property
+    def filter_rows(self) -> int:
+        return self.problem.filter[0]
+
+    @property
+    def vector_taps(self) -> int:
+        """Taps of a vector."""
+        return VECTOR // self.problem.c
+
+    @property
+    def used(self) -> int:
+        """Elements of a vector that are pixels of x."""
+        return self.vector_taps * self.problem.c
+
+    @property
+    def vectors(self) -> int:
+        """Vectors that cover a filter row."""
+        return -(-self.problem.filter[1] // self.vector_taps)
+
+    @property
+    def own_vectors(self) -> int:
+        """Those of a consumer."""
+        return self.vectors // self.config.warps_n
+
+    @property
+    def part_columns(self) -> int:
+        """Columns of a product: one vector of each filter row."""
+        return VECTOR * self.filter_rows
+
+    @property
+    def _reach(self) -> int:
+        """Pixels of x from the first vector of a filter row to the last."""
+        return self.vector_taps * (self.vectors - 1)
+
+    @property
+    def phase_step(self) -> int:
+        """Pixels of x between the first vectors of neighboring phases."""
+        stride = self.problem.stride[1]
+        return self.vector_taps if self._reach < stride else math.gcd(self.vector_taps, stride)
+
+    @property
+    def phases(self) -> int:
+        stride = self.problem.stride[1]
+        return self.vectors if self._reach < stride else stride // self.phase_step
+
+    # ---- lines
+
+    @property
+    def chunks(self) -> int:
+        """Stages of y that an output row takes."""
+        return -(-self.problem.output[1] // self.config.tile_k)
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a line: the columns of whole stages, and those that further taps reach."""
+        return self.chunks * self.config.tile_k + self._reach // self.problem.stride[1]
+
+    @property
+    def row_vectors(self) -> int:
+        """Of a row of x."""
+        return self.phases * self.columns
+
+    @property
+    def x_row(self) -> int:
+        """Bytes of the lines of a row of x."""
+        return self.row_vectors * VECTOR_BYTES
+
+    @property
+    def round_rows(self) -> int:
+        """Rows of x that an output row adds to those of the one above it, made at once."""
+        return min(self.problem.stride[0], self.filter_rows)
+
+    @property
+    def fresh_rounds(self) -> int:
+        """Rounds that make all rows of x under an output row."""
+        return -(-self.filter_rows // self.round_rows)
+
+    @property
+    def fresh_rows(self) -> int:
+        return self.fresh_rounds * self.round_rows
+
+    @property
+    def thread_vectors(self) -> int:
+        """Vectors that a thread makes in a round."""
+        return -(-self.round_rows * self.row_vectors // BUILDERS)
+
+    @property
+    def slots(self) -> int:
+        """Places of rows of x.  An output row is begun when all but `depth - 1` above it are done with theirs."""
+        return self.filter_rows + (self.config.depth - 1) * self.fresh_rows
+
+    @property
+    def copies(self) -> int:
+        """Places behind them, for copies of the first: so that the rows under an output row are neighbors."""
+        return self.filter_rows - 1
+
+    # ---- the k loop
+
+    @property
+    def rows(self) -> int:
+        """Output rows, of all images."""
+        return self.problem.n * self.problem.output[0]
+
+    @property
+    def m_tiles(self) -> int:
+        return -(-self.problem.k // self.config.tile_m)
+
+    # ---- shared memory, in bytes
+
+    @property
+    def y_boxes(self) -> int:
+        return self.config.tile_m // Y_SPAN
+
+    @property
+    def y_box(self) -> int:
+        return self.config.tile_k * Y_ROW_BYTES
+
+    @property
+    def stage(self) -> int:
+        return self.y_boxes * self.y_box
+
+    @property
+    def barriers(self) -> int:
+        """Of both pipelines: full and empty."""
+        return 2 * 8 * (self.config.stages + self.config.depth)
+
+    @property
+    def shared_bytes(self) -> int:
+        lines = (self.slots + self.copies) * self.x_row
+        return SWIZZLE_ALIGNMENT + self.config.stages * self.stage + lines + self.barriers
+
+    @property
+    def shared_table(self) -> tuple[tuple[str, str], ...]:
+        """What shared memory holds, in order: what for, and how many times how many bytes."""
+        c = self.config
+        return (
+            ("y", f"{c.stages} stages x {self.y_boxes} boxes of {c.tile_k} pixels x {Y_ROW_BYTES}"),
+            ("x", f"{self.slots + self.copies} rows x {self.phases} lines of {self.columns} vectors x {VECTOR_BYTES}"),
+            ("barriers", f"{2 * (c.stages + c.depth)} x 8"),
+        )
+
+    # ---- threads and registers
+
+    @property
+    def threads(self) -> int:
+        """Consumers, and a warpgroup that feeds them."""
+        return 128 * (self.config.consumers + 1)
+
+    @property
+    def registers(self) -> int:
+        return launch_registers(self.target, self.threads, 1)
+
+    @property
+    def accumulators(self) -> int:
+        """Of a consumer's thread."""
+        return self.config.own_fragments * self.own_vectors * self.part_columns // 2
+
+    # ---- the result
+
+    @property
+    def stores_w(self) -> bool:
+        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
+        return is_whole(self.problem, self.config.slices)
+
+    @cached_property
+    def sums_y(self) -> bool:
+        """Whether y is summed, by a column of ones in vectors that have room for it."""
+        return y_sum(self.problem) is not None and room_for_ones(self.problem)
+
+
+def room_for_ones(problem: ConvProblem) -> bool:
+    """Whether vectors have elements that no tap fills."""
+    return VECTOR % problem.c > 0

@@ -1,0 +1,46 @@
+"""The text of the kernel: finished values for templates/stem_wgrad/kernel.cu.j2."""
+
+from __future__ import annotations
+
+from convgen.codegen.render import render
+from convgen.ir.plan import Plan
+from convgen.kernels.parts import gradient
+from convgen.kernels.parts.elementwise import window_formulas
+from convgen.kernels.parts.lowering import index_type, linear
+from convgen.kernels.stem_wgrad.layout import BUILDERS, VECTOR_BYTES, Y_ROW_BYTES, Y_SPAN, Layout
+
+#: One, by type.
+ONE = {"f16": "0x3c00", "bf16": "0x3f80"}
+
+
+def source(plan: Plan, layout: Layout) -> str:
+    """The CUDA source of a plan."""
+    problem, config = layout.problem, layout.config
+    x, index = problem.x, index_type(problem, ())
+    names = {"n": "n", "h": "in_h", "w": "pixel", "c": "c"}
+    return render(
+        "stem_wgrad/kernel.cu.j2",
+        plan,
+        config=config,
+        layout=layout,
+        launch=plan.launch(),
+        builders=BUILDERS,
+        y_span=Y_SPAN,
+        y_row_bytes=Y_ROW_BYTES,
+        vector_bytes=VECTOR_BYTES,
+        in_type=x.dtype,
+        index=index,
+        offset=linear([(name, x.stride(d)) for d, name in names.items() if d in x.dims], index),
+        formulas=window_formulas(problem),
+        one=ONE[x.dtype],
+        y_sum=gradient.y_sum(problem) if layout.sums_y else None,
+        m_tail=problem.k % config.tile_m != 0,
+        stored=gradient.stored(problem, config.slices, lower_rows=True),
+        sum=_sum(plan, layout),
+    )
+
+
+def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
+    if layout.stores_w:
+        return None
+    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))
