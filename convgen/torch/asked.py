@@ -52,6 +52,7 @@ class Forward(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
     padding_mode: str = "zeros"
+    transposed: bool = False
 
     @property
     def reads(self) -> tuple[Tensor, Tensor]:
@@ -59,7 +60,7 @@ class Forward(NamedTuple):
 
     @property
     def layer(self) -> str:
-        return f"{tuple(self.input.shape)} by {tuple(self.weight.shape)}"
+        return f"{'transposed ' * self.transposed}{tuple(self.input.shape)} by {tuple(self.weight.shape)}"
 
     @property
     def key(self) -> Hashable:
@@ -146,14 +147,19 @@ def of_convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Asked | None:  # fmt: skip
-    """What aten::convolution asks for.  A transposed one is the gradient of another, but for the bias, which is left;
-    None where it is not."""
+    """What aten::convolution asks for.  A transposed one without bias is the gradient of another; None where it would
+    not be."""
     geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+    operands = [] if bias is None else [bias.view(-1, *(1,) * len(stride))]
+    epilogue = "add" if operands else ""
     if not transposed:
-        operands = [] if bias is None else [bias.view(-1, *(1,) * len(stride))]
-        return Forward(input, weight, operands, "add" if operands else "", *geometry)
+        return Forward(input, weight, operands, epilogue, *geometry)
     if not _is_gradient(output_padding, stride):
         return None
+    if operands:
+        highs = (p - extra for p, extra in zip(padding, output_padding, strict=True))
+        cut = geometry[0], (*padding, *highs), *geometry[2:]
+        return Forward(input, weight, operands, epilogue, *cut, transposed=True)
     axes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
     extents = ((e - 1) * s - 2 * p + d * (taps - 1) + extra + 1 for e, taps, s, p, d, extra in axes)
     return Gradient(Op.DGRAD, input, weight, (input.shape[0], weight.shape[1] * groups, *extents), *geometry)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.torch.asked import Asked, Gradient, in_order, of_backward, of_convolution, order_of
+from convgen.torch.asked import Asked, in_order, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.network.report import Report
 from convgen.torch.network.timing import timing
@@ -101,8 +101,6 @@ class Enabled:
                 input, weight, bias, *geometry,
                 backend.benchmark, backend.deterministic, backend.enabled, backend.allow_tf32,
             )  # fmt: skip
-        if bias is not None and isinstance(asked, Gradient):
-            made.add_(bias.view(-1, *(1,) * (input.dim() - 2)))
         return made
 
     def _convolution_backward(

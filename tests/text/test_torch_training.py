@@ -16,7 +16,7 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, choices, ops, override  # noqa: E402
-from convgen.torch.asked import Forward, Gradient  # noqa: E402
+from convgen.torch.asked import Forward  # noqa: E402
 from convgen.torch.choices import Choices  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import training  # noqa: E402
@@ -136,10 +136,11 @@ def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     assert all(t.is_contiguous(**LAST) for t in tangents) and len({t.data_ptr() for t in tangents}) == 1
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("output_padding", [0, 1, 2])
-def test_transposed_convolutions_and_their_gradients_are_asked_for(output_padding, monkeypatch):
+def test_transposed_convolutions_and_their_gradients_are_asked_for(output_padding, bias, monkeypatch):
     monkeypatch.setattr(override, "Choices", All)
-    layer = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=output_padding, dilation=3, groups=2)
+    layer = nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding, dilation=3, groups=2, bias=bias)
     x = torch.randn(2, 4, 5, 4, requires_grad=True)
     right = layer(x)
     direction = torch.randn_like(right)
@@ -150,9 +151,11 @@ def test_transposed_convolutions_and_their_gradients_are_asked_for(output_paddin
         near(found, right)
         for mine, theirs in zip(torch.autograd.grad(found, inputs, direction), gradients, strict=True):
             near(mine, theirs, 1e-4)
-    kinds = [asked.op if isinstance(asked, Gradient) else Op.FPROP for asked in serving._choices.asked]
+    asked = serving._choices.asked
+    kinds = [(one.epilogue, one.transposed) if isinstance(one, Forward) else one.op for one in asked]
+    forward = ("add", True) if bias else Op.DGRAD
     # with so much output padding that a further window fits, it is no gradient of a convolution
-    assert kinds == ([Op.DGRAD, Op.FPROP, Op.WGRAD] if output_padding < 2 else [])
+    assert kinds == ([forward, ("", False), Op.WGRAD] if output_padding < 2 else [])
 
 
 def test_the_page_s_training_steps_run(monkeypatch):

@@ -211,7 +211,7 @@ def _operator(asked: Asked) -> tuple[Any, list[Any]]:
     convgen: Any = torch.ops.convgen
     numbers: tuple[Any, ...]
     if isinstance(asked, Forward):
-        operator, numbers = convgen.conv, (None, *asked[4:])
+        operator, numbers = convgen.conv, (None, *asked[4:9])  # without bias it is not transposed
     else:
         assert isinstance(asked, Gradient)
         operator = convgen.conv_input if asked.op is Op.DGRAD else convgen.conv_weight
