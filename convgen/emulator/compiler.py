@@ -45,6 +45,11 @@ _FAMILY_ONLY = {
     "gcc": ("-fno-gnu-unique", "-fno-var-tracking", f"-Werror=frame-larger-than={_FRAME}"),
     "clang": (f"-Wframe-larger-than={_FRAME}", "-Werror=frame-larger-than"),
 }
+#: What a kernel's library is linked with: C's library alone takes a third of the linker's time with C++'s.
+_LIBRARIES = {"gcc": ("-nodefaultlibs", "-lm", "-lgcc", "-lc"), "clang": ()}
+#: wgmma's n by the type of its sums (PTX ISA, "wgmma.mma_async").
+_WGMMA_N = {"f32": range(8, 257, 8), "s32": (8, 24, *range(16, 257, 16))}
+_WGMMA = re.compile(r"\bwgmma_m64n(\d+)k\d+_([fs]32)_")
 
 
 @dataclass(frozen=True)
@@ -179,9 +184,12 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
         *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
         "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
-        "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc",
+        "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc", *_LIBRARIES[compiler.family],
     ]  # fmt: skip
-    lines = ['#include "convgen_emulator.h"', f'#include "{place}"', "u8 shared_memory[1];"]
+    named = sorted({(kind, int(n)) for n, kind in _WGMMA.findall(source)})
+    lines = ['#include "convgen_emulator.h"']
+    lines += [f"CONVGEN_WGMMA_{kind}({n})" for kind, n in named if n in _WGMMA_N[kind]]
+    lines += [f'#include "{place}"', "u8 shared_memory[1];"]
     entry = "\n".join([*lines, *(f"CONVGEN_ENTRY({name})" for name in entries)]) + "\n"
     key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *arguments)
     library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")

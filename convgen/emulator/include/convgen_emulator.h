@@ -4,13 +4,16 @@
 // ../runtime.  The last parameter of each, a default argument, is the line of the call.
 #pragma once
 
-// libstdc++'s own math.h brings all of <cmath>, which takes a quarter of a kernel's compilation: C's is enough.
+// What is declared here is compiled with every kernel, and takes longer than many of them.  So C's own math.h, without
+// GNU's types of other widths: libstdc++'s brings all of <cmath>.
+#ifndef CONVGEN_EMULATOR_RUNTIME
+#undef _GNU_SOURCE
+#define _DEFAULT_SOURCE
+#endif
 #define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
 #undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <string.h>
-
-#include <utility>
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -451,8 +454,10 @@ inline void wgmma_wait_group(CONVGEN_LINE) {
                                                     CONVGEN_LINE) {                                             \
     CONVGEN_WGMMA_BODY(N, 16, A, A, 0, b_major, a, 0)                                                           \
   }
-#define CONVGEN_WGMMA_INTEGER(N) CONVGEN_WGMMA(N, 32, s32, int, s8, s8)
-#define CONVGEN_WGMMA_FLOAT(N)                 \
+// The functions of one n, by the type of the sums.  A source is compiled with those that it names (compiler.py): all of
+// them are half of this header.
+#define CONVGEN_WGMMA_s32(N) CONVGEN_WGMMA(N, 32, s32, int, s8, s8)
+#define CONVGEN_WGMMA_f32(N)                   \
   CONVGEN_WGMMA_16(N, f16)                     \
   CONVGEN_WGMMA_16(N, bf16)                    \
   CONVGEN_WGMMA(N, 8, f32, float, tf32, tf32)  \
@@ -460,30 +465,21 @@ inline void wgmma_wait_group(CONVGEN_LINE) {
   CONVGEN_WGMMA(N, 32, f32, float, e4m3, e5m2) \
   CONVGEN_WGMMA(N, 32, f32, float, e5m2, e4m3) \
   CONVGEN_WGMMA(N, 32, f32, float, e5m2, e5m2)
-// every multiple of 8 for floats; 24 and the multiples of 16 (and 8) for integers
-#define CONVGEN_WGMMA_BOTH(N) CONVGEN_WGMMA_FLOAT(N) CONVGEN_WGMMA_INTEGER(N)
-// clang-format off
-CONVGEN_WGMMA_BOTH(8) CONVGEN_WGMMA_BOTH(16) CONVGEN_WGMMA_BOTH(24) CONVGEN_WGMMA_BOTH(32)
-CONVGEN_WGMMA_FLOAT(40) CONVGEN_WGMMA_BOTH(48) CONVGEN_WGMMA_FLOAT(56) CONVGEN_WGMMA_BOTH(64)
-CONVGEN_WGMMA_FLOAT(72) CONVGEN_WGMMA_BOTH(80) CONVGEN_WGMMA_FLOAT(88) CONVGEN_WGMMA_BOTH(96)
-CONVGEN_WGMMA_FLOAT(104) CONVGEN_WGMMA_BOTH(112) CONVGEN_WGMMA_FLOAT(120) CONVGEN_WGMMA_BOTH(128)
-CONVGEN_WGMMA_FLOAT(136) CONVGEN_WGMMA_BOTH(144) CONVGEN_WGMMA_FLOAT(152) CONVGEN_WGMMA_BOTH(160)
-CONVGEN_WGMMA_FLOAT(168) CONVGEN_WGMMA_BOTH(176) CONVGEN_WGMMA_FLOAT(184) CONVGEN_WGMMA_BOTH(192)
-CONVGEN_WGMMA_FLOAT(200) CONVGEN_WGMMA_BOTH(208) CONVGEN_WGMMA_FLOAT(216) CONVGEN_WGMMA_BOTH(224)
-CONVGEN_WGMMA_FLOAT(232) CONVGEN_WGMMA_BOTH(240) CONVGEN_WGMMA_FLOAT(248) CONVGEN_WGMMA_BOTH(256)
-// clang-format on
 
 // ---- entry points ----------------------------------------------------------------------------------------
 
 namespace convgen_emulator {
-// Calls a kernel with its parameters, each given by address.
-template <class... T, size_t... i>
-inline void call(void (*kernel)(T...), void** parameters, std::index_sequence<i...>) {
-  kernel(*static_cast<T*>(parameters[i])...);
-}
+// Calls a kernel with its parameters, each given by address.  Being a constructor, it can be called with braces, which
+// take the addresses in order.
+struct Call {
+  template <class... T>
+  Call(void (*kernel)(T...), T&... parameters) {
+    kernel(parameters...);
+  }
+};
 template <class... T>
 inline void call(void (*kernel)(T...), void** parameters) {
-  call(kernel, parameters, std::index_sequence_for<T...>());
+  Call{kernel, *static_cast<T*>(*parameters++)...};
 }
 }  // namespace convgen_emulator
 
