@@ -86,9 +86,13 @@ _YIELDING = ((), ("stages",), ("stages", "blocks", "pixels"))
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
     """What the database knows, as long as it is still legal: strategies change, measurements stay.
 
-    What was measured without the epilogue may have to do with fewer stages, then with smaller or fewer tiles."""
+    What was measured without the epilogue may have to do with fewer stages, then with smaller or fewer tiles.  It says
+    nothing of sums, which some kernels make themselves and others through memory."""
     tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)
     if tuned is None or tuned.strategy not in strategies.MODULES:
+        return None
+    of_result = any(problem.like(t) is problem.result for t in problem.sums)
+    if of_result and tuned.left_out == database.THE_EPILOGUE:
         return None
     chosen = strategies.load(tuned.strategy)
     rows = {option.name: option for option in chosen.options}

@@ -34,6 +34,8 @@ LAYOUT = 1
 REFERENCE_GPU = {"sm_90a": "NVIDIA H200"}
 PACKAGED = Path(__file__).with_name("tuning.sqlite")
 _BUSY_SECONDS = 60.0
+#: What is left out of a measurement that stands in for others.
+THE_EPILOGUE = "the epilogue"
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -187,7 +189,7 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     asked = dict.fromkeys((k, name) for name in gpus for k in keys)
     for path in (user_path(), PACKAGED):
         if found := _best(path, list(asked), strategy):
-            left_out = {keys[1]: "slices", keys[0]: ""}.get(found.key, "the epilogue")
+            left_out = {keys[1]: "slices", keys[0]: ""}.get(found.key, THE_EPILOGUE)
             return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out)
     return None
 

@@ -220,6 +220,20 @@ def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_ti
         assert "tuned" not in choose(residual, SM_90A, "auto", {}).reason
 
 
+def test_a_choice_without_the_epilogue_says_nothing_of_sums(path: Path):
+    """Which tma_halo would make through memory, and tma_im2col makes itself."""
+    bare = problem()
+    total = replace(bare.y, name="s", role="result", dtype="f32", dims=("k",), extents=(bare.k,))
+    body = (ep.Assignment("s", ep.Acc()), ep.Assignment("y", ep.Acc()))
+    summed = replace(bare, epilogue=ep.Epilogue((), body, results=(total,)))
+    with Database(path) as db:
+        db.record(measured(bare, 1.0, "direct"))
+        assert choose(bare, SM_90A, "auto", {}).strategy.name == "direct"
+        assert "by the cost model" in choose(summed, SM_90A, "auto", {}).reason
+        db.record(measured(summed, 2.0, "direct"))
+        assert choose(summed, SM_90A, "auto", {}).strategy.name == "direct"
+
+
 # ---- broken and foreign files ------------------------------------------------------------------------
 
 
