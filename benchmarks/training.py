@@ -1,4 +1,5 @@
-"""A training step of ResNet-50: eager cuDNN, torch.compile and convgen's backend of it, each a CUDA graph, in turn.
+"""A training step of ResNet-50: eager cuDNN, torch.compile and convgen's backend of it (convgen), which also without
+BatchNorm's sums fused into convolutions (separate), each a CUDA graph, in turn.
 
     python benchmarks/training.py --batches 64 --out training.json
     python benchmarks/training.py --budget 500 --out training.json            # batch 8, 64 and 256, as far as it goes
@@ -6,9 +7,10 @@
 
 A step is forward, loss, backward and SGD with momentum: bfloat16 by autocast, float32 weights, channels last,
 cudnn.benchmark on.  All entrants start from the same weights.  Their losses over the first steps, which also compile,
-build and tune, are written down, and how far each is from eager cuDNN's: `apart`.  `x` is the time of the fastest other
-entrant over convgen's.  Rows are written as they come; with --append those of the file stay, and what they have is not
-measured again.
+build and tune, are written down, and how far each is from eager cuDNN's: `apart`.  `x` is the time of the faster of
+eager and compile over convgen's, `x_separate` over that of separate.  `layers` says what computes each convolution of
+convgen's.  Rows are written as they come; with --append those of the file stay, and what they have is not measured
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from convgen.bench.measure import Captured, time_in_turn
 #: Steps before the one that is captured.
 STEPS = 10
 SIDE, CLASSES = 224, 1000
-ENTRANTS = ("eager", "compile", "convgen")
+ENTRANTS = ("eager", "compile", "convgen", "separate")
+#: Keys of a row that compare convgen's entrants with the others.
+COMPARED = {"convgen": "x", "separate": "x_separate"}
 
 
 class Training:
@@ -62,8 +66,10 @@ def compiler(entrant: str) -> Callable[[Any], Any]:
 
     if entrant == "eager":
         return lambda model: model
-    backend: Any = "inductor" if entrant == "compile" else ct.compile_graph
-    return lambda model: torch.compile(model, backend=backend, dynamic=False)
+    if entrant == "compile":
+        return lambda model: torch.compile(model, dynamic=False)
+    options = {"sums": entrant == "convgen"}
+    return lambda model: torch.compile(model, backend=ct.compile_graph, dynamic=False, options=options)
 
 
 def captured(step: Callable[[], Any], backend: TorchBackend) -> tuple[Captured, list[float]]:
@@ -95,23 +101,24 @@ def measure(network: str, batch: int, entrants: tuple[str, ...], backend: TorchB
     x = torch.randn((batch, 3, SIDE, SIDE), device="cuda").to(memory_format=torch.channels_last)
     target = torch.randint(CLASSES, (batch,), device="cuda")
     graphs, losses, prepared = {}, {}, {}
+    layers: list[dict[str, Any]] = []
     for entrant in entrants:
         start = time.monotonic()
         step = Training(copy.deepcopy(model), compiler(entrant), x, target)
         graphs[entrant], losses[entrant] = captured(step, backend)
         prepared[entrant] = round(time.monotonic() - start, 1)
+        if entrant == "convgen":
+            layers = [vars(layer) for report in ct.reports()[-2:] for layer in report]
         print(f"{network} n={batch} {entrant}: ready in {prepared[entrant]} s", flush=True)
     timings = dict(zip(graphs, time_in_turn([[graph] for graph in graphs.values()], backend), strict=True))
     ms = {entrant: round(timing.us / 1000, 4) for entrant, timing in timings.items()}
     row: dict[str, Any] = {"network": network, "batch": batch, "ms": ms}
-    if "convgen" in ms and len(ms) > 1:
-        row["x"] = round(min(other for entrant, other in ms.items() if entrant != "convgen") / ms["convgen"], 3)
+    others = [taken for entrant, taken in ms.items() if entrant not in COMPARED]
+    row |= {name: round(min(others) / ms[entrant], 3) for entrant, name in COMPARED.items() if entrant in ms and others}
     if "eager" in losses:
         right = losses["eager"]
         row["apart"] = {e: float(f"{apart(found, right):.3g}") for e, found in losses.items() if e != "eager"}
-    reports = ct.reports()[-2:] if "convgen" in entrants else []
-    row |= {"losses": losses, "prepare_s": prepared, "layers": [vars(layer) for report in reports for layer in report]}
-    return row
+    return row | {"losses": losses, "prepare_s": prepared, "layers": layers}
 
 
 def main() -> None:
@@ -134,7 +141,7 @@ def main() -> None:
             continue
         row = measure(arguments.network, batch, tuple(arguments.entrants), backend)
         rows.append(row)
-        shown = {name: row[name] for name in ("ms", "x", "apart", "prepare_s") if name in row}
+        shown = {name: row[name] for name in ("ms", *COMPARED.values(), "apart", "prepare_s") if name in row}
         print(f"{arguments.network} n={batch}: {shown}", flush=True)
         if arguments.out:
             records.write(arguments.out, rows=rows)

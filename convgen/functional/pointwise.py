@@ -1,10 +1,15 @@
 """What follows a convolution element by element: a chain of steps, in the words of the language.
 
 A chain is text, so that it can stand in a graph and be part of a key: steps divided by blanks, numbers behind a
-colon.  `add`, `sub`, `mul` and `prelu` take a number, or the next operand where they have none:
+colon.  `add`, `sub`, `mul`, `prelu` and `relu_backward` take a number, or the next operand where they have none:
 
     add relu                    relu(acc + a0)
     mul:0.5 clamp:0.0,6.0 add   clamp(acc * 0.5, 0, 6) + a0
+
+Sums of each channel over all that a chain makes are text, too, a word each:
+
+    value square                of v, of v * v
+    value product               of v, of v * (a - b): of the next two operands
 """
 
 from __future__ import annotations
@@ -48,13 +53,28 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 #: What other projects call them.
 _ALIASES = {"swish": "silu", "hswish": "hardswish", "hsigmoid": "hardsigmoid", "lrelu": "leaky_relu", "linear": "None"}
-#: Of two values, the second a number or an operand.
+#: Of two values, the second a number or an operand.  relu_backward is the gradient behind a relu with this result.
 _BINARY = {
     "add": "{t} + {o}",
     "sub": "{t} - {o}",
     "mul": "{t} * {o}",
     "prelu": "select({t} > 0.0, {t}, {t} * {o})",
+    "relu_backward": "select({o} > 0.0, {t}, 0.0)",
 }
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What is summed over all but the channels: its text in the language, of the value and so many operands."""
+
+    text: str
+    operands: int = 0
+
+    def expression(self, value: str, operands: Sequence[str]) -> str:
+        return self.text.format(*operands, t=value)
+
+
+SUMS = {"value": Sum("{t}"), "square": Sum("{t} * {t}"), "product": Sum("{t} * ({0} - {1})", 2)}
 
 
 @dataclass(frozen=True)

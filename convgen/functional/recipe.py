@@ -117,7 +117,7 @@ def _forward(
     y = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), (x.shape[0], w.shape[0], *output), result_order(x, w))
     specs = _spec(x, view_x), _spec(w, view_w)
     first = sum(step.takes_operand for step in opening)
-    (before, read), (views, facts) = _operands(operands[:first], x, x.shape), _operands(operands[first:], x, y.shape)
+    (before, read), (views, facts) = broadcast(operands[:first], x, x.shape), broadcast(operands[first:], x, y.shape)
     made = Convolution(Op.FPROP, *specs, y, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(replace(made, opening=opening, opening_operands=read), (view_x, view_w, *before, *views), y)
 
@@ -174,7 +174,7 @@ def _input(
     _same_type("grad_output" if not steps else "input", y, "weight", w)
     view_y, view_w = _views(y, w)
     x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), result_order(y, w))
-    views, facts = _operands(operands, y, x.shape)
+    views, facts = broadcast(operands, y, x.shape)
     specs = x, _spec(w, view_w), _spec(y, view_y)
     made = Convolution(Op.DGRAD, *specs, stride, pads, dilation, groups, steps, facts, strategy, fill)
     return Recipe(made, (view_y, view_w, *views), x)
@@ -336,7 +336,7 @@ def _spec(given: Given, view: View) -> TensorSpec:
     return TensorSpec(given.dtype, given.shape, view.order, view.pitch)
 
 
-def _operands(operands: Sequence[Given], input: Given, result: Sequence[int]) -> tuple[list[View], tuple[Operand, ...]]:
+def broadcast(operands: Sequence[Given], input: Given, result: Sequence[int]) -> tuple[list[View], tuple[Operand, ...]]:
     """Views of the epilogue's operands, which broadcast to the result.  Raises WrongShape, WrongType."""
     views, facts = [], []
     for given in operands:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgen.functional.pointwise import Step
+from convgen.functional.pointwise import Step, Sum
 from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
@@ -66,6 +66,7 @@ class Convolution:
     options: str = ""  # the strategy's, as a spec writes them
     opening: tuple[Step, ...] = ()  # the steps of the prologue, and its operands
     opening_operands: tuple[Operand, ...] = ()
+    sums: tuple[Sum, ...] = ()  # further results: of each channel, of what the steps make; their operands come last
     windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
     @property
@@ -87,7 +88,7 @@ class Convolution:
             "  dilation " + " ".join(f"{d}={v}" for d, v in zip(axes, self.dilation, strict=True)),
             f"  groups {self.groups}",
             *self._pointwise("prologue", "x", "x", self.opening, self.opening_operands),
-            *self._pointwise("epilogue", OPS[self.op].writes, "acc", self.steps, self.operands),
+            *self._pointwise("epilogue", OPS[self.op].writes, "acc", self.steps, self.operands, self.sums),
             f"  op {self.op}",
             *([f"  strategy {self.strategy} {{ {self.options} }}"] if self.options else []),
             "}",
@@ -117,19 +118,24 @@ class Convolution:
         return f"{self.x.dtype}[{f'n*{pixels}, {taps}' if self.windows_are_rows else f'n, {taps}, {pixels}'}]"
 
     def _pointwise(
-        self, block: str, tensor: str, value: str, steps: tuple[Step, ...], operands: tuple[Operand, ...]
-    ) -> list[str]:
-        """Steps from a value to a tensor, whose dims the operands have."""
-        if not steps:
+        self, block: str, tensor: str, value: str, steps: tuple[Step, ...], operands: tuple[Operand, ...],
+        sums: tuple[Sum, ...] = (),
+    ) -> list[str]:  # fmt: skip
+        """Steps from a value to a tensor, whose dims the operands have, and sums of what they make."""
+        if not steps and not sums:
             return []
         dims, letter, local = dims_of(tensor, self.rank), *_NAMES[block]
         lines = [
             f"    operand {letter}{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
             for i, o in enumerate(operands)
         ]
-        operand = 0
+        lines += [f"    result s{i}: f32[{dims[1]}]" for i in range(len(sums))]
+        left = iter(f"{letter}{i}" for i in range(len(operands)))
         for i, step in enumerate(steps):
-            name = tensor if i == len(steps) - 1 else f"{local}{i}"
-            lines.append(f"    {name} = {step.expression(value, f'{letter}{operand}')}")
-            value, operand = name, operand + step.takes_operand
+            name = tensor if i == len(steps) - 1 and not sums else f"{local}{i}"
+            lines.append(f"    {name} = {step.expression(value, next(left) if step.takes_operand else '')}")
+            value = name
+        for i, summed in enumerate(sums):
+            lines.append(f"    s{i} = {summed.expression(value, [next(left) for _ in range(summed.operands)])}")
+        lines += [f"    {tensor} = {value}"] if sums else []
         return [f"  {block} {{", *lines, "  }"]

@@ -1,12 +1,17 @@
-"""What may be asked of convgen, of tensors or of fake ones: convolutions and their gradients, also in aten's terms."""
+"""What may be asked of convgen, of tensors or of fake ones: convolutions and their gradients, also with sums of each
+channel, and in aten's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from convgen.functional.arrays import inverse, strides_in
-from convgen.functional.recipe import Given, Recipe, input_gradient, result_order, weight_gradient
+from convgen.functional.pointwise import SUMS, steps_of
+from convgen.functional.recipe import Given, Recipe, broadcast, input_gradient, result_order, weight_gradient
 from convgen.ir.problem import Op
 from convgen.torch import aten
 from convgen.torch.launch import Served, begins, given, key_of, recipe, remembered, served
@@ -57,6 +62,11 @@ class Forward(NamedTuple):
     @property
     def reads(self) -> tuple[Tensor, Tensor]:
         return self.input, self.weight
+
+    @property
+    def geometry(self) -> tuple[Any, ...]:
+        """Of convgen::conv, where it is not transposed."""
+        return self[4:9]
 
     @property
     def layer(self) -> str:
@@ -137,6 +147,76 @@ class Gradient(NamedTuple):
         return self.first.new_empty([self.size[i] for i in order]).permute(inverse(order))
 
 
+#: Of a convolution that is alone.
+Bare = Forward | Gradient
+
+
+class Summed(NamedTuple):
+    """A convolution without an epilogue, or the gradient of an input, with an epilogue and sums of what it makes over
+    all but the channels (convgen.functional.pointwise); the sums' operands come last."""
+
+    bare: Bare
+    operands: Sequence[Tensor]
+    epilogue: str
+    sums: str
+
+    @property
+    def reads(self) -> tuple[Tensor, Tensor]:
+        return self.bare.reads
+
+    @property
+    def layer(self) -> str:
+        return self.bare.layer
+
+    @property
+    def fused(self) -> str:
+        """What is fused, in words."""
+        return f"{self.epilogue} sums: {self.sums}".lstrip()
+
+    @property
+    def key(self) -> Hashable:
+        described = [(o.shape, o.stride(), o.dtype, begins(o)) for o in self.operands]
+        return (self.bare.key, *described, self.epilogue, self.sums)
+
+    def recipe(self) -> Recipe:
+        operands = tuple(given(f"operand {i}", o) for i, o in enumerate(self.operands))
+        made, sums = self.bare.recipe(), tuple(SUMS[word] for word in self.sums.split())
+        views, facts = broadcast(operands, given("input", self.reads[0]), made.result.shape)
+        ending = replace(made.convolution, steps=steps_of(self.epilogue), operands=facts, sums=sums)
+        return replace(made, convolution=ending, views=(*made.views, *views))
+
+    def served(self) -> Served:
+        return remembered(self.key, self.recipe, (*self.reads, *self.operands))
+
+    def by_aten(self) -> list[Tensor]:
+        """By aten: the result, and the sums in float32."""
+        made = aten.fused(*self.bare) if isinstance(self.bare, Forward) else self.bare.by_aten()
+        value, *sums = aten.summed(made, self.operands, self.epilogue, self.sums)
+        return [in_order(value, self.order), *sums]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The order in memory of the result's axes."""
+        return order_of(*self.reads)
+
+    @property
+    def result(self) -> Tensor:
+        """An empty tensor like the result."""
+        bare = self.bare
+        if isinstance(bare, Forward):
+            return torch.ops.convgen.conv(*bare.reads, None, *bare.geometry)
+        return bare.empty()
+
+    @property
+    def spared(self) -> int:
+        """Tensors as large as the result that need not be read because the kernel makes the sums: the pass that would
+        make them reads the result, and with it each operand of that size; a pass behind it reads what the epilogue
+        makes, and not what the epilogue reads."""
+        size, steps = self.result.numel(), sum(step.takes_operand for step in steps_of(self.epilogue))
+        large = [o.numel() == size for o in self.operands]
+        return 1 + sum(large) + any(large[:steps])
+
+
 _READS = {Op.DGRAD: ("grad_output", "weight"), Op.WGRAD: ("input", "grad_output")}
 
 
@@ -146,7 +226,7 @@ _READS = {Op.DGRAD: ("grad_output", "weight"), Op.WGRAD: ("input", "grad_output"
 def of_convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
-) -> Asked | None:  # fmt: skip
+) -> Bare | None:  # fmt: skip
     """What aten::convolution asks for.  A transposed one without bias is the gradient of another; None where it would
     not be."""
     geometry = tuple(stride), tuple(padding), tuple(dilation), groups
@@ -168,7 +248,7 @@ def of_convolution(
 def of_backward(
     grad: Tensor, input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
-) -> tuple[Asked, Asked] | tuple[()]:  # fmt: skip
+) -> tuple[Bare, Bare] | tuple[()]:  # fmt: skip
     """The gradients of the input and of the filters that aten::convolution_backward asks for.  Those of a transposed
     convolution are a convolution of y's gradient, and the gradient of the filters that lead from that to the input."""
     geometry = tuple(stride), tuple(padding), tuple(dilation), groups

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.pointwise import Step, steps_of
+from convgen.functional.pointwise import SUMS, Step, steps_of
 
 Tensor = Any
 TF = torch.nn.functional
@@ -36,6 +36,13 @@ _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "sub": torch.sub,
     "mul": torch.mul,
     "prelu": lambda t, slope: torch.where(t > 0, t, t * slope),
+    "relu_backward": lambda t, result: torch.where(result > 0, t, torch.zeros_like(t)),
+}
+#: What is summed of the value and the sum's operands, by its word.
+_SUMMED: dict[str, Callable[..., Tensor]] = {
+    "value": lambda t: t,
+    "square": lambda t: t * t,
+    "product": lambda t, a, b: t * (a - b),
 }
 
 
@@ -135,6 +142,17 @@ def weight_gradient(
         grad, source, weight, None, stride, left, dilation, False, [0] * rank, groups, [False, True, False]
     )
     return made
+
+
+def summed(made: Tensor, operands: Sequence[Tensor], epilogue: str, sums: str) -> list[Tensor]:
+    """A convolution's or a gradient's epilogue, of float32, in its own type, and sums of that for each channel."""
+    steps, axes = steps_of(epilogue), [i for i in range(made.dim()) if i != 1]
+    count = sum(step.takes_operand for step in steps)
+    value, left = apply(steps, made.float(), operands[:count]), iter(operands[count:])
+    found = [value.to(made.dtype)]
+    for word in sums.split():
+        found.append(_SUMMED[word](value, *[next(left) for _ in range(SUMS[word].operands)]).sum(axes))
+    return found
 
 
 def apply(steps: Sequence[Step], value: Tensor, operands: Sequence[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.asked import Asked, Forward, Gradient
+from convgen.torch.asked import Asked, Forward, Gradient, Summed
 from convgen.torch.launch import Served
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.timing import Timer
@@ -88,8 +88,7 @@ class Choices:
             serving = self._built(kind, asked)
             if serving is None:
                 return
-            fused = asked.epilogue if isinstance(asked, Forward) else ""
-            row = Row(layer, serving.kernel, fused=fused, spec=serving.spec)
+            row = Row(layer, serving.kernel, fused=_fused(asked), spec=serving.spec)
             if serving.launch is None:
                 row = Row(layer, "aten", why_not=serving.why_not)
             elif measure:
@@ -115,9 +114,16 @@ class Choices:
         return row if us < aten_us else replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower")
 
 
+def _fused(asked: Asked) -> str:
+    """What the kernel computes beside the convolution, in words."""
+    return asked.epilogue if isinstance(asked, Forward) else asked.fused if isinstance(asked, Summed) else ""
+
+
 def _times(timer: Timer, asked: Asked) -> tuple[float, float]:
-    """convgen's and aten's microseconds."""
+    """convgen's and aten's microseconds; of sums, the second is of the faster one without and the passes for them."""
     if isinstance(asked, Gradient):
         return timer.gradient(asked)
+    if isinstance(asked, Summed):
+        return timer.summed(asked)
     assert isinstance(asked, Forward)
     return timer.fused(asked, None), timer.aten(asked, 1 if asked.epilogue else None)

@@ -29,7 +29,7 @@ _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 @dataclass(frozen=True)
 class Served:
     """How convgen serves a call: `launch(input, weight, operands)`, and `out` behind these where the call has one; or
-    why it does not."""
+    why it does not.  A launch gives the result; where sums are asked for, a list of it and of these."""
 
     launch: Callable[..., Tensor] | None
     why_not: str = ""
@@ -125,13 +125,21 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None) -> Serve
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 
     view_out = None if out is None else _viewer(out, View(result.order))
+    channels, sums = result.shape[1], range(len(made.convolution.sums))
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         made = torch.empty(shape, dtype=dtype, device=device) if view_out is None else view_out(out)
         kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=made)  # noqa: B905
         return made.permute(back)
 
-    return Served(launch, "", f"{kernel.manifest.strategy}: {kernel.manifest.config}", made.convolution.text)
+    def launch_with_sums(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
+        made = [torch.empty(shape, dtype=dtype, device=device)]
+        made += [torch.empty(channels, dtype=torch.float32, device=device) for _ in sums]
+        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=made)  # noqa: B905
+        return [made[0].permute(back), *made[1:]]
+
+    how = f"{kernel.manifest.strategy}: {kernel.manifest.config}"
+    return Served(launch_with_sums if sums else launch, "", how, made.convolution.text)
 
 
 def _viewer(like: Tensor, view: View) -> Callable[[Tensor], Tensor]:

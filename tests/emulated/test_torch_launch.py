@@ -10,10 +10,11 @@ import convgen.torch as ct  # noqa: E402
 from convgen.functional.arrays import TORCH_ON_HOST  # noqa: E402
 from convgen.functional.kernels import kernel_of  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
-from convgen.torch import aten, launch, ops  # noqa: E402
+from convgen.torch import aten, launch, ops, summed  # noqa: E402
 from convgen.torch.asked import Gradient  # noqa: E402
 
 torch.set_num_threads(1)
+POINTWISE = [1, 1], [0, 0], [1, 1], 1
 
 
 class Emulated:
@@ -24,7 +25,9 @@ class Emulated:
         self.manifest = self._kernel.manifest
 
     def __call__(self, *tensors, out):
-        self._kernel.emulate(*map(TORCH_ON_HOST.host, tensors), out=TORCH_ON_HOST.host(out))
+        host = TORCH_ON_HOST.host
+        out = [host(one) for one in out] if isinstance(out, list) else host(out)
+        self._kernel.emulate(*map(host, tensors), out=out)
 
 
 @pytest.fixture(autouse=True)
@@ -211,3 +214,31 @@ def test_the_gradient_for_filters_of_an_empty_batch_is_zero():
     asked = Gradient(Op.WGRAD, integers(0, 4, 5, 5), integers(0, 8, 3, 3), (8, 4, 3, 3), (1, 1), (0, 0), (1, 1), 1)
     found = asked.served().launch(*asked.reads, ())
     assert found.shape == (8, 4, 3, 3) and not found.any()
+
+
+# ---- sums ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 64])
+def test_statistics_are_right_where_the_mean_is_large(offset):
+    """Mean and variance of each channel, from a kernel's sums in float32."""
+    x, w = integers(2, 64, 8, 9).to(memory_format=torch.channels_last), integers(64, 64, 1, 1) / 64
+    asked = summed._of_convolution(x, w, [torch.full((64, 1, 1), offset).half()], "add", "value square", *POINTWISE)
+    y, total, squares = summed._on_gpu(asked)
+    assert "tma_im2col" in asked.served().kernel
+    right = torch.einsum("nchw,kc->nkhw", x.double(), w.double().flatten(1)) + offset
+    torch.testing.assert_close(y.double(), right, rtol=1e-3, atol=1e-3)
+    mean = total.double() / 144
+    torch.testing.assert_close(mean, right.mean((0, 2, 3)), rtol=1e-6, atol=1e-6)
+    variance = squares.double() / 144 - mean**2
+    torch.testing.assert_close(variance, right.var((0, 2, 3), correction=0), rtol=1e-6 * (1 + offset**2), atol=0.0)
+
+
+def test_a_gradient_behind_a_branch_and_a_relu_gives_its_sums():
+    grad, branch, saved, read = (integers(2, 64, 8, 9).to(memory_format=torch.channels_last) for _ in range(4))
+    mean = torch.randint(-2, 3, (1, 64, 1, 1)).float()
+    arguments = grad, integers(64, 64, 1, 1), [branch, saved, read, mean], "add relu_backward", "value product"
+    asked = summed._of_input(*arguments, list(grad.shape), *POINTWISE)
+    assert "tma_im2col" in asked.served().kernel
+    for mine, theirs in zip(summed._on_gpu(asked), asked.by_aten(), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()

@@ -29,14 +29,16 @@ def compile_graph(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What torch.compile calls.  `mode` and `options` are Inductor's; the option `measure` is convgen's.
+    """What torch.compile calls.  `mode` and `options` are Inductor's; the options `measure` and `sums` are convgen's.
 
     Of a graph whose gradients are recorded, convolutions and their gradients go through convgen where it is faster, and
-    Inductor compiles the rest.  Each set of shapes is prepared at its first call.
+    Inductor compiles the rest.  With `sums` they also give BatchNorm's sums where that saves time.  Each set of shapes
+    is prepared at its first call.
     """
     config: dict[str, Any] = dict(torch._inductor.list_mode_options(mode)) if mode else {}
     config |= options or {}
-    chosen = Options(measure=config.pop("measure", True), inductor=config.pop("inductor", True), config=config)
+    own = {name: config.pop(name, True) for name in ("measure", "inductor", "sums")}
+    chosen = Options(**own, config=config)
     if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs):
         return compile_training(graph_module, example_inputs, chosen, _tell)
     return _Graph(graph_module, example_inputs, chosen)

@@ -33,12 +33,14 @@ class Options:
     """How networks are prepared.
 
     `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
-    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.
+    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: lets
+    convolutions of graphs for training give BatchNorm's sums.
     """
 
     measure: bool = True
     inductor: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
+    sums: bool = True
 
 
 def kind(argument: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from convgen.bench.backend import TorchBackend
 from convgen.cache import Cache
 from convgen.runtime import artifacts
 from convgen.torch import aten
-from convgen.torch.asked import Gradient
+from convgen.torch.asked import Gradient, Summed
 from convgen.torch.launch import served
 
 Tensor = Any
@@ -77,13 +78,27 @@ class Timer:
         return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry), source, opens)
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
-        """convgen's kernel for a gradient, and aten's."""
+        """convgen's kernel for a gradient, infinite where there is none, and aten's."""
         launch = gradient.served().launch
-        assert launch is not None
         arguments: tuple[Any, ...] = *gradient.reads, [], gradient.op, *gradient[3:]
-        us = self._us("convgen", arguments, None, lambda a, b, _: launch(a, b, ()))
+        us = self._us("convgen", arguments, None, lambda a, b, _: launch(a, b, ())) if launch else math.inf
         aten_us = self._us("aten", arguments, None, lambda a, b, _: gradient._replace(first=a, second=b).by_aten())
         return us, aten_us
+
+    def summed(self, asked: Summed) -> tuple[float, float]:
+        """convgen's kernel with sums; and the faster one of convgen and aten without, with the passes that are spared,
+        each tensor at the time of half a copy."""
+        launch, bare = asked.served().launch, asked.bare
+        assert launch is not None
+        arguments: tuple[Any, ...] = *asked.reads, asked.operands, asked.epilogue, asked.sums, *bare[3:]
+        us = self._us("convgen with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
+        if isinstance(bare, Gradient):
+            without = min(self.gradient(bare))
+        else:
+            own = self.fused(bare, None) if bare.served().launch else math.inf
+            without = min(own, self.aten(bare, None))
+        copy = self._us("copy", (asked.result, asked.reads[1], []), None, lambda made, *_: made.clone())
+        return us, without + asked.spared * copy / 2
 
     def _us(
         self, who: str, arguments: tuple[Any, ...], left: int | None, call: Callable[[Tensor, Tensor, Any], Tensor],

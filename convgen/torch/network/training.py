@@ -2,7 +2,8 @@
 
 AOTAutograd splits a training step into a graph of the forward pass and one of the backward pass.  In both, each
 aten::convolution and each gradient of aten::convolution_backward is timed beside aten's; those that convgen computes
-faster become operators of convgen.  Inductor compiles the rest.
+faster become operators of convgen.  Where BatchNorm's sums follow (network.sums), a kernel that makes them, too, is
+timed beside the faster of the two and the passes over memory that it spares.  Inductor compiles the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,13 @@ from convgen.functional.arrays import channels_last, is_packed
 from convgen.functional.prebuild import prebuild
 from convgen.ir.problem import Op
 from convgen.torch import ops
-from convgen.torch.asked import Asked, Forward, Gradient, of_backward, of_convolution, order_of
+from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
+from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.summed import operator_of
 
 Tensor = Any
 Node = Any
@@ -39,7 +42,7 @@ def compile_training(
     """A graph of Dynamo's as a callable whose results have gradients.  `tell` hears the report of each pass."""
 
     def rewritten(graph_module: Any, backward: bool) -> Any:
-        rows = take_convolutions(graph_module.graph, ops.choices, options.measure)
+        rows = take_convolutions(graph_module.graph, ops.choices, options.measure, options.sums)
         if rows:
             tell(Report(rows, [f"of a {'backward' if backward else 'forward'} pass, for training"]))
             graph_module.recompile()
@@ -73,7 +76,7 @@ class _Candidate:
     """
 
     node: Node
-    asked: Asked
+    asked: Bare
     reads: tuple[int, ...]
     index: int | None = None
 
@@ -81,6 +84,12 @@ class _Candidate:
     def results(self) -> list[Node]:
         """The nodes whose value it is."""
         return [self.node] if self.index is None else _readers(self.node, self.index)
+
+    @property
+    def ending(self) -> Ending | None:
+        """The sums that follow it, as the graph is now."""
+        of_filters = isinstance(self.asked, Gradient) and self.asked.op is Op.WGRAD
+        return None if of_filters or len(self.results) != 1 else ending_of(self.results[0])
 
     def lies_as_before(self) -> bool:
         """Whether convgen's result has the strides of aten's, as far as they say something."""
@@ -91,9 +100,9 @@ class _Candidate:
 
 
 @torch.no_grad()
-def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> list[Row]:
+def take_convolutions(graph: Any, choices: Choices, measure: bool = True, sums: bool = True) -> list[Row]:
     """Puts convgen's operators in the place of aten's where the choices say so, and without `measure` wherever convgen
-    serves.  Gives the report's rows."""
+    serves; with `sums`, those that give BatchNorm's sums, too.  Gives the report's rows."""
     candidates: list[_Candidate] = []
     rows = []
     for node in graph.nodes:
@@ -105,28 +114,55 @@ def take_convolutions(graph: Any, choices: Choices, measure: bool = True) -> lis
     for candidate in [c for c in candidates if not c.lies_as_before()]:
         rows.append(Row(candidate.asked.layer, "aten", why_not="aten lays the result out otherwise"))
         candidates.remove(candidate)
+    asked: list[Asked] = [candidate.asked for candidate in candidates]
+    asked += [ending.asked(c.asked) for c in candidates if sums and (ending := c.ending)]
     with ThreadPoolExecutor(1) as thread:  # in which no tracer's mode is in effect, and no autocast
-        rows += thread.submit(_decided, candidates, choices, measure).result()
-    for candidate in candidates:
-        if choices.launch(candidate.asked) is not None:
+        thread.submit(_decide, asked, choices, measure).result()
+    taken, passed = _take_sums(graph, candidates, choices) if sums else ({}, {})
+    for i, candidate in enumerate(candidates):
+        row = choices.row(taken.get(i, candidate.asked))
+        rows.append(replace(row, why_not=row.why_not or passed.get(i, "")))
+        if i not in taken and choices.launch(candidate.asked) is not None:
             _replace(graph, candidate)
     for node in {candidate.node for candidate in candidates}:
         _drop_unread(graph, node)
     return rows
 
 
-def _decided(candidates: Sequence[_Candidate], choices: Choices, measure: bool) -> list[Row]:
-    """The report's rows; all kernels are built before any is timed."""
+def _take_sums(
+    graph: Any, candidates: Sequence[_Candidate], choices: Choices
+) -> tuple[dict[int, Summed], dict[int, str]]:
+    """Puts convgen's operators that give sums where the choices say so.  Gives what was taken, and why others were not,
+    by the candidates' numbers."""
+    taken, passed = {}, {}
+    # the last first: of two gradients that add up, the later one gives the sums, as it has the other one at hand
+    for i, candidate in reversed(list(enumerate(candidates))):
+        if ending := candidate.ending:
+            asked = ending.asked(candidate.asked)
+            if choices.launch(asked) is not None:
+                _replace_with_sums(graph, candidate, ending, asked)
+                taken[i] = asked
+            else:
+                row = choices.row(asked)
+                timed = row.us and row.aten_us
+                reason = f"{row.us:.1f} us, for {row.aten_us:.1f} of the parts" if timed else row.why_not
+                passed[i] = f"with sums: {reason}"
+    return taken, passed
+
+
+def _decide(asked: Sequence[Asked], choices: Choices, measure: bool) -> None:
+    """All kernels are built before any is timed."""
     texts = []
-    for candidate in candidates:
+    for one in asked:
         with suppress(ConvgenError):  # the row says why
-            texts.append(candidate.asked.recipe().convolution.text)
-    if any(candidate.asked.reads[0].is_cuda for candidate in candidates):
+            texts.append(one.recipe().convolution.text)
+    if any(one.reads[0].is_cuda for one in asked):
         prebuild(texts)
-    if not measure:
-        for candidate in candidates:
-            choices.take(candidate.asked)
-    return [choices.row(candidate.asked) for candidate in candidates]
+    for one in asked:
+        if measure:
+            choices.row(one)
+        else:
+            choices.take(one)
 
 
 # ---- what is asked ------------------------------------------------------------------------------
@@ -197,8 +233,7 @@ def _replace(graph: Any, candidate: _Candidate) -> None:
     with graph.inserting_after(node):
         made = call(graph, operator, first, second, *numbers)
     if candidate.index is not None:
-        *others, wanted = node.args
-        node.args = (*others, [want and i != candidate.index for i, want in enumerate(wanted)])
+        _want_no_longer(candidate)
     elif (bias := node.args[2]) is not None:
         made = _with_bias(graph, made, bias)
     for old in candidate.results:
@@ -206,12 +241,31 @@ def _replace(graph: Any, candidate: _Candidate) -> None:
         graph.erase_node(old)
 
 
-def _operator(asked: Asked) -> tuple[Any, list[Any]]:
+def _replace_with_sums(graph: Any, candidate: _Candidate, ending: Ending, asked: Summed) -> None:
+    first, second = (candidate.node.args[i] for i in candidate.reads)
+    operator, numbers = operator_of(asked)
+
+    def make(operands: list[Node]) -> Node:
+        return call(graph, operator, first, second, operands, asked.epilogue, asked.sums, *numbers)
+
+    (result,) = candidate.results
+    ending.put(graph, make)
+    graph.erase_node(result)
+    if candidate.index is not None:
+        _want_no_longer(candidate)
+
+
+def _want_no_longer(candidate: _Candidate) -> None:
+    *others, wanted = candidate.node.args
+    candidate.node.args = (*others, [want and i != candidate.index for i, want in enumerate(wanted)])
+
+
+def _operator(asked: Bare) -> tuple[Any, list[Any]]:
     """convgen's operator, and its arguments behind the two tensors."""
     convgen: Any = torch.ops.convgen
     numbers: tuple[Any, ...]
     if isinstance(asked, Forward):
-        operator, numbers = convgen.conv, (None, *asked[4:9])  # without bias it is not transposed
+        operator, numbers = convgen.conv, (None, *asked.geometry)  # without bias it is not transposed
     else:
         assert isinstance(asked, Gradient)
         operator = convgen.conv_input if asked.op is Op.DGRAD else convgen.conv_weight

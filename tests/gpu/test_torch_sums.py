@@ -1,0 +1,162 @@
+"""BatchNorm's sums as results of convolutions, on a GPU: the operators, and training steps that take them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch import summed  # noqa: E402
+
+nn, TF = torch.nn, torch.nn.functional
+LAST = dict(memory_format=torch.channels_last)
+pytestmark = pytest.mark.usefixtures("torch_draws")
+
+
+@pytest.fixture(autouse=True)
+def _cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    torch._dynamo.reset()
+
+
+def near(found, expected, tolerance: float) -> None:
+    """By relative L2 error to a float64 result."""
+    assert (found.double() - expected.double()).norm() <= tolerance * expected.double().norm()
+
+
+def image(c: int, dtype, n: int = 4, side: int = 28):
+    return torch.randn(n, c, side, side, device="cuda", dtype=dtype).to(**LAST)
+
+
+LAYERS = [(64, 256, 1, 1), (256, 64, 1, 1), (64, 64, 3, 1), (128, 128, 3, 2), (3, 64, 7, 2), (24, 40, 3, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_statistics_of_a_convolution(layer, dtype):
+    c, k, taps, stride = layer
+    x, w = image(c, dtype), (torch.randn(k, c, taps, taps, device="cuda") / c**0.5).to(dtype).to(**LAST)
+    bias = torch.randn(k, 1, 1, device="cuda").to(dtype)
+    geometry = [stride] * 2, [taps // 2] * 2, [1, 1], 1
+    asked = summed._of_convolution(x, w, [bias], "add", "value square", *geometry)
+    assert asked.served().launch is not None, asked.served().why_not
+    y, total, squares = torch.ops.convgen.conv_sums(x, w, [bias], "add", "value square", *geometry)
+    right = TF.conv2d(x.double(), w.double(), bias.double().flatten(), stride, taps // 2)
+    near(y, right, 1e-2)
+    near(squares, right.square().sum((0, 2, 3)), 1e-4)
+    assert (total - right.sum((0, 2, 3))).abs().max() <= 1e-4 * right.abs().sum((0, 2, 3)).max()
+    again = torch.ops.convgen.conv_sums(x, w, [bias], "add", "value square", *geometry)
+    assert all(torch.equal(a, b) for a, b in zip(again, (y, total, squares), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS[:4] + LAYERS[5:], ids=str)
+@pytest.mark.parametrize("epilogue", ["", "relu_backward", "add relu_backward"])
+def test_sums_of_a_gradient(layer, dtype, epilogue):
+    c, k, taps, stride = layer
+    read, saved, branch, x = (image(c, dtype) for _ in range(4))
+    w = (torch.randn(k, c, taps, taps, device="cuda") / k**0.5).to(dtype).to(**LAST)
+    geometry = [stride] * 2, [taps // 2] * 2, [1, 1], 1
+    grad = torch.randn_like(torch.ops.convgen.conv(x, w, None, *geometry))
+    mean = torch.randn(1, c, 1, 1, device="cuda")
+    operands = [*([branch] if "add" in epilogue else []), *([saved] if epilogue else []), read, mean]
+    arguments = grad, w, operands, epilogue, "value product", list(x.shape), *geometry
+    assert (asked := summed._of_input(*arguments)).served().launch is not None, asked.served().why_not
+    g, total, product = torch.ops.convgen.conv_input_sums(*arguments)
+    right = torch.nn.grad.conv2d_input(x.shape, w.double(), grad.double(), stride, taps // 2)
+    right = right + branch.double() if "add" in epilogue else right
+    right = torch.where(saved > 0, right, 0) if epilogue else right
+    near(g, right, 1e-2)
+    products = right * (read.double() - mean)
+    for found, terms in ((total, right), (product, products)):
+        assert (found - terms.sum((0, 2, 3))).abs().max() <= 1e-4 * terms.abs().sum((0, 2, 3)).max()
+
+
+class Block(nn.Module):
+    """A bottleneck, whose shortcut may have a convolution of its own."""
+
+    def __init__(self, c: int, k: int, stride: int = 1, **norm) -> None:
+        super().__init__()
+        self.a, self.norm_a = nn.Conv2d(c, 64, 1, bias=False), nn.BatchNorm2d(64, **norm)
+        self.b, self.norm_b = nn.Conv2d(64, 64, 3, stride, 1, bias=False), nn.BatchNorm2d(64, **norm)
+        self.c, self.norm_c = nn.Conv2d(64, k, 1, bias=False), nn.BatchNorm2d(k, **norm)
+        self.short = nn.Identity()
+        if c != k or stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(c, k, 1, stride, bias=False), nn.BatchNorm2d(k, **norm))
+
+    def forward(self, x):
+        y = torch.relu(self.norm_b(self.b(torch.relu(self.norm_a(self.a(x))))))
+        return torch.relu(self.norm_c(self.c(y)) + self.short(x))
+
+
+class Network(nn.Module):
+    def __init__(self, **norm) -> None:
+        super().__init__()
+        stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64, **norm), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        blocks = Block(64, 256, **norm), Block(256, 256, **norm), Block(256, 512, 2, **norm), Block(512, 512, **norm)
+        self.body, self.head = nn.Sequential(*stem, *blocks), nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x).mean((2, 3)))
+
+
+def trained(dtype, prepare, steps: int = 5, frozen: bool = False, **norm):
+    """Losses of some steps, the buffers then, and what eval mode gives."""
+    torch.manual_seed(0)
+    model = Network(**norm).cuda().to(**LAST)
+    if frozen:
+        model.body[1].eval()
+    step, optimizer = prepare(model), torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    x, target = torch.randn(16, 3, 112, 112, device="cuda").to(**LAST), torch.arange(16, device="cuda") % 10
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype):
+            loss = TF.cross_entropy(step(x), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    buffers = copy.deepcopy(dict(model.named_buffers()))
+    with torch.no_grad():
+        return torch.tensor(losses), buffers, model.eval()(x)
+
+
+CASES = {
+    "bfloat16": (torch.bfloat16, {}),
+    "float16": (torch.float16, {}),
+    "momentum and eps": (torch.bfloat16, dict(momentum=0.3, eps=1e-3)),
+    "not affine": (torch.bfloat16, dict(affine=False)),
+    "frozen": (torch.bfloat16, dict(frozen=True)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_with_sums_is_torchs(case):
+    dtype, how = CASES[case]
+    options = {"measure": False}
+    losses, buffers, y = trained(dtype, lambda m: torch.compile(m, backend=ct.compile_graph, options=options), **how)
+    fused = [row.fused for report in ct.reports()[-2:] for row in report if "sums" in row.fused]
+    assert len(fused) >= 18, "\n".join(map(str, ct.reports()[-2:]))
+    right, theirs, expected = trained(dtype, lambda m: m, **how)
+    torch.testing.assert_close(losses, right, rtol=3e-2, atol=3e-2)
+    assert buffers.keys() == theirs.keys()
+    for name, found in buffers.items():
+        if name.endswith("num_batches_tracked"):
+            assert torch.equal(found, theirs[name])
+        else:
+            near(found, theirs[name], 5e-2)
+    near(y, expected, 2e-1)
+
+
+def test_sums_are_measured_and_the_report_has_the_times():
+    losses, *_ = trained(torch.bfloat16, lambda m: torch.compile(m, backend=ct.compile_graph))
+    reports = ct.reports()[-2:]
+    assert all(row.us and row.aten_us for report in reports for row in report), "\n".join(map(str, reports))
+    right, *_ = trained(torch.bfloat16, lambda m: torch.compile(m, backend=ct.compile_graph, options={"sums": False}))
+    assert not any("sums" in row.fused for report in ct.reports()[-2:] for row in report)
+    torch.testing.assert_close(losses, right, rtol=3e-2, atol=3e-2)
+    print(*reports, sep="\n")

@@ -1,0 +1,167 @@
+"""BatchNorm's sums as results of convolutions, in training on a CPU: which are found, and that steps are torch's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
+
+import convgen.torch as ct  # noqa: E402
+from convgen.torch import ops  # noqa: E402
+from convgen.torch.asked import Forward, Summed  # noqa: E402
+from convgen.torch.choices import _times  # noqa: E402
+from convgen.torch.network import training  # noqa: E402
+from convgen.torch.network.report import Row  # noqa: E402
+from convgen.torch.network.timing import Timer  # noqa: E402
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
+nn, TF = torch.nn, torch.nn.functional
+LAST = dict(memory_format=torch.channels_last)
+
+
+class Taken:
+    """Takes convgen for all that is asked, but for sums where they are slower."""
+
+    def __init__(self, sums: bool = True) -> None:
+        self._sums = sums
+
+    def launch(self, asked):
+        return None if isinstance(asked, Summed) and not self._sums else lambda *_: None
+
+    def row(self, asked):
+        if self.launch(asked) is None:
+            return Row(asked.layer, "aten", 5.0, 3.0, why_not="tma_im2col is slower")
+        return Row(asked.layer, "tma_im2col", fused=getattr(asked, "fused", ""))
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut, which may have one of its own."""
+
+    def __init__(self, c: int, k: int) -> None:
+        super().__init__()
+        self.a, self.norm_a = nn.Conv2d(c, k, 1, bias=False), nn.BatchNorm2d(k)
+        self.b, self.norm_b = nn.Conv2d(k, k, 3, padding=1), nn.BatchNorm2d(k, momentum=0.3)
+        self.short = nn.Identity() if c == k else nn.Sequential(nn.Conv2d(c, k, 1, bias=False), nn.BatchNorm2d(k))
+
+    def forward(self, x):
+        made = self.norm_b(self.b(torch.relu(self.norm_a(self.a(x)))))
+        return torch.relu(made + self.short(x))
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The convolutions of each graph that is compiled for training; Inductor's part is left out."""
+    found, take = [], training.take_convolutions
+
+    def taken(graph, *others):
+        rows = take(graph, *others)
+        graph.lint()
+        found.append([node for node in graph.nodes if "conv" in str(node.target) and node.op == "call_function"])
+        return rows
+
+    inner = lambda graph_module, inputs, **_: make_boxed_func(graph_module.forward)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", inner)
+    monkeypatch.setattr(training, "take_convolutions", taken)
+    monkeypatch.setattr(ops, "choices", Taken())
+    torch._dynamo.reset()
+    return found
+
+
+def endings(nodes) -> list[str]:
+    """Epilogues and sums of those that have sums."""
+    return [f"{node.args[3]}: {node.args[4]}" for node in nodes if "sums" in str(node.target)]
+
+
+def trained(model, step, x, steps: int = 3):
+    """Losses of SGD under autocast, and then the model's result in eval mode."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = TF.cross_entropy(step(x).mean((2, 3)).float(), torch.arange(len(x)))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        return torch.tensor(losses), model.eval()(x)
+
+
+def test_a_residual_network_trains_as_torchs_does(graphs):
+    torch.manual_seed(0)
+    stem = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()
+    model = nn.Sequential(*stem, Block(8, 16), Block(16, 16), Block(16, 16)).to(**LAST)
+    x, other = torch.randn(6, 3, 12, 12).to(**LAST), copy.deepcopy(model)
+    compiled = torch.compile(model, backend=ct.compile_graph, fullgraph=True)
+    for mine, theirs in zip(trained(model, compiled, x), trained(other, other, x), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=3e-2, atol=3e-2)
+    for mine, theirs in zip(model.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=3e-2, atol=3e-2)
+    forward, backward = graphs
+    plain, with_bias = ": value square", "add: value square"
+    assert endings(forward) == [plain, plain, with_bias, plain, *[plain, with_bias] * 2]
+    # of blocks, the last first: inside, and where a block begins, whose shortcut's gradient is added
+    assert endings(backward) == [
+        "relu_backward: value product", "add relu_backward: value product",
+        "relu_backward: value product", "add relu_backward: value product product",
+        "relu_backward: value product", "add relu_backward: value product",
+    ]  # fmt: skip
+    assert "relu_backward sums: value product" in str(ct.reports()[-1])
+
+
+CASES = {
+    "affine": (dict(affine=False), {}, [": value square"] * 2, ["relu_backward: value product"]),
+    "slower": ({}, dict(choices=Taken(sums=False)), [], []),
+    "off": ({}, dict(options={"sums": False}), [], []),
+    "frozen": ({}, dict(frozen=True), [": value square"], ["relu_backward: value product"]),
+    "float32": ({}, dict(autocast=False), [], []),
+    "contiguous": ({}, dict(contiguous=True), [], []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sums_are_found_where_they_are(case, graphs, monkeypatch):
+    norm, how, forward, backward = CASES[case]
+    monkeypatch.setattr(ops, "choices", how.get("choices", Taken()))
+    first, second = nn.BatchNorm2d(8, **norm), nn.BatchNorm2d(4, **norm)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), first, nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False), second)
+    x = torch.randn(4, 4, 6, 5)
+    if not how.get("contiguous"):
+        model, x = model.to(**LAST), x.to(**LAST)
+    if how.get("frozen"):
+        first.eval()
+    compiled = torch.compile(model, backend=ct.compile_graph, options=how.get("options"))
+    found = []
+    for one in (compiled, model):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=how.get("autocast", True)):
+            one(x).float().mul(torch.linspace(-1, 1, 4).view(4, 1, 1, 1)).square().sum().backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine - theirs).norm() <= 5e-2 * theirs.norm() + 1e-3
+    assert [endings(nodes) for nodes in graphs] == [forward, backward]
+    slower = [
+        row for report in list(ct.reports())[-2:] for row in report if "with sums: 5.0 us, for 3.0" in row.why_not
+    ]
+    assert len(slower) == (3 if case == "slower" else 0)
+
+
+def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
+    """convgen's kernel and aten's without sums take 10 and 8 us, a copy 4: 2 for each tensor that need not be read."""
+    us = {"convgen with sums": 13.0, "convgen": 10.0, "aten": 8.0, "copy": 4.0}
+    monkeypatch.setattr(Timer, "__init__", lambda self: None)
+    monkeypatch.setattr(Timer, "_us", lambda self, who, *_: us[who])
+    monkeypatch.setattr(Forward, "served", lambda self: type("", (), {"launch": print}))
+    monkeypatch.setattr("convgen.torch.network.timing.served", lambda *_: type("", (), {"launch": print}))
+    monkeypatch.setattr(Summed, "served", lambda self: type("", (), {"launch": print}))
+    x, w = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 1, 1)
+    bare = Forward(x, w, [], "", (1, 1), (0, 0), (1, 1), 1)
+    assert _times(Timer(), Summed(bare, [], "", "value square")) == (13.0, 8.0 + 2)
+    large, mean = torch.randn(2, 8, 6, 6), torch.randn(1, 8, 1, 1)
+    assert _times(Timer(), Summed(bare, [large, mean], "", "value product")) == (13.0, 8.0 + 4)
+    masked = Summed(bare, [large, large, large, mean], "add relu_backward", "value product")
+    assert _times(Timer(), masked) == (13.0, 8.0 + 10)
