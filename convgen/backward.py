@@ -37,8 +37,8 @@ class Gradients:
 def spec(source: Spec, only: str | None = None, after: str | None = None, branch: bool = False) -> str:
     """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec.  Raises UsageError,
     SpecError, Underivable."""
-    named = driver.load(replace(source, only=(after,)))[0].request.problem if after else None
-    problems = [c.request.problem for c in driver.load(replace(source, only=(only,) if only else ()))]
+    named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
+    problems = [c.request.problem.static for c in driver.load(replace(source, only=(only,) if only else ()))]
     wanted = [p for p in problems if p.op is Op.FPROP] or problems
     return "\n".join(str(gradients(p, named, branch)) for p in wanted)
 

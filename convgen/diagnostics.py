@@ -51,6 +51,7 @@ CODES: dict[str, str] = {
     "E214": "a lowered matrix that no operator uses, or whose axes lack a dim",
     "E215": "a slice of something other than the last dim's channels, or of fewer channels than it has",
     "E216": "padding of an unknown kind, or of NaN in integers",
+    "E217": "a dim that cannot be dynamic, or dynamic dims where sizes have to be fixed",
     # the epilogue and the prologue
     "E301": "an epilogue or a prologue uses a name that it cannot read",
     "E302": "an epilogue or a prologue calls an unknown function",

@@ -175,6 +175,9 @@ def _summary(problem: ConvProblem) -> Table:
         ("groups", str(problem.groups)),
         ("accumulates in", problem.accumulate),
     ]
+    if problem.dynamic:
+        dims = " ".join(problem.dynamic)
+        rows.append(("dynamic", f"{dims}: a call decides these sizes; the plan is made for those above"))
     if problem.prologue:
         rows += [("prologue", str(a)) for a in problem.prologue.body]
     if problem.epilogue:

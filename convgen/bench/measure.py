@@ -179,7 +179,7 @@ def set_count(bytes_each: int, bytes_together: float = ROTATED_BYTES) -> int:
 def buffer_sets(problem: ConvProblem, backend: Backend, bytes_together: float = ROTATED_BYTES) -> list[Buffers]:
     """Sets of N(0, 1) inputs and poisoned outputs, `bytes_together` or more unless MOST_SETS are fewer."""
     with backend.stream():
-        return [_buffers(problem, backend) for _ in range(set_count(problem.min_bytes, bytes_together))]
+        return [_buffers(problem.static, backend) for _ in range(set_count(problem.min_bytes, bytes_together))]
 
 
 def _buffers(problem: ConvProblem, backend: Backend) -> Buffers:
@@ -223,6 +223,7 @@ class Checker:
     """
 
     def __init__(self, problem: ConvProblem, backend: Backend, seed: int | None = None, ends: bool = False) -> None:
+        problem = problem.static  # a kernel takes its sizes from the arrays
         self._problem, self._backend, self._ends = problem, backend, ends
         self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         with backend.stream():

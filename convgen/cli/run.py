@@ -134,7 +134,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     _require_memory(problem)
     with console.spinner(f"compiling {compilation.name}"):
         kernel = compilation.kernel() if device == "gpu" else compilation.uncompiled()
-    report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem, seed)
+    report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem.static, seed)
     where = "on the GPU" if device == "gpu" else "emulated"
     if problem.n < images:
         where += f" on {problem.n} of {images} images"

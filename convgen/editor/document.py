@@ -124,6 +124,8 @@ class Document:
             yield facts.OF
         if word.type == "PROLOGUE":
             yield facts.PROLOGUE
+        if word.type == "DYNAMIC":
+            yield facts.DYNAMIC
         yield from self._names(word, conv, problem, context)
         if word.type.lower() == word and word in facts.KEYWORDS:
             yield facts.KEYWORDS[word]
@@ -227,7 +229,7 @@ class Document:
         if context.depth:
             lets = {let.name.text: "a size" for let in self.tree.lets}
             settings = {w: m for w, m in facts.KEYWORDS.items() if w not in ("let", "conv", "operand")}
-            return {**settings, "prologue": facts.PROLOGUE, **lets}
+            return {**settings, "prologue": facts.PROLOGUE, "dynamic": facts.DYNAMIC, **lets}
         return {w: facts.KEYWORDS[w] for w in ("let", "conv")}
 
 

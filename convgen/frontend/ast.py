@@ -153,6 +153,11 @@ class OpSetting(Setting):
 
 
 @dataclass(frozen=True)
+class DynamicSetting(Setting):
+    dims: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
 class Assignment:
     name: Name
     value: Expr

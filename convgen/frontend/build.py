@@ -97,6 +97,10 @@ class Build(Transformer_NonRecursive):
     def op_setting(self, keyword, *ops):
         return ast.OpSetting(name_of(keyword), span_of(keyword).to(span_of(ops[-1])), tuple(name_of(o) for o in ops))
 
+    def dynamic_setting(self, keyword, *dims):
+        span = span_of(keyword).to(span_of(dims[-1]))
+        return ast.DynamicSetting(name_of(keyword), span, tuple(name_of(d) for d in dims))
+
     def prologue_setting(self, keyword, *rest):
         return self._pointwise(ast.PrologueSetting, keyword, *rest)
 

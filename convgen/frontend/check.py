@@ -13,6 +13,7 @@ from convgen import habits
 from convgen.diagnostics import Report, Span, listing
 from convgen.frontend import ast
 from convgen.frontend.dims import SETTING_OF, rename_dims
+from convgen.frontend.dynamic import check_dynamic
 from convgen.frontend.epilogue import ACC, Checked, check_epilogue, check_tensors
 from convgen.frontend.geometry import Geometry, Solver
 from convgen.frontend.lowered import check_lowered
@@ -101,6 +102,7 @@ class _Block:
             check_unmixed(self._all_tensors, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
+        dynamic = check_dynamic(conv.first(ast.DynamicSetting), self.ops, self._tensors, geometry, results, report)
         if geometry is None:
             return []
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
@@ -128,6 +130,7 @@ class _Block:
                 accumulate=ACCUMULATOR_OF[by_role[typed].dtype],
                 epilogue=Epilogue(operands, epilogue.body, results) if epilogue and epilogue.op is op else None,
                 prologue=prologue,
+                dynamic=dynamic,
             )
             requests.append(
                 Request(conv.name.text, problem, strategy, options, target, self._spans(), bool(report.warnings))

@@ -59,7 +59,7 @@ def tokens(text: str) -> list[Token]:
             end = _word_end(lexed, at)
             found.append(lexed[at] if end == at + 1 else _joined(_kind(lexed[at:end]), lexed[at:end]))
         at = end
-    return _with_of(_with_result(_with_prologue(found)))
+    return _with_of(_with_result(_with_prologue(_with_dynamic(found))))
 
 
 #: Kinds that a dim or a size ends with.
@@ -76,6 +76,23 @@ def _with_of(words: list[Token]) -> list[Token]:
         inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
         found.append(word)
     return found
+
+
+#: Kinds behind which a setting may begin: the last words of others, and the brace of the block.
+_ENDS_SETTING = _ENDS_SIZE | {"FLOAT", "RSQB", "LBRACE", "RBRACE"}
+
+
+def _with_dynamic(words: list[Token]) -> list[Token]:
+    """The words with each `dynamic` that begins a setting of a convolution as a word of its own kind: elsewhere it is a
+    size, or a tensor."""
+    depth = 0
+    for i, word in enumerate(words[:-1]):
+        depth += (word.type == "LBRACE") - (word.type == "RBRACE")
+        named = words[i + 1].type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
+        begins = words[i - 1].type in _ENDS_SETTING and (named or words[i + 1].type.lower() in (words[i + 1], "rbrace"))
+        if word.type == "NAME" and word == "dynamic" and depth == 1 and begins:
+            words[i] = Token.new_borrow_pos("DYNAMIC", "dynamic", word)
+    return words
 
 
 def _with_prologue(words: list[Token]) -> list[Token]:

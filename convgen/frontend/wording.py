@@ -18,7 +18,7 @@ KEYWORDS = (*SETTINGS, "let", "conv", "operand")
 
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.
-STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "PROLOGUE", "RBRACE", END}
+STARTERS = SETTING_KINDS | {"LET", "CONV", "OPERAND", "RESULT", "PROLOGUE", "DYNAMIC", "RBRACE", END}
 #: Kinds that a name which is given here stands behind.
 DECLARING = frozenset({"LET", "CONV", "INPUT", "FILTER", "OUTPUT", "LOWERED", "OPERAND", "RESULT"})
 #: The settings that take amounts by axis, as they are written.
@@ -36,7 +36,7 @@ _SIGNS = {
 _NAMES_AFTER = {
     "LET": "a name", "CONV": "a name for the conv", "INPUT": "a name for the tensor", "FILTER": "a name for the tensor",
     "OUTPUT": "a name for the tensor", "LOWERED": "a name for the matrix", "OPERAND": "a name for the operand",
-    "RESULT": "a name for the result",
+    "RESULT": "a name for the result", "DYNAMIC": "a dim",
     "COLON": "an element type", "LSQB": "a dim", "STAR": "a dim", "TARGET": "the name of a target",
     "ACCUMULATE": "an element type", "STRATEGY": "the name of a strategy",
 }  # fmt: skip

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer, Symbol
 
 from convgen.ir import integer
+from convgen.ir.formula import number
 from convgen.ir.integer import Ranges, floordiv, mod, symbol
 from convgen.ir.padding import pixel_at, place_of
 from convgen.ir.problem import PLACES, ConvProblem, Op
@@ -45,12 +46,12 @@ def extent(problem: ConvProblem, dim: str) -> int:
 
 
 def literal_geometry(problem: ConvProblem) -> Geometry:
-    """Every value a number."""
+    """Every value a number, or the formula of a size that a call decides."""
     axes = problem.spatial.input
 
     def value(kind: str, dim: str) -> Expr:
         if kind == "extent":
-            return Integer(extent(problem, dim))
+            return number(extent(problem, dim))
         return Integer(getattr(problem, kind)[axes.index(dim)])
 
     return value
@@ -123,7 +124,7 @@ class Access:
     def offset(self) -> Expr:
         """Offset in elements from the tensor's base, unsimplified."""
         total: Expr = Integer(0)
-        sizes = self.extents or self.tensor.extents
+        sizes = self.extents or tuple(map(number, self.tensor.extents))
         if self.tensor.pitch:
             sizes = (*sizes[:-1], Integer(self.tensor.pitch))
         for dim, size in zip(self.tensor.dims, sizes, strict=True):
@@ -309,7 +310,7 @@ def lowered_dims(problem: ConvProblem) -> dict[str, tuple[str, ...]]:
 
 
 def matrix_view(problem: ConvProblem, geometry: Geometry | None = None) -> IndexMap:
-    """The maps of the operator as a matrix product (see `matrix_dims`), or of im2col's matrix."""
+    """The maps of the operator as a matrix product (see `matrix_dims`), or of im2col's matrix, for written sizes."""
     if problem.op is Op.IM2COL:
         return lowered_view(problem, geometry)
     return _view(problem, matrix_dims(problem), {}, geometry)
@@ -325,6 +326,7 @@ def lowered_view(problem: ConvProblem, geometry: Geometry | None = None) -> Inde
 def _view(
     problem: ConvProblem, dims: Mapping[str, tuple[str, ...]], loop: Mapping[str, Expr], geometry: Geometry | None
 ) -> IndexMap:
+    problem = problem.static
     geo = geometry or literal_geometry(problem)
     at = dict(loop)
     variables = []
@@ -364,6 +366,7 @@ def tma_axes(problem: ConvProblem) -> tuple[TmaAxis, ...]:
     The numbers are coefficients of the index map: position's is the element stride, the tap's the
     offset's step, the constant the corner.
     """
+    problem = problem.static
     sp = problem.spatial
     forward = problem.op in FORWARD
     walked, position = (sp.input, sp.output) if forward else (sp.output, sp.input)

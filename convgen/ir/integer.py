@@ -110,6 +110,17 @@ def symbol(name: str) -> Symbol:
     return Symbol(name, integer=True)
 
 
+#: Of what is counted by an int.
+INT_MAX = 2**31 - 1
+
+
+class Extent(Symbol):
+    """A dim's extent that a call decides: from 1 to INT_MAX, called by the dim in capitals."""
+
+    def __new__(cls, dim: str) -> Extent:
+        return super().__new__(cls, dim.upper(), integer=True)
+
+
 def factors(e: Expr) -> list[Expr]:
     """The factors of a product, a power's base as often as it counts."""
     found: list[Expr] = []
@@ -139,7 +150,7 @@ def bounds(e: Expr, ranges: Ranges) -> tuple[int, int]:
     if isinstance(e, Integer):
         return int(e), int(e)
     if isinstance(e, Symbol):
-        return ranges[e]
+        return (1, INT_MAX) if isinstance(e, Extent) else ranges[e]
     if isinstance(e, Add):
         parts = [bounds(a, ranges) for a in e.args]
         return sum(p[0] for p in parts), sum(p[1] for p in parts)

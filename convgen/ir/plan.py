@@ -161,6 +161,15 @@ class Workspace:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What a call's sizes may make of a number that a kernel counts in 32 bits, or that hardware bounds."""
+
+    what: str  # such as "elements of x"
+    size: int
+    most: int
+
+
 Step = Launch | Gemm | Fill
 
 
@@ -174,6 +183,7 @@ class Plan:
     `us` is the cost model's estimate, 0 where there is none.
     `kernel` made the plan, from `layout`: its own record of what follows from problem and configuration.
     `behind` is the source of launches that follow the kernel's own; it is set where a plan is rendered.
+    `limits` are those of the sizes that a call decides.
     """
 
     problem: ConvProblem
@@ -189,6 +199,7 @@ class Plan:
     us: float = field(default=0.0, compare=False)
     layout: object = field(default=None, compare=False, repr=False)
     behind: str = field(default="", compare=False, repr=False)
+    limits: tuple[Limit, ...] = ()
 
     @property
     def options(self) -> dict[str, int | str]:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from convgen.diagnostics import ConvgenError
+from convgen.ir import dynamic
 from convgen.ir.epilogue import Epilogue, Prologue
+from convgen.ir.size import of_dim
 from convgen.ir.tensor import Tensor
 
 SECTOR = 32  #: Bytes that memory moves together.
@@ -122,6 +124,9 @@ class ConvProblem:
     Spatial tuples have one entry a spatial axis, outermost first (d, h, w).  `c` and `k` count all
     groups' channels.  `x`, `w`, `y` are the tensors in their memory layouts; w's dim c is c/groups.
     `lowered` is there for im2col and col2im alone.
+
+    `dynamic` are the dims, of n and the input's spatial ones, whose extents a call decides: these, and what follows
+    from them, are `Size`s.
     """
 
     name: str
@@ -145,6 +150,7 @@ class ConvProblem:
     epilogue: Epilogue | None = None
     padding: Padding = Padding.ZERO  # zero where nothing is padded
     prologue: Prologue | None = None  # of fprop alone
+    dynamic: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         tensors = [(t.role, t.name) for t in (*self.operands, *self.further)]
@@ -154,6 +160,14 @@ class ConvProblem:
                     f"the {what} {name!r} has a name that neither a spec nor a kernel can have\n"
                     f"hint: a name is of ASCII letters, digits and _, and does not start with a digit, such as {near}"
                 )
+        if self.dynamic:
+            vars(self).update(dynamic.resized(self, of_dim))
+
+    @property
+    def static(self) -> ConvProblem:
+        """The same convolution of the written sizes alone."""
+        fields = dynamic.resized(self, lambda size, _: int(size)) if self.dynamic else {}
+        return replace(self, dynamic=(), **fields)
 
     @property
     def rank(self) -> int:
@@ -346,6 +360,8 @@ class ConvProblem:
         lines = [f"conv {self.name} {{", f"  input {self.x}", f"  filter {self.w}", f"  output {self.y}"]
         if self.lowered:
             lines.append(f"  lowered {self.lowered}")
+        if self.dynamic:
+            lines.append(f"  dynamic {' '.join(self.dynamic)}")
         lines.append(axes("stride", [str(v) for v in self.stride]))
         fill = "" if self.padding is Padding.ZERO else f" {self.padding}"
         lines.append(axes("pad", [f"({a},{b})" for a, b in zip(self.pad_lo, self.pad_hi, strict=True)]) + fill)

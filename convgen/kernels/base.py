@@ -80,6 +80,8 @@ class Kernel(Generic[C, L]):
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
+    #: Whether it takes sizes that a call decides.
+    dynamic: ClassVar[bool] = False
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a

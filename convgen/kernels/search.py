@@ -43,6 +43,7 @@ class Search:
         found = (
             *_unwritten(self.kernel, self.problem),
             *_unapplied(self.kernel, self.problem),
+            *_undecided(self.kernel, self.problem),
             *(self._slices or self._padding or self.kernel.unserved(self.problem, self.target, self.fixed)),
         )
         return found or tuple(
@@ -155,6 +156,19 @@ def _unapplied(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
         return []
     hint = f"apply it to {problem.x.name} before the call, or take strategy direct"
     return [Obstacle(f"kernel {kernel.name} multiplies {problem.x.name} as it is, without the prologue", hint)]
+
+
+def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
+    """Sizes that a call decides, where the kernel is compiled for fixed ones, and padding that depends on them."""
+    if not problem.dynamic:
+        return []
+    if not kernel.dynamic:
+        hint = "leave `dynamic` out, or take strategy direct"
+        return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
+    if problem.padding.repeats:
+        hint = "leave `dynamic` out, or pad with zeros"
+        return [Obstacle(f"`{problem.padding}` needs an input of fixed size", hint)]
+    return []
 
 
 _Stated = tuple[tuple[str, int | str], ...]

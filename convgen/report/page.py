@@ -143,7 +143,7 @@ def _timeline(c: Compilation) -> Timeline | str:
         small = c.on_images(1) if c.request.problem.n > 1 else c
     except SpecError:
         return "One image alone cannot have this configuration, and more take the emulator long."
-    problem = small.request.problem
+    problem = small.request.problem.static
     if problem.macs > _MOST_MACS:
         return "The layer is too large to be emulated for a page."
     arrays = verify.random_inputs(problem, 0)

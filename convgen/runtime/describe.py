@@ -20,6 +20,8 @@ def docstring(m: Manifest) -> str:
     tensors = "\n".join(f"    {tensor}" for tensor in (*m.reads, *m.operands))
     results = "\n".join(f"    {tensor}" for tensor in m.results)
     returns = "Returns a tuple" if m.further else "Returns"
+    if m.dynamic:
+        tensors = f"    of any {', '.join(m.dynamic.dims)}, planned for these:\n{tensors}"
     spec = "\n".join(f"    {line}" for line in m.spec.splitlines())
     return (
         f"{title(m)}\n\nTensors, packed in this order of dims:\n\n{tensors}\n\n{returns}, in `out` if it is given:\n\n"

@@ -93,11 +93,15 @@ class _Step:
 
 
 def program(manifest: Manifest) -> str:
-    """The C++ source.  Raises NoHostProgram where cuBLAS computes a part of the plan."""
+    """The C++ source.  Raises NoHostProgram where cuBLAS computes a part of the plan, or a call decides sizes."""
     if any(isinstance(step, Gemm) for step in manifest.steps):
         raise NoHostProgram(
             f"{manifest.name}: a host program is for kernels alone, and this plan calls cuBLAS"
             "\nhint: take another strategy than im2col, such as --strategy implicit_gemm"
+        )
+    if manifest.dynamic:
+        raise NoHostProgram(
+            f"{manifest.name}: a host program is for fixed sizes\nhint: leave `dynamic` out of the spec"
         )
     launches = [step for step in manifest.steps if isinstance(step, Launch)]
     maps = _map_functions(launches)

@@ -18,7 +18,7 @@ from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, describe, scratch, warm
 from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
-from convgen.runtime.launch import Enqueue, Program, keep, scratch_bytes
+from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
 from convgen.targets import TARGETS
 
@@ -59,8 +59,11 @@ class Kernel:
     Raises, before anything is launched, a subclass of LaunchError, or NoGpu or WrongGpu.
     """
 
-    def __new__(cls, *_: object, **__: object) -> Kernel:
-        return super().__new__(type(cls.__name__, (cls,), {}))  # of a class of its own, which gets a call of its own
+    def __new__(cls, artifact: Artifact, *_: object, **__: object) -> Kernel:
+        kind: type[Kernel] = cls
+        if artifact.manifest.dynamic:
+            from convgen.runtime.dynamic import DynamicKernel as kind
+        return super().__new__(type(kind.__name__, (kind,), {}))  # of a class of its own, which gets a call of its own
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Kernel:
         self._readers: dict[tuple[type, ...], Readers] = {}
         #: by library, GPU and types: a call, and what it launches by stream and addresses
         self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[int, ...], Any]]] = {}
-        self._programs = _OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
+        self._programs = OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
         self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
         self._lock = threading.Lock()
@@ -234,10 +237,10 @@ class Kernel:
         return raw.module(self.source, TARGETS[self.manifest.target])
 
     @cached_property
-    def _raw_programs(self) -> _OnEachGpu:
+    def _raw_programs(self) -> OnEachGpu:
         from convgen.runtime.raw import RawProgram
 
-        return _OnEachGpu(lambda device: RawProgram(self.manifest, self._raw_module, device))
+        return OnEachGpu(lambda device: RawProgram(self.manifest, self._raw_module, device))
 
     @cached_property
     def _libraries(self) -> Any:
@@ -376,19 +379,6 @@ class Kernel:
                 if not own and overlap(slot.tensor, address, out.tensor, start):
                     why = "both are written" if slot.written else "the kernel would read what it has written"
                     raise Overlap(f"{out.name} overlaps {slot.name} in memory: {why}")
-
-
-class _OnEachGpu(dict[int, Program]):
-    """A kernel's programs by GPU, each loaded when it is first asked for."""
-
-    def __init__(self, load: Callable[[int], Program]) -> None:
-        self._load, self._lock = load, threading.Lock()
-
-    def __missing__(self, device: int) -> Program:
-        with self._lock:
-            if device not in self:
-                self[device] = self._load(device)
-            return self[device]
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

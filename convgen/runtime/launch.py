@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from functools import cache, partial
 from typing import Any
 
@@ -56,6 +57,15 @@ class Program:
             self._grids = {s: self._grid(s) for s in launches}
             if _calls_cublas(manifest):
                 cublas.load(device)
+
+    def resized(self, manifest: Manifest) -> Program:
+        """The same code, for a manifest of other sizes."""
+        made = copy(self)
+        made.prepared, made._maps, made._lock = {}, {}, threading.Lock()
+        made._manifest = manifest
+        with self._driver.context(self.device):
+            made._grids = {s: made._grid(s) for s in manifest.steps if isinstance(s, Launch)}
+        return made
 
     def prepare(self, key: tuple[int, ...]) -> Enqueue:
         """What enqueues a call, kept in `prepared`.  Raises DriverError, WrongDevice."""
@@ -174,6 +184,19 @@ class Program:
         if key not in self._maps:
             keep(self._maps, key, ctypes.create_string_buffer(tensor_map.encode(map, address), tensor_map.BYTES))
         return self._maps[key]
+
+
+class OnEachGpu(dict[int, Program]):
+    """A kernel's programs by GPU, each loaded when it is first asked for."""
+
+    def __init__(self, load: Callable[[int], Program]) -> None:
+        self._load, self._lock = load, threading.Lock()
+
+    def __missing__(self, device: int) -> Program:
+        with self._lock:
+            if device not in self:
+                self[device] = self._load(device)
+            return self[device]
 
 
 def scratch_bytes(manifest: Manifest) -> int:

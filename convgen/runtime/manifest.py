@@ -17,18 +17,31 @@ from types import UnionType
 from typing import Any
 
 from convgen.diagnostics import ConvgenError
-from convgen.ir.plan import Fill, Gemm, Launch, Plan, Step, Workspace
+from convgen.ir import size
+from convgen.ir.dynamic import derived
+from convgen.ir.plan import Fill, Gemm, Launch, Limit, Plan, Step, Workspace
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import Resources
 
 #: Changes whenever a field changes its name or its meaning.
-SCHEMA = 3
+SCHEMA = 4
 _STEPS: dict[str, type] = {"launch": Launch, "gemm": Gemm, "fill": Fill}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 
 
 class ManifestError(ConvgenError):
     """A manifest's text is not one, or is of another version of convgen."""
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """The sizes that a call decides: `dims`, as its arrays have them, and those of the output that are `derived`.
+    `limits` are what these must not exceed.  Any number of the manifest may be a `Size`, which follows from these."""
+
+    dims: tuple[str, ...]
+    derived: tuple[tuple[str, int], ...]
+    limits: tuple[Limit, ...]
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ class Manifest:
     flags: tuple[str, ...]
     further: tuple[Tensor, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
+    dynamic: Dynamic | None = None
 
     @classmethod
     def of(cls, plan: Plan, resources: Mapping[str, Resources], nvrtc: str, flags: tuple[str, ...]) -> Manifest:
@@ -91,6 +105,7 @@ class Manifest:
             result=problem.result,
             further=problem.further,
             in_place=problem.in_place,
+            dynamic=Dynamic(problem.dynamic, tuple(derived(problem).items()), plan.limits) if problem.dynamic else None,
             steps=plan.steps,
             workspaces=plan.workspaces,
             resources=dict(resources),
@@ -107,6 +122,10 @@ class Manifest:
     def results(self) -> tuple[Tensor, ...]:
         """All that a call gives, in order."""
         return (self.result, *self.further)
+
+    def at(self, sizes: Mapping[str, int]) -> Manifest:
+        """That of a kernel whose dims that vary have these sizes, all of which are given."""
+        return _at(dataclasses.replace(self, dynamic=None), sizes)
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **_plain(self)}, indent=2) + "\n"
@@ -132,18 +151,20 @@ def buffer_name(tensor: Tensor) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Records as dicts, tuples as lists.  A step says which kind it is; a tensor also shows its shape
-    and strides, which readers of the JSON want and `_record` derives again."""
+    """Records as dicts, tuples as lists, sizes that a call decides with their formula.  A step says which kind it is; a
+    tensor also shows its shape and strides, which readers of the JSON want and `_record` derives again."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Size):
+        return {"written": int(value), "formula": size.short(value.formula)}
     if not dataclasses.is_dataclass(value):
         return value
     plain: dict[str, Any] = {"step": _STEP_NAMES[type(value)]} if type(value) in _STEP_NAMES else {}
     plain |= {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Tensor):
-        plain |= {"shape": list(value.shape), "strides": list(value.strides)}
+        plain |= {"shape": _plain(value.shape), "strides": _plain(value.strides)}
     return plain
 
 
@@ -164,9 +185,26 @@ def _record(kind: Any, data: Any) -> Any:
         return {key: _record(arguments[1], item) for key, item in data.items()}
     if kind is float and isinstance(data, int):
         return float(data)
+    if kind is int and isinstance(data, dict):
+        return Size(_record(int, data["written"]), _record(str, data["formula"]))
     if not isinstance(data, kind):
         raise TypeError(f"expected {kind.__name__}, got {data!r}")
     return data
+
+
+def _at(value: Any, sizes: Mapping[str, int]) -> Any:
+    """A record with the numbers that its `Size`s are for these sizes; the same one where it has none."""
+    kind = type(value)
+    if kind is Size:
+        return size.evaluate(value.formula, sizes)
+    if kind is tuple:
+        made = tuple(_at(item, sizes) for item in value)
+        return value if all(a is b for a, b in zip(value, made, strict=True)) else made
+    if kind in (str, int, float, bool, dict) or not dataclasses.is_dataclass(kind):
+        return value
+    fields = {name: getattr(value, name) for name, _ in _hints(kind)}
+    changed = {name: new for name, old in fields.items() if (new := _at(old, sizes)) is not old}
+    return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
 
 
 @cache

@@ -33,6 +33,7 @@ GEOMETRIES = {
     "depthwise_wgrad": Small({"n": 33, "h": 16, "w": 10, "c": 40, "k": 40}, groups=40),
     "direct_depthwise": Small({"n": 2, "h": 7, "w": 9, "c": 5, "k": 5}, groups=5),
     "direct_dgrad": Small({"n": 2, "h": 9, "w": 7, "c": 5, "k": 6}),
+    "direct_dynamic": Small({"n": 2, "h": 9, "w": 7, "c": 5, "k": 8}),
     "direct_sums": Small({"n": 5, "h": 7, "w": 9, "c": 3, "k": 5}),
     "direct_wgrad": Small({"n": 2, "h": 7, "w": 6, "c": 5, "k": 7}),
     "im2col_gemm": Small({"n": 3, "h": 7, "w": 6, "c": 5, "k": 9}),

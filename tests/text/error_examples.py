@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "E214": ("op fprop", "op fprop  lowered m: f16[n*p*q, c*r*s]"),
     "E215": ("w=14, c=64", "w=14, c=64 of 32"),
     "E216": ("pad 1", "pad 1 mirror"),
+    "E217": ("groups 1", "groups 1  dynamic c"),
     "E301": ("acc + b", "acc + b + bias"),
     "E302": ("relu(t)", "rleu(t)"),
     "E303": ("relu(t)", "relu(t, 0)"),

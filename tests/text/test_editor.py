@@ -114,7 +114,7 @@ def test_a_name_s_definition(use, nth, declared, nth_declared):
     ("text", "expected"),
     [
         ("", {"let", "conv"}),
-        ("conv a {\n  pad 1\n  st", KEYWORDS - {"let", "conv", "operand"} | {"prologue"}),
+        ("conv a {\n  pad 1\n  st", KEYWORDS - {"let", "conv", "operand"} | {"prologue", "dynamic"}),
         ("conv a {\n  input x: ", set(TENSOR_DTYPES)),
         ("conv a {\n  filter w: f16[k=3, ", {"k", "c", *SPATIAL[3].filter}),
         ("conv a {\n  strategy ", {"auto", *strategies.MODULES}),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgen.ir.problem import ConvProblem, Op, Padding
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Layout, Obstacle, plan_of
 from convgen.kernels.config import Options
@@ -53,9 +54,12 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     further = True
     prologues = True
     doubles = True
+    dynamic = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)
+        if problem.dynamic and problem.op not in PRODUCTS:
+            found.append(Obstacle(f"op {problem.op} is compiled for fixed sizes", "leave `dynamic` out"))
         if problem.result.size > MAX_GRID * BLOCK:
             found.append(Obstacle(f"{problem.result.size} outputs are more than a grid of {MAX_GRID} blocks holds"))
         return found
@@ -76,9 +80,16 @@ class Direct(base.Kernel[Config, Layout[Config]]):
         return math.inf  # nobody has measured enough of it
 
     def plan(self, layout: Layout[Config]) -> Plan:
+        from convgen.ir.plan import Limit
         from convgen.kernels.direct.source import made
+        from convgen.kernels.parts.lowering import index_limits
 
-        return plan_of(layout, (made(layout.problem, layout.config.tile).launch(),))
+        kernel = made(layout.problem, layout.config.tile)
+        launch = kernel.launch()
+        limits = index_limits(layout.problem, kernel.index)
+        if isinstance(launch.grid[0], Size):
+            limits = (*limits, Limit("blocks", launch.grid[0], MAX_GRID))
+        return plan_of(layout, (launch,), limits=limits)
 
     def source(self, plan: Plan) -> str:
         from convgen.codegen.render import render

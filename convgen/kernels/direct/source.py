@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sympy import Expr, Integer
 
+from convgen.ir.formula import number
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv, mod
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
@@ -24,6 +25,7 @@ from convgen.kernels.parts.elementwise import (
     live_dims,
     prologue_formulas,
     prologue_pointers,
+    sizes,
     window_formulas,
 )
 from convgen.kernels.parts.lowering import (
@@ -57,7 +59,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
     # long: one loop nest, from the outputs to the store
     product, result, sp = PRODUCTS[problem.op], problem.result, problem.spatial
     accumulator = ACCUMULATORS[problem.accumulate]
-    scope = Scope(index_type(problem, ()))
+    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic))
     dims, at = _outputs(scope, problem, tile)
     nest = Nest(scope.take())
 
@@ -95,7 +97,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
         # the c of w, and of operands and results like it, is the channel within the group
         within_group = tensor.role == "w" or (tensor.role in ("operand", "result") and result.role == "w")
         base = offset(scope, tensor, {**at, "c": at.get("c_in_group", at["c"])} if within_group else at)
-        step = scope.text(i * tensor.stride(product.tiled_dim))
+        step = scope.text(i * number(tensor.stride(product.tiled_dim)))
         return base if step == "0" else step if base == "0" else f"{base} + {step}"
 
     def value_of(role: str) -> str:
@@ -143,6 +145,7 @@ def _product_kernel(problem: ConvProblem, entry: str, tile: int) -> Kernel:
             "target": f"{result.role}[{target}]",
             "value": value,
         },
+        sizes=sizes(problem),
     )
 
 
@@ -160,7 +163,7 @@ def _outputs(scope: Scope, problem: ConvProblem, tile: int) -> tuple[list[str], 
     extents = {d: result.extent(d) // (tile if d == tiled_dim else 1) for d in dims}
     index = scope.declare("index", result.size // tile)
     at = all_zero(problem)
-    for dim, value in decompose(index, dims, lambda d: Integer(extents[d])).items():
+    for dim, value in decompose(index, dims, lambda d: number(extents[d])).items():
         # the filter's c is the channel within the group
         name = "c_in_group" if problem.op is Op.WGRAD and problem.groups > 1 and dim == "c" else dim
         comment = f"the first of {tile}" if dim == tiled_dim and tile > 1 else ""

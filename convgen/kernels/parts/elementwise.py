@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from convgen.codegen.c_expr import c_expr
-from convgen.ir import integer
+from convgen.ir import dynamic, integer
 from convgen.ir.dtypes import DTYPES
+from convgen.ir.formula import number
 from convgen.ir.index_map import FORWARD, derive, literal_geometry, symbolic_geometry
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
 from convgen.ir.problem import PLACES, ConvProblem, Padding
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.limits import BLOCK
 from convgen.kernels.parts.lowering import (
@@ -57,7 +59,7 @@ class Kernel:
 
     It covers `units` (rows of a matrix, images) of `per_unit` threads each.  A sliced kernel covers a run
     of them in one launch: its last parameters are `first_<unit>`, unless the place does not matter to it,
-    and `<unit>s`.
+    and `<unit>s`.  `sizes` are parameters, too: extents that a call decides, by name.
     """
 
     template: str
@@ -71,17 +73,18 @@ class Kernel:
     text: Mapping[str, object]  # what else the template wants
     block: int = BLOCK
     places: bool = True  # whether a sliced kernel needs to know where its slice starts
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """C text of all parameters."""
-        return (*(p.declaration for p in self.pointers), *(f"int {name}" for name in self._slice(0, 0)))
+        return (*(p.declaration for p in self.pointers), *(f"int {name}" for name in (*self.sizes, *self._slice(0, 0))))
 
     @property
     def threads(self) -> str:
         """C text of the number of threads with work."""
         if not self.sliced:
-            return str(self.units * self.per_unit)
+            return c_expr(integer.simplify(number(self.units * self.per_unit), {}), {}, symbols="")
         wide = "(long long)" if self.index == "long long" else ""
         return f"{wide}{self.sliced}s * {self.per_unit}"
 
@@ -94,9 +97,14 @@ class Kernel:
     def launch(self, first: int = 0, count: int = 0) -> Launch:
         """The launch over all units or, of a sliced kernel, over `count` from `first` on."""
         threads = (count if self.sliced else self.units) * self.per_unit
-        ints = (Param(name, "int", value=value) for name, value in self._slice(first, count).items())
+        ints = (Param(name, "int", value=value) for name, value in {**self.sizes, **self._slice(first, count)}.items())
         params = (*(p.param for p in self.pointers), *ints)
         return Launch(self.entry, (-(-threads // self.block), 1, 1), self.block, params)
+
+
+def sizes(problem: ConvProblem) -> dict[str, int]:
+    """The extents that a call decides, by their names in a kernel."""
+    return {dim.upper(): problem.extent(dim) for dim in dynamic.varying(problem)}
 
 
 def fprop_pointers(problem: ConvProblem) -> list[Pointer]:
@@ -244,7 +252,8 @@ class Nest:
         counter = scope.declare(coordinate_name(dim), extent)
         if extent > 1:
             limit = EXTENT_NAMES.get(dim, dim.upper())
-            self.constants.append((limit, extent))
+            if not isinstance(extent, Size):  # which is a parameter
+                self.constants.append((limit, extent))
             self.levels.append(Level(f"for ({scope.index} {counter} = 0; {counter} < {limit}; ++{counter})"))
         return counter
 

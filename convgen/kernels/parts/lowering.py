@@ -16,9 +16,12 @@ from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
+from convgen.ir.formula import number
 from convgen.ir.index_map import Access, decompose, derive
-from convgen.ir.integer import symbol
+from convgen.ir.integer import INT_MAX, symbol
+from convgen.ir.plan import Limit
 from convgen.ir.problem import PLACES, ConvProblem
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 
 # ---- element types -----------------------------------------------------------------------------
@@ -102,9 +105,22 @@ def coordinate_name(dim: str) -> str:
 
 def index_type(problem: ConvProblem, counts: Iterable[int]) -> str:
     """C type of a kernel's indices: 64 bits where a tensor, a padded extent or one of `counts` needs them."""
-    padded = (e + lo + hi for e, lo, hi in zip(problem.input, problem.pad_lo, problem.pad_hi, strict=True))
-    tensors = (t.span for t in (*problem.reads, *problem.results, *problem.operands))
-    return "int" if max((*counts, *tensors, *padded)) + LAST_BLOCK < INT_LIMIT else "long long"
+    indexed = (*counts, *_indexed(problem).values())
+    return "int" if all(count < INT_LIMIT - LAST_BLOCK for count in indexed) else "long long"
+
+
+def _indexed(problem: ConvProblem) -> dict[str, int]:
+    """What a kernel of any type counts, by what it is: elements of tensors, padded extents."""
+    tensors = {f"elements of {t.name}": t.span for t in (*problem.reads, *problem.results, *problem.operands)}
+    return tensors | {f"padded {d}": e for d, e in zip(problem.spatial.input, problem.padded, strict=True)}
+
+
+def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:
+    """What sizes that a call decides must not exceed where indices are of this type."""
+    if index != "int":
+        return ()
+    counts = ((what, count) for what, count in _indexed(problem).items() if isinstance(count, Size))
+    return tuple(Limit(what, count, INT_LIMIT - LAST_BLOCK - 1) for what, count in counts)
 
 
 def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
@@ -133,10 +149,12 @@ def any_fails(tests: Sequence[Condition]) -> str:
 class Scope:
     """The named integers of a kernel and their ranges, while its text is made.
 
-    `let` names an expression and keeps the line that defines it until `take`.
+    `let` names an expression and keeps the line that defines it until `take`.  What follows from sizes that a call
+    decides is as large as an int may be, and no cast shows it to fit: `index_limits` does.
     """
 
     index: str  # C type of an index
+    limited: bool = False  # by the limits of a call's sizes
     ranges: dict[Symbol, tuple[int, int]] = field(default_factory=dict)
     _lines: list[str] = field(default_factory=list)
 
@@ -144,7 +162,7 @@ class Scope:
         """A loop counter or parameter in [0, extent): its symbol; 0 where it can be nothing else."""
         if extent == 1:
             return Integer(0)
-        self.ranges[symbol(name)] = (0, extent - 1)
+        self.ranges[symbol(name)] = _range(extent)
         return symbol(name)
 
     def let(self, name: str, value: Expr, extent: int | None = None, comment: str = "") -> Expr:
@@ -153,7 +171,7 @@ class Scope:
         if isinstance(value, Integer):
             return value
         bounds = integer.bounds(value, self.ranges)
-        self.ranges[symbol(name)] = bounds if extent is None else (0, extent - 1)
+        self.ranges[symbol(name)] = bounds if extent is None else _range(extent)
         self.line(f"const {self.index} {name} = {self.text(value)};", comment)
         return symbol(name)
 
@@ -167,18 +185,24 @@ class Scope:
 
     def text(self, value: Expr) -> str:
         """C text of a value, simplified."""
-        return c_expr(integer.simplify(value, self.ranges), self.ranges, self.index)
+        casts = self.index if not self.limited else ""
+        return c_expr(integer.simplify(value, self.ranges), self.ranges, casts)
 
-    def bound_tests(self, value: Expr, low: int, high: int) -> list[Condition]:
-        """Conditions for low <= value < high: those that can fail."""
+    def bound_tests(self, value: Expr, low: int, limit: Expr) -> list[Condition]:
+        """Conditions for low <= value < limit: those that can fail."""
         least, most = integer.bounds(value, self.ranges)
-        text = self.text(value)
+        text, high = self.text(value), self.text(limit)
         tests = []
         if least < low:
             tests.append(Condition(f"{text} >= {low}", f"{text} < {low}"))
-        if most >= high:
+        if most >= integer.bounds(limit, self.ranges)[0]:
             tests.append(Condition(f"{text} < {high}", f"{text} >= {high}"))
         return tests
+
+
+def _range(extent: int) -> tuple[int, int]:
+    """Of what counts up to an extent."""
+    return 0, INT_MAX - 1 if isinstance(extent, Size) else extent - 1
 
 
 def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int]) -> dict[str, Expr]:
@@ -186,7 +210,7 @@ def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequenc
     extent = dict(zip(dims, extents, strict=True))
     return {
         dim: scope.let(coordinate_name(dim), value, extent[dim])
-        for dim, value in decompose(index, dims, lambda d: Integer(extent[d])).items()
+        for dim, value in decompose(index, dims, lambda d: number(extent[d])).items()
     }
 
 
@@ -221,7 +245,7 @@ def window(
     place = dict(zip(sp.output, (PLACES[i] for i in sp.input), strict=True)).get(dim)
     for bound in access.bounds:
         if bound.dim in (dim, place):
-            tests += scope.bound_tests(named if bound.dim == dim else bound.value, bound.low, int(bound.high))
+            tests += scope.bound_tests(named if bound.dim == dim else bound.value, bound.low, bound.high)
     return named, tests
 
 

@@ -1,0 +1,169 @@
+"""Sizes that a call decides: `dynamic n h w` in a spec.
+
+A plan is made for the sizes that the spec writes, by code that need not know of others: a `Size` is the int that
+follows from these, and remembers how.  Sums, differences, products, quotients and remainders of Sizes are Sizes.
+
+Code may decide by a Size only what holds for others, too.  Hence equality means equal for every size: no Size equals
+a number, so that none is taken for 0 or 1 and no remainder vanishes.  Order is by the written sizes, where those of 1
+count as 2.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+#: Sizes at which formulas are compared: primes, and no two alike.
+_PROBE = {"n": 10007, "d": 10009, "h": 10037, "w": 10039, "o": 10061, "p": 10067, "q": 10069}
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+
+
+class BadFormula(ValueError):
+    """A text is no formula of sizes."""
+
+
+class Size(int):
+    """The value for the written sizes, and the `formula`: an expression of Python, over dims such as n and h, with
+    + - * // % alone."""
+
+    formula: str
+    _probe: int
+
+    def __new__(cls, value: int, formula: str) -> Size:
+        """Raises BadFormula."""
+        return cls._made(value, formula, evaluate(formula, _PROBE))
+
+    @classmethod
+    def _made(cls, value: int, formula: str, probe: int) -> Size:
+        made = super().__new__(cls, value)
+        made.formula, made._probe = formula, probe
+        return made
+
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.formula
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and (int(self), self._probe) == (int(other), other._probe)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((int(self), self._probe))
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __lt__(self, other: int) -> bool:
+        return max(int(self), 2) < other
+
+    def __le__(self, other: int) -> bool:
+        return max(int(self), 2) <= other
+
+    def __gt__(self, other: int) -> bool:
+        return max(int(self), 2) > other
+
+    def __ge__(self, other: int) -> bool:
+        return max(int(self), 2) >= other
+
+    def __add__(self, other: int) -> Size:
+        return _combined("+", self, other)
+
+    def __radd__(self, other: int) -> Size:
+        return _combined("+", other, self)
+
+    def __sub__(self, other: int) -> Size:
+        return _combined("-", self, other)
+
+    def __rsub__(self, other: int) -> Size:
+        return _combined("-", other, self)
+
+    def __mul__(self, other: int) -> Size:
+        return _combined("*", self, other)
+
+    def __rmul__(self, other: int) -> Size:
+        return _combined("*", other, self)
+
+    def __floordiv__(self, other: int) -> Size:
+        return _combined("//", self, other)
+
+    def __rfloordiv__(self, other: int) -> Size:
+        return _combined("//", other, self)
+
+    def __mod__(self, other: int) -> Size:
+        return _combined("%", self, other)
+
+    def __rmod__(self, other: int) -> Size:
+        return _combined("%", other, self)
+
+    def __divmod__(self, other: int) -> tuple[Size, Size]:
+        return self // other, self % other
+
+    def __neg__(self) -> Size:
+        return Size._made(-int(self), f"(-{self.formula})", -self._probe)
+
+
+#: Operators, and the number behind each that changes nothing.
+_APPLIED: dict[str, tuple[Callable[[int, int], int], int | None]] = {
+    "+": (operator.add, 0), "-": (operator.sub, 0), "*": (operator.mul, 1), "//": (operator.floordiv, 1),
+    "%": (operator.mod, None),
+}  # fmt: skip
+
+
+def _combined(sign: str, a: Any, b: Any) -> Any:
+    """A Size of two numbers, one of which is a Size."""
+    if not (isinstance(a, int) and isinstance(b, int)):
+        return NotImplemented
+    function, neutral = _APPLIED[sign]
+    if b == neutral:
+        return a
+    if a == neutral and sign in "+*":
+        return b
+    probe = function(*(getattr(v, "_probe", v) for v in (a, b)))
+    left, right = (getattr(v, "formula", v) for v in (a, b))
+    return Size._made(function(int(a), int(b)), f"({left} {sign} {right})", probe)
+
+
+def of_dim(value: int, dim: str) -> int:
+    """The size of a dim; what is one already stays as it is."""
+    return value if isinstance(value, Size) else Size(value, dim)
+
+
+def short(formula: str) -> str:
+    """A formula without the parentheses that it does not need."""
+    return ast.unparse(parsed(formula))
+
+
+def evaluate(formula: str, sizes: Mapping[str, int]) -> int:
+    """The value of a formula for these sizes of all dims in it.  Raises BadFormula."""
+    code, dims = _compiled(formula)
+    if missing := dims - sizes.keys():
+        raise BadFormula(f"{formula!r} is over {', '.join(sorted(missing))}, too")
+    return eval(code, {"__builtins__": {}}, dict(sizes))
+
+
+@lru_cache(maxsize=4096)
+def _compiled(formula: str) -> tuple[CodeType, frozenset[str]]:
+    tree = parsed(formula)
+    dims = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return compile(ast.Expression(tree), "<formula>", "eval"), dims
+
+
+@lru_cache(maxsize=4096)
+def parsed(formula: str) -> ast.expr:
+    """The tree of a formula, which has nothing else in it: it may come from a file.  Raises BadFormula."""
+    try:
+        tree = ast.parse(formula, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise BadFormula(f"{formula!r} is no formula of sizes") from None
+    for node in ast.walk(tree):
+        dim = isinstance(node, ast.Name) and node.id in _PROBE
+        number = isinstance(node, ast.Constant) and type(node.value) is int
+        arithmetic = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.USub, ast.Load, *_OPERATORS))
+        if not (dim or number or arithmetic) or (isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.USub)):
+            raise BadFormula(f"{formula!r} is no formula of sizes")
+    return tree

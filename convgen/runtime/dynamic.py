@@ -1,0 +1,148 @@
+"""A kernel of sizes that a call decides: one cubin, and for each set of sizes a kernel that launches it.
+
+What a kernel of fixed sizes prepares once (grids, tensor maps, checks of arguments, warm calls) is prepared once a set
+of sizes, from the formulas of the manifest: nothing is planned or compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from convgen.ir.size import evaluate
+from convgen.runtime.errors import WrongArguments, WrongShape
+from convgen.runtime.kernel import Array, Kernel
+from convgen.runtime.launch import OnEachGpu, keep
+from convgen.runtime.manifest import Dynamic
+
+#: Of an int.
+_MOST = 2**31 - 1
+
+
+class DynamicKernel(Kernel):
+    """A compiled convolution of any sizes that its spec calls dynamic, within `manifest.dynamic.limits`.
+
+        y = kernel(x, w)                     # of the sizes that x has
+        fixed = kernel.at(n=3, h=20, w=20)   # the kernel of these sizes
+
+    It is called as any other.  The sizes are read off the arguments; what they disagree in is refused.
+    """
+
+    def at(self, **sizes: int) -> Kernel:
+        """The kernel of these sizes; dims that are left out have those of the spec.
+
+        Raises WrongArguments, WrongShape."""
+        dims = self._dynamic.dims
+        if unknown := [name for name in sizes if name not in dims]:
+            hint = f"hint: {', '.join(dims)} are"
+            raise WrongArguments(f"{self.name}: {', '.join(unknown)} cannot be chosen in a call\n{hint}")
+        return self._of({**self._written, **sizes})
+
+    def __call__(
+        self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
+    ) -> Array:
+        """Compute the result of these sizes, as a kernel of fixed sizes does."""
+        given = self._bind(arrays, named)
+        return self._for(given, out)(*given, out=out, stream=stream, workspace=workspace)
+
+    def launch_raw(
+        self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
+    ) -> Array:
+        """Like a call, but launches `raw_module` with CuPy."""
+        given = self._bind(arrays, named, ".launch_raw")
+        return self._for(given, out).launch_raw(*given, out=out, stream=stream, workspace=workspace)
+
+    def emulate(self, *arrays: Array, out: Array = None, **options: Any) -> Array:
+        """Run the generated source on the CPU, as a kernel of fixed sizes does."""
+        own = {name: options.pop(name) for name in list(options) if name in self._names}
+        given = self._bind(arrays, own, ".emulate")
+        return self._for(given, out).emulate(*given, out=out, **options)
+
+    @cached_property
+    def _dynamic(self) -> Dynamic:
+        assert self.manifest.dynamic
+        return self.manifest.dynamic
+
+    @cached_property
+    def _kernels(self) -> dict[tuple[int, ...], Kernel]:
+        """By sizes."""
+        return {}
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[tuple[int, int, int], ...]]:
+        """Where each dim's size can be read: at the argument, results last, the axis, and of how many."""
+        tensors = [t for t in (*self._given, *self.manifest.results) if t.axes is None]
+        return {
+            dim: tuple((i, t.dims.index(dim), len(t.dims)) for i, t in enumerate(tensors) if dim in t.dims)
+            for dim in self._dynamic.dims
+        }
+
+    @cached_property
+    def _written(self) -> dict[str, int]:
+        """The sizes that the plan was made for."""
+        extents = [
+            (dim, extent)
+            for t in (*self._given, *self.manifest.results)
+            for dim, extent in zip(t.dims, t.extents, strict=True)
+        ]
+        return {dim: int(next(e for d, e in extents if d == dim)) for dim in self._dynamic.dims}
+
+    def _for(self, given: tuple[Array, ...], out: Array) -> Kernel:
+        """The kernel of the sizes that arrays have.  Raises WrongArguments, WrongShape."""
+        arrays = given if out is None else (*given, *self._each_out(out))
+        sizes = tuple(self._size(dim, arrays) for dim in self._dynamic.dims)
+        return self._kernels.get(sizes) or self._of(dict(zip(self._dynamic.dims, sizes, strict=True)))
+
+    def _size(self, dim: str, arrays: tuple[Array, ...]) -> int:
+        for i, axis, rank in self._places[dim]:
+            if i < len(arrays):
+                shape = _shape(arrays[i])
+                if len(shape) != rank:
+                    tensor = (*self._given, *self.manifest.results)[i]
+                    raise WrongShape(f"{tensor.name} has shape {shape}, expected dims {' '.join(tensor.dims)}")
+                return shape[axis]
+        hint = f"hint: pass the result as out=, or choose it: {self.name}.at({dim}=...)"
+        raise WrongArguments(f"{self.name}: {dim} does not follow from the arguments\n{hint}")
+
+    def _of(self, sizes: Mapping[str, int]) -> Kernel:
+        """The kernel of all these sizes, made when they are first asked for."""
+        key = tuple(sizes[dim] for dim in self._dynamic.dims)
+        with self._lock:
+            found = self._kernels.get(key)
+            if found is None:
+                found = self._made(self._all(sizes))
+                keep(self._kernels, key, found)
+        return found
+
+    def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes with those that follow.  Raises WrongShape where the kernel does not go as far."""
+        found = dict(sizes)
+        for dim, size in self._dynamic.derived:
+            found[dim] = evaluate(size.formula, sizes)  # type: ignore[attr-defined]
+        said = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+        for dim, size in found.items():
+            if not 1 <= size <= _MOST:
+                raise WrongShape(f"{self.name}: {said} makes {dim} {size}; it must be from 1 to {_MOST}")
+        for limit in self._dynamic.limits:
+            count = evaluate(limit.size.formula, found)  # type: ignore[attr-defined]
+            if count > limit.most:
+                hint = "hint: compile the spec for sizes as large"
+                raise WrongShape(f"{self.name}: {said} makes {count} {limit.what}; it goes up to {limit.most}\n{hint}")
+        return found
+
+    def _made(self, sizes: Mapping[str, int]) -> Kernel:
+        manifest = self.manifest.at(sizes)
+        made = Kernel(replace(self._artifact, manifest=manifest))
+        made._programs = OnEachGpu(lambda device: self._programs[device].resized(manifest))
+        made._raw_programs = OnEachGpu(lambda device: self._raw_programs[device].resized(manifest))
+        return made
+
+
+def _shape(array: Array) -> tuple[int, ...]:
+    """() of what is no array, which the kernel refuses."""
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        shape = getattr(array, "__cuda_array_interface__", {}).get("shape", ())
+    return tuple(shape)

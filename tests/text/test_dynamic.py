@@ -1,0 +1,218 @@
+"""`dynamic n h w`: sizes that remember how they follow, specs that have them, sources and manifests that do."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+from dynamic_problems import all_sizes, at, manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convgen import driver, frontend
+from convgen.diagnostics import SpecError
+from convgen.ir import integer
+from convgen.ir.formula import number
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.ir.size import BadFormula, Size, evaluate, short
+from convgen.kernels import strategies
+from convgen.runtime import host
+from convgen.runtime.errors import WrongArguments, WrongShape
+from convgen.runtime.manifest import Manifest, ManifestError
+from convgen.spec import Spec
+from convgen.targets import TARGETS
+
+SPEC = """
+let n = 2
+let h = 8
+conv layer {{
+  input  x: f16[n, h, w=9, c=16]
+  filter w: f16[k=8, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  stride h=2 w=1
+  {setting}
+  epilogue {{
+    operand b: f32[k]
+    operand z: f16[n, p, q, k]
+    y = relu(acc + b + z)
+  }}
+  op {op}
+  strategy direct
+  target sm_90a
+}}
+"""
+
+
+def compilation(setting: str = "dynamic n h w", op: str = "fprop", **defines: int) -> driver.Compilation:
+    text = SPEC.format(setting=setting, op=op)
+    if op != "fprop":
+        text = re.sub(r"epilogue \{.*?\n  \}", "", text, flags=re.DOTALL)
+    (found,) = driver.load(Spec(text, defines=defines))
+    return found
+
+
+# ---- sizes -----------------------------------------------------------------------------------------
+
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+DIMS = ("n", "h", "w", "p")
+LEAVES = st.sampled_from(DIMS) | st.integers(1, 64)
+TREES = st.recursive(LEAVES, lambda inner: st.tuples(st.sampled_from(sorted(SIGNS)), inner, inner), max_leaves=8)
+SIZES = st.fixed_dictionaries({dim: st.integers(1, 300) for dim in DIMS})
+
+
+def made(tree, leaf):
+    if not isinstance(tree, tuple):
+        return leaf(tree)
+    sign, *inner = tree
+    return SIGNS[sign](*(made(part, leaf) for part in inner))
+
+
+@given(TREES, SIZES, SIZES)
+def test_a_size_follows_from_others_as_its_formula_says(tree, written, sizes):
+    def value(of):
+        return made(tree, lambda leaf: of.get(leaf, leaf))
+
+    try:
+        traced = made(tree, lambda leaf: Size(written[leaf], leaf) if leaf in DIMS else leaf)
+        expected, later = value(written), value(sizes)
+    except ZeroDivisionError:
+        return
+    assert int(traced) == expected
+    if isinstance(traced, Size):
+        assert evaluate(traced.formula, sizes) == evaluate(short(traced.formula), sizes) == later
+        symbols = {integer.Extent(dim): size for dim, size in sizes.items()}
+        assert integer.evaluate(number(traced), symbols) == later
+        assert pickle.loads(pickle.dumps(traced)) == traced
+
+
+@pytest.mark.parametrize("value", [1, 14, 64])
+def test_code_decides_by_a_size_only_what_holds_for_others(value: int):
+    n, h = Size(value, "n"), Size(value, "h")
+    assert n > 1 and n != 1 and n != value and n % 8 != 0 and n
+    assert n != h and n * h == h * n and hash(n * h) == hash(h * n) and n + n == 2 * n
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "n ** 2", "n.real", "n[0]", "True", "1.5", "c", "n if h else w", "~n", "n := 1", ""]
+)
+def test_a_formula_is_arithmetic_of_dims_and_nothing_else(text: str):
+    with pytest.raises(BadFormula):
+        evaluate(text, {"n": 1, "h": 1, "w": 1})
+
+
+# ---- specs -----------------------------------------------------------------------------------------
+
+
+def test_the_canonical_spec_says_it():
+    problem = compilation().request.problem
+    (again,) = frontend.load(str(problem))
+    assert problem.dynamic == ("n", "h", "w") and again.problem == problem
+    assert compilation("dynamic w, n").request.problem.dynamic == ("n", "w")
+    assert problem.static == compilation("").request.problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "let dynamic = 2 conv dynamic { input dynamic: f16[n=dynamic, h=8, w=8, c=4] filter w: f16[k=4, r=3, s=3, c=2]"
+        " output y: f16[n, p, q, k] groups dynamic stride dynamic pad h=dynamic w=1 dilation (dynamic) }",
+        "let dynamic = 2 conv a { input x: f16[n=2, h=8, w=8, c=4] filter w: f16[k=4, r=3, s=3, c=4]"
+        " output dynamic: f16[n, p, q, k] pad dynamic zero epilogue { dynamic = acc } }",
+    ],
+)
+def test_elsewhere_the_word_is_a_name(text: str):
+    other = text.replace("dynamic", "other")
+    (named,), (expected,) = frontend.load(text), frontend.load(other)
+    assert str(named.problem) == str(expected.problem).replace("other", "dynamic")
+
+
+@pytest.mark.parametrize(
+    ("setting", "op", "message"),
+    [
+        ("dynamic n c", "fprop", "`c` cannot be dynamic"),
+        ("dynamic p", "fprop", "`p` cannot be dynamic"),
+        ("dynamic n d", "fprop", "`d` cannot be dynamic"),
+        ("dynamic n h n", "fprop", "`n` is listed twice"),
+        ("dynamic n", "transposed", "sizes of `op transposed` are fixed"),
+    ],
+)
+def test_what_cannot_be_dynamic(setting: str, op: str, message: str):
+    with pytest.raises(SpecError, match=re.escape(message)):
+        compilation(setting, op)
+
+
+def test_sums_need_fixed_sizes():
+    text = SPEC.format(setting="dynamic n", op="fprop").replace("y = relu", "result s: f32[k]\n s = acc\n y = relu")
+    with pytest.raises(SpecError, match="`s` is summed over `n`, whose sizes then have to be fixed"):
+        driver.load(Spec(text))
+
+
+def test_kernels_of_fixed_sizes_say_so():
+    fixed = replace(compilation().spec, text=compilation().spec.text.replace("strategy direct", "strategy im2col"))
+    with pytest.raises(SpecError, match="kernel im2col is compiled for fixed sizes"):
+        _ = driver.load(fixed)[0].choice
+    reflected = replace(fixed, text=compilation().spec.text.replace("pad 1", "pad 1 reflect"))
+    with pytest.raises(SpecError, match="`reflect` needs an input of fixed size"):
+        _ = driver.load(reflected)[0].choice
+
+
+# ---- kernels ---------------------------------------------------------------------------------------
+
+
+def kernel_text(source: str) -> str:
+    return source[source.index("// ---- kernel") :]
+
+
+@pytest.mark.parametrize("op", ["fprop", "dgrad", "wgrad"])
+def test_the_source_does_not_depend_on_the_written_sizes(op: str):
+    sources = {kernel_text(compilation(op=op, n=n, h=h).source) for n, h in ((2, 8), (1, 1), (3, 64))}
+    assert len(sources) == 1
+
+
+def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them():
+    found = manifest(compilation().plan)
+    assert Manifest.from_json(found.to_json()) == found
+    problem = compilation().request.problem
+    for sizes in ({"n": 1, "h": 3, "w": 7}, {"n": 40, "h": 31, "w": 1}):
+        made, expected = found.at(all_sizes(problem, sizes)), manifest(plan(at(problem, sizes)))
+        assert (made.reads, made.operands, made.result) == (expected.reads, expected.operands, expected.result)
+        (launch,), (other,) = made.steps, expected.steps
+        ints = {p.name: p.value for p in launch.params if p.kind == "int"}
+        assert replace(launch, params=tuple(p for p in launch.params if p.kind != "int")) == other
+        assert ints == {dim.upper(): size for dim, size in all_sizes(problem, sizes).items()}
+        assert not any(isinstance(node, Size) for node in (made.macs, *launch.grid, *made.result.extents))
+
+
+def plan(problem: ConvProblem) -> Plan:
+    return strategies.load("direct").plan(problem, TARGETS["sm_90a"], {})
+
+
+def test_a_formula_in_a_manifest_is_checked():
+    text = manifest(compilation().plan).to_json()
+    formula = re.search(r'"formula": ("[^"]*n \* p[^"]*")', text)
+    assert formula and ast.literal_eval(formula[1])
+    with pytest.raises(ManifestError, match="no formula"):
+        Manifest.from_json(text.replace(formula[1], "\"__import__('os')\""))
+
+
+def test_sizes_that_the_kernel_does_not_reach():
+    kernel = compilation().uncompiled()
+    assert kernel.at(n=5).manifest.result.shape == (5, 4, 9, 8)
+    assert kernel.at(n=5) is kernel.at(h=8, w=9, n=5)
+    with pytest.raises(WrongShape, match="elements of x; it goes up to"):
+        kernel.at(n=10**8)
+    with pytest.raises(WrongShape, match="makes h 0; it must be from 1"):
+        kernel.at(h=0)
+    with pytest.raises(WrongArguments, match="p cannot be chosen in a call"):
+        kernel.at(p=3)
+    gradient = compilation(op="dgrad").uncompiled()
+    with pytest.raises(WrongArguments, match="h does not follow from the arguments"):
+        gradient.emulate(*(slot.poisoned() for slot in gradient.at()._slots[:2]))
+    with pytest.raises(host.NoHostProgram, match="fixed sizes"):
+        host.program(kernel.manifest)

@@ -1,0 +1,94 @@
+"""Calls of a kernel whose sizes they decide: the driver is a fake."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int
+from dataclasses import replace
+
+import pytest
+from fake_driver import FakeDriver, install
+from fake_kernels import STREAM, B, W, X, Y, array, parameter
+
+from convgen import driver
+from convgen.ir.tensor import Tensor
+from convgen.runtime import saved
+from convgen.runtime.errors import WrongShape
+from convgen.runtime.kernel import Kernel
+from convgen.spec import Spec
+
+SPEC = """
+conv layer {
+  input  x: f16[n=2, h=8, w=9, c=16]
+  filter w: f16[k=8, r=3, s=3, c=16]
+  output y: f16[n, p, q, k]
+  pad 1
+  dynamic n h w
+  epilogue {
+    operand b: f32[k]
+    y = acc + b
+  }
+  strategy direct
+  target sm_90a
+}
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> FakeDriver:
+    return install(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    (compilation,) = driver.load(Spec(SPEC))
+    made = compilation.uncompiled()
+    return Kernel(replace(made._artifact, cubin=b"\x7fELF"))
+
+
+def arrays(kernel: Kernel, n: int, h: int, w: int) -> dict:
+    x, filters = kernel.manifest.reads
+    (bias,) = kernel.manifest.operands
+
+    def of(tensor: Tensor, address: int, **sizes: int):
+        shape = tuple(sizes.get(d, int(e)) for d, e in zip(tensor.dims, tensor.extents, strict=True))
+        return array(tensor, address, shape=shape)
+
+    return {
+        "x": of(x, X, n=n, h=h, w=w), "w": of(filters, W), "b": of(bias, B),
+        "out": of(kernel.manifest.result, Y, n=n, p=h, q=w),
+    }  # fmt: skip
+
+
+def test_each_call_has_the_sizes_of_its_arrays(fake, kernel):
+    for n, h, w in ((2, 8, 9), (5, 30, 1), (2, 8, 9), (2, 8, 9)):
+        given = arrays(kernel, n, h, w)
+        assert kernel(**given, stream=STREAM) is given["out"]
+        launch = fake.launches[-1]
+        assert tuple(launch.config.grid) == (-(-n * h * w * 8 // 256), 1, 1)
+        assert [parameter(launch, 4 + i, c_int).value for i in range(5)] == [n, h, w, h, w]
+    assert fake.launch_count == 4
+    assert fake.module_count == 1
+
+
+def test_arguments_must_agree(fake, kernel):
+    given = arrays(kernel, 3, 8, 9)
+    with pytest.raises(WrongShape, match=r"out has shape \(2, 8, 9, 8\), expected \(3, 8, 9, 8\)"):
+        kernel(**given | {"out": arrays(kernel, 2, 8, 9)["out"]}, stream=STREAM)
+    with pytest.raises(WrongShape, match=r"x has shape \(3, 8, 9, 8\), expected \(3, 8, 9, 16\)"):
+        kernel(**given | {"x": arrays(kernel, 3, 8, 9)["out"]}, stream=STREAM)
+    with pytest.raises(WrongShape, match=r"x has shape .*, expected dims n h w c"):
+        kernel(**given | {"x": given["b"]}, stream=STREAM)
+    assert fake.launch_count == 0
+
+
+def test_threads_share_one_program(fake, kernel):
+    again = saved.restore(kernel._artifact.files())
+
+    def call(i: int) -> None:
+        again(**arrays(again, 1 + i % 5, 8, 9), stream=STREAM)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(call, range(40)))
+    assert fake.launch_count == 40
+    assert sorted({launch.config.grid[0] for launch in fake.launches}) == [3, 5, 7, 9, 12]
