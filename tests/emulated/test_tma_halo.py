@@ -135,6 +135,17 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {**BY_PIXELS, "tile.n": 16, "group_pack": 2},
     ),
     "one axis": (make("fprop", 3, 40, 40, (70,), (5,), pad=2), {**BY_CHANNELS, "strip": 40}),
+    "three axes": (make("fprop", 2, 72, 40, (3, 9, 8), (3, 3, 3), pad=1), {**BY_PIXELS, "weight_stages": 3}),
+    "three axes, strided": (
+        make("fprop", 1, 24, 40, (6, 9, 15), (2, 3, 3), (2, 1, 2), (0, 1, 1), (3, 1, 1)),
+        {**BY_CHANNELS, "tile.k": 16, "stages": 2},
+    ),
+    "three axes, rows folded": (
+        make("fprop", 1, 16, 16, (3, 11, 8), (3, 3, 3), pad=1), {**BY_CHANNELS, "tile.k": 16, "fold": 4},
+    ),
+    "three axes, in planes": (
+        laid_out(make("fprop", 2, 16, 16, (3, 9, 8), (1, 3, 3), pad=(0, 1, 1)), y=("n", "k", "o", "p", "q")), BY_PIXELS,
+    ),
     "one axis, stride 2": (make("fprop", 3, 24, 40, (99,), (3,), stride=2, dilation=3), {**BY_PIXELS, "strip": 46}),
 }  # fmt: skip
 

@@ -110,7 +110,9 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
         "tma_halo", make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=2), "dgrad with a stride of 2", "tma_im2col",
     ),
     "halo: wgrad": ("tma_halo", like("wgrad"), "op wgrad", ""),
-    "halo: three axes": ("tma_halo", OF_THREE_AXES, "three spatial dims", "tma_im2col"),
+    "halo: one tap in a plane": (
+        "tma_halo", make("fprop", 1, 8, 8, (4, 4, 4), (3, 1, 1)), "one tap in a plane", "tma_im2col",
+    ),
     "halo: groups": ("tma_halo", ODD_GROUPS, "3 groups of 2 input and 16 output channels", "implicit_gemm"),
     "halo: stride 9": (
         "tma_halo", make("fprop", 2, 64, 64, (40, 40), (3, 3), stride=9), "stride 9 is above", "implicit_gemm",

@@ -277,14 +277,15 @@ def depthwise_dgrads(draw, pixels: int = 300) -> ConvProblem:
 
 @st.composite
 def halo_problems(draw, pixels: int = 300) -> ConvProblem:
-    """What tma_halo serves: one or two axes, strides by phase."""
-    taps = draw(st.sampled_from(((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7), (3,), (5,))))
+    """What tma_halo serves: one to three axes, strides by phase."""
+    planes = ((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7))
+    taps = draw(st.sampled_from((*planes, (3,), (5,), (3, 3, 3), (2, 3, 3), (1, 2, 3))))
     dilation = tuple(draw(st.integers(1, 2)) for _ in taps)
     stride = tuple(draw(st.sampled_from((1, 1, 2, 3))) for _ in taps)
     reach = [(t - 1) * d for t, d in zip(taps, dilation, strict=True)]
     pads = tuple((draw(st.integers(0, r + 1)), draw(st.integers(0, r + 1))) for r in reach)
     extents = tuple(
-        draw(st.integers(max(1, r + 1 - sum(p)), (16 if len(taps) == 2 else 120) * t + r))
+        draw(st.integers(max(1, r + 1 - sum(p)), {1: 120, 2: 16, 3: 7}[len(taps)] * t + r))
         for r, p, t in zip(reach, pads, stride, strict=True)
     )
     groups = draw(GROUPS)

@@ -83,6 +83,8 @@ def _strips(problem: ConvProblem, config: Config) -> Obstacles:
         no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
     if config.images > 1 and config.strip != w.output:
         no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")
+    if config.images > 1 and problem.rank == 3:
+        no("images of three spatial dims are not joined", "images 1", "images")
     if config.images > problem.n:
         no(f"images {config.images} are more than the {problem.n} there are", option="images")
     return found

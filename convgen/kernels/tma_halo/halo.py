@@ -75,13 +75,25 @@ class Window:
 
 
 @lru_cache(maxsize=64)
-def windows(problem: ConvProblem, fold: int = 1) -> tuple[Window, Window]:
-    """The windows along h and w, `fold` output rows as one.  A convolution over w alone has images one row high."""
+def _axes(problem: ConvProblem) -> tuple[Window, Window, Window]:
+    """The windows along d, h and w: a convolution over w alone has images one row high, one over h and w one deep."""
     found = [
         Window(problem.extent(axis.dim), output, axis.element_stride, axis.lower, axis.offsets(taps))
         for axis, output, taps in zip(tma_axes(problem), problem.output, problem.filter, strict=True)
     ]
-    h, w = found if problem.rank == 2 else (Window(1, 1, 1, 0, (0,)), *found)
+    d, h, w = [Window(1, 1, 1, 0, (0,))] * (3 - problem.rank) + found
+    return d, h, w
+
+
+def depth(problem: ConvProblem) -> Window:
+    """The window along d.  A halo tile is of one plane: each tap along d has one of its own."""
+    return _axes(problem)[0]
+
+
+@lru_cache(maxsize=64)
+def windows(problem: ConvProblem, fold: int = 1) -> tuple[Window, Window]:
+    """The windows along h and w, `fold` output rows as one."""
+    _, h, w = _axes(problem)
     return folded(h, fold), w
 
 

@@ -9,6 +9,7 @@ whole life, or stream through it tap by tap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from convgen.ir.plan import Launch, Param, Plan
@@ -49,13 +50,11 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no("op dgrad with groups is not served")
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
-        if problem.rank == 3:
-            no("three spatial dims are not served")
         found += prepare.bundle_obstacle(problem, fixed)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
-        if problem.taps == 1:
-            no("with one tap there is nothing to reuse")
+        if math.prod(problem.filter[-2:]) == 1:
+            no(f"with one tap{' in a plane' * (problem.rank == 3)} there is nothing to reuse")
         pixels = problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")

@@ -13,7 +13,7 @@ from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, halo_of, windows
+from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, depth, halo_of, windows
 from convgen.targets import Target
 
 
@@ -61,6 +61,7 @@ class Geometry:
     span: int
     blocks: int  # of input channels
     last_products: int  # of 16 channels each, in the last block
+    halos: int  # of a tile: each block of input channels has one for each tap along d
     halo: Halo
     weight_box: int
     weights: int
@@ -83,16 +84,18 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     blocks = -(-problem.c_per_group // config.tile_k)
     halo = halo_of(h, w, config.tile_m, config.strip, config.images, span)
     weight_box = config.tile_n * span
-    weights = weight_bytes(config, weight_box, blocks * len(h.offsets) * len(w.offsets) * weight_box)
+    d = depth(problem)
+    halos = blocks * len(d.offsets)
+    weights = weight_bytes(config, weight_box, halos * len(h.offsets) * len(w.offsets) * weight_box)
     strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.tile_m)
-    tiles = -(-problem.n // config.images) * strips * line_tiles
+    tiles = -(-problem.n * d.output // config.images) * strips * line_tiles
     epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
     shape = epi_tile_pixels, config.consumer_channels
     arriving = operand_tiles.copied(problem, STORE_VECTOR, *shape) if pixels_outside(problem) else ()
     slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(
-        span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k),
+        span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k), halos,
         halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
         epi_tile_pixels, epi_tile_bytes, arriving, slots, slot,
         shared_bytes(config, halo.bytes, weights, epi_tile_bytes + slots * slot),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 
 from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import prepare
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import Halo, windows
+from convgen.kernels.tma_halo.halo import Halo, depth, windows
 from convgen.kernels.tma_halo.layout import w_columns
 
 #: Output channels of a box of filters where they are contiguous: the widest swizzle's span, of 2-byte elements.
@@ -18,18 +20,23 @@ COLUMNS_BOX = 64
 
 def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[str, TensorMap]]:
     """A map, and its parameter's name, for each height that a phase may have."""
-    h, w = windows(problem, config.fold)
+    d, (h, w) = depth(problem), windows(problem, config.fold)
     c, e = problem.c, problem.x.element.bytes
     pixel = (problem.x.pitch or c) * e
+    # one plane of an image with depth
+    planes, plane = ((d.extent,), (1,)) if problem.rank == 3 else ((), ())
+    extents = (c, w.extent, h.extent, *planes, problem.n)
     heights = sorted({phase.height for phase in halo.phases})
     return {
         height: (
             "x_map" if len(heights) == 1 else f"x_map_{height}",
             TensorMap(
-                "x", "tiled", problem.x.dtype, (c, w.extent, h.extent, problem.n),
-                (pixel, w.extent * pixel, h.extent * w.extent * pixel), (1, w.stride, h.stride, 1),
+                "x", "tiled", problem.x.dtype, extents,
+                tuple(pixel * step for step in itertools.accumulate(extents[1:-1], operator.mul, initial=1)),
+                (1, w.stride, h.stride, *plane, 1),
                 # counted in pixels of x: TMA brings one in `stride` of them
-                box=(config.tile_k, halo.width * w.stride, height * h.stride, config.images), swizzle=config.tile_k * e,
+                box=(config.tile_k, halo.width * w.stride, height * h.stride, *plane, config.images),
+                swizzle=config.tile_k * e,
             ),
         )
         for height in heights

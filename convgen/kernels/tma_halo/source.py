@@ -20,7 +20,7 @@ from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, pr
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import Halo, Window, windows
+from convgen.kernels.tma_halo.halo import Halo, Window, depth, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, pixels_outside
 from convgen.kernels.tma_halo.maps import COLUMNS_BOX, filter_vector, x_maps
 
@@ -30,6 +30,9 @@ def source(plan: Plan, layout: Layout) -> str:
     config, problem, size = layout.config, layout.read, layout.size
     h, w = windows(problem, config.fold)
     planes = not pixels_outside(problem)
+    deep = _depth(problem)
+    taps = "T * R * S" if deep and deep.taps > 1 else "R * S"
+    offset = _Offset("n * O + o" if deep else "n")
     return render(
         "tma_halo/kernel.cu.j2",
         plan,
@@ -40,7 +43,9 @@ def source(plan: Plan, layout: Layout) -> str:
         y=problem.y,
         w_columns=layout.w_columns,
         columns_box=COLUMNS_BOX,
-        tap="R * S - 1 - i % (R * S)" if layout.assigned.mirrored else "i % (R * S)",
+        depth=deep,
+        taps=taps,
+        tap=f"{taps} - 1 - i % ({taps})" if layout.assigned.mirrored else f"i % ({taps})",
         prepare=layout.prepared.kernel,
         formula=_formula(problem),
         output=(windows(problem)[0].output, w.output),
@@ -57,8 +62,9 @@ def source(plan: Plan, layout: Layout) -> str:
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
-        arriving=operand_tiles.text(size.arriving, STORE_VECTOR, _offset, single=True, transposed=config.swap_ab > 0),
-        y_offset=_offset(problem.y),
+        arriving=operand_tiles.text(size.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
+        y_offset=offset(problem.y),
+        plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
@@ -92,9 +98,35 @@ def _look(layout: Layout) -> str:
     return look(threads, fragment_place(config.tile_n // 4))
 
 
-def _offset(tensor: Tensor) -> str:
-    """C text of where y, or an operand that lies as it does, has its element at (n, p, q, k)."""
-    return f"((n * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
+@dataclass(frozen=True)
+class _Offset:
+    """C text of where y, or an operand that lies as it does, has its element at (n, p, q, k): `image` is n, or the
+    plane of all images' planes."""
+
+    image: str
+
+    def __call__(self, tensor: Tensor) -> str:
+        image = self.image if self.image == "n" else f"({self.image})"
+        return f"(({image} * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
+
+
+@dataclass(frozen=True)
+class Depth:
+    """The third spatial dim: `taps` along it, `output` planes, and as C where the halo tile of step `block` lies."""
+
+    taps: int
+    output: int
+    at: str
+
+
+def _depth(problem: ConvProblem) -> Depth | None:
+    if problem.rank < 3:
+        return None
+    d = depth(problem)
+    at = _affine("o", d.stride, d.lower)
+    if len(d.offsets) > 1:
+        at += " + block % T" + (f" * {d.offsets[1]}" if d.offsets[1] > 1 else "")
+    return Depth(len(d.offsets), d.output, at)
 
 
 def _formula(problem: ConvProblem) -> str:
@@ -193,7 +225,7 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filter
     known |= {symbol(d): (0, problem.extent(d) - 1) for d in taps}
     place = integer.simplify(Access(w, {d: symbol(d) for d in w.dims}).offset, known)
     channel = symbol("c") + mod(floordiv(symbol("k"), given.k_per_group), config.group_pack) * given.c_per_group
-    i, r = symbol("i"), symbol("r") if problem.rank == 2 else Integer(0)
+    i, r = symbol("i"), symbol("r") if problem.rank > 1 else Integer(0)
     dilation = h.offsets[1] if len(h.offsets) > 1 else 0
     known[i] = (0, config.fold - 1)
     return Filters(
@@ -231,8 +263,10 @@ def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
         image = "tile / strips"
     q0 = "tile / line_tiles % strips * strip" if size.line_tiles > 1 else "tile % strips * strip"
     rest = [f"const int q0 = {q0};"] if size.strips > 1 else []
-    n = "n0" if config.images > 1 else "n"
+    n = "n0" if config.images > 1 else "plane" if problem.rank == 3 else "n"
     rest.append(f"const int {n} = {image}{' * images' if config.images > 1 else ''};")
+    if problem.rank == 3:
+        rest += ["const int n = plane / O;", "const int o = plane % O;"]
     tile = [f"const int line0 = {line0};"] if line0 else []
     if not config.swap_ab and config.shares > 1:
         first = "(line0 - tile_line0 / width * width)" if line0 else "line0"

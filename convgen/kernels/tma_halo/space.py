@@ -13,7 +13,7 @@ from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.hopper import mean_products, products
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
-from convgen.kernels.tma_halo.halo import windows
+from convgen.kernels.tma_halo.halo import depth, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
@@ -39,7 +39,7 @@ def demands(layout: Layout) -> dict[str, Any]:
     return dict(
         pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k, stages=config.stages,
         weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
-        by_channels=config.swap_ab > 0, blocks=size.blocks,
+        by_channels=config.swap_ab > 0, blocks=size.halos,
         products=mean_products(products(config.tile_k), size.last_products, size.blocks),
         box=size.halo.box, weight_box=size.weight_box,
         tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
@@ -108,7 +108,7 @@ def _configurations(problem: ConvProblem, target: Target, options: Options, bund
             values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0)),
             strips,
         ):
-            boxes = -(-c // k) * len(h.offsets) * len(w.offsets)
+            boxes = -(-c // k) * len(depth(problem).offsets) * len(h.offsets) * len(w.offsets)
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
             least = Config(
@@ -149,5 +149,5 @@ def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int
         strips = {int(options["strip"])}
     if "images" in options:
         return [(strip, int(options["images"])) for strip in sorted(strips)]
-    most = PIXELS[-1] // (h.output * w.output) if w.output in strips else 1
+    most = PIXELS[-1] // (h.output * w.output) if w.output in strips and problem.rank < 3 else 1
     return [(strip, 1) for strip in sorted(strips)] + [(w.output, i) for i in range(2, min(most, problem.n) + 1)]
