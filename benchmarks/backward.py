@@ -2,10 +2,12 @@
 
     python benchmarks/backward.py --batch 8 64 --out benchmarks/results/backward_h200.json
     python benchmarks/backward.py --suites resnet50 --ops wgrad --candidates 12
+    python benchmarks/backward.py --suites resnet50 --ops wgrad --batch 64 --candidates 3 --also cluster=2,multicast=a
 
 All columns of a layer and cuDNN are timed in turn, as `convgen bench` times them: `auto` is launched alone, `chain`
 behind the launch before it, as in a network; with `--candidates`, so many configurations that the cost model thinks
-best are timed, too, and `best` is the fastest column: what `convgen tune` would find.  Every kernel is checked against
+best are timed, too, and `best` is the fastest column: what `convgen tune` would find; with `--also`, as many more that
+have these options.  Every kernel is checked against
 the float64 reference.  `speedup` is cuDNN's time over ours; means are geometric, by kind of layer.  First layers get
 no gradient of their input.  The exit code is 1 where a kernel is missing or wrong.
 """
@@ -29,6 +31,7 @@ from convgen.bench.results import Row, geomean
 from convgen.bench.runner import Bench, Column, Entry
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
+from convgen.kernels.config import Options
 from convgen.targets import TARGETS
 
 SUITES = (*NETWORKS, "strided", "grouped", "mobilenet_v2", "convnext")
@@ -61,8 +64,25 @@ def layers(suites: Sequence[str], batches: Sequence[int], ops: Sequence[str]) ->
                         yield f"{suite}/{forward.name}", replace(problem, name=forward.name)
 
 
-def entry(name: str, problem: ConvProblem, candidates: int, gpu: str) -> Entry:
-    """`auto` alone and in a chain, and the candidates in a chain."""
+def asked(text: str) -> dict[str, int | str]:
+    """Options from the command line: cluster=2,multicast=a."""
+    pairs = (word.split("=") for word in text.split(","))
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def offers(problem: ConvProblem, most: int, options: Options) -> list[tuple[float, str, Options]]:
+    """The best configurations that have the options, of each strategy's kernels: estimate, strategy, all options."""
+    return [
+        (found.us, strategy.name, {"kernel": search.kernel.name, **found.layout.config.options})
+        for strategy in strategies.load_all().values()
+        if not strategy.obstacles(problem, TARGET, options)
+        for search in strategy.searches(problem, TARGET, options)
+        for found in search.candidates(most)
+    ]
+
+
+def entry(name: str, problem: ConvProblem, candidates: int, gpu: str, also: Sequence[Options] = ()) -> Entry:
+    """`auto` alone and in a chain, and the candidates in a chain, with those that have other options."""
     job = Job(problem, TARGET, "auto", {}, planned=True, gpu=gpu)
     columns = {"auto": Column(job), "chain": Column(job, chained=True)}
     offered = [
@@ -72,7 +92,10 @@ def entry(name: str, problem: ConvProblem, candidates: int, gpu: str) -> Entry:
         for options in strategy.candidates(problem, TARGET)[:candidates]
         if (us := strategy.estimate(problem, TARGET, options)) < float("inf")
     ]
-    for i, (_, strategy, options) in enumerate(sorted(offered, key=lambda row: row[0])[:candidates]):
+    chosen = sorted(offered, key=lambda row: row[0])[:candidates]
+    for more in also:
+        chosen += sorted(offers(problem, candidates, more), key=lambda row: row[0])[:candidates]
+    for i, (_, strategy, options) in enumerate(chosen):
         columns[f"candidate {i + 1}"] = Column(Job(problem, TARGET, strategy, options, planned=True), chained=True)
     return Entry(name, columns)
 
@@ -126,6 +149,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--ops", nargs="+", default=[str(op) for op in OPS], choices=[str(op) for op in OPS])
     parser.add_argument("--candidates", type=int, default=0, help="how many the cost model thinks best are timed, too")
+    parser.add_argument(
+        "--also", nargs="+", type=asked, default=[], help="options of more candidates: split_k=2,blocks=1"
+    )
     parser.add_argument("--out", type=Path, help="write every figure as JSON")
     args = parser.parse_args()
     need_gpu("torch")
@@ -135,7 +161,7 @@ def main() -> int:
     rows: list[tuple[ConvProblem, Row]] = []
     with Builder() as builder:
         bench = Bench(backend, builder.build_all)
-        entries = [entry(name, problem, args.candidates, gpu) for name, problem in named]
+        entries = [entry(name, problem, args.candidates, gpu, args.also) for name, problem in named]
         for (_, problem), row in zip(named, bench.rows(entries), strict=True):
             rows.append((problem, row))
             print(line(row), flush=True)

@@ -40,7 +40,7 @@ HARMLESS = (
         "a load may complete before its bytes are expected: the phase waits for the arrival",
     ),
     Excuse(
-        "moved: mbarrier_arrive moved behind (for|wgmma_wait_group|tma_store_.*|mbarrier_arrive|previous)",
+        "moved: mbarrier_arrive(_cluster)? moved behind (for|wgmma_wait_group|tma_store_.*|mbarrier_arrive|partials)",
         "an arrival that comes later orders more, not less",
     ),
     Excuse(
@@ -160,6 +160,11 @@ HARMLESS = (
     Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
     # stem_wgrad
+    Excuse(
+        "moved: mbarrier_arrive moved behind previous",
+        "an arrival that comes later orders more, not less",
+        was=r"chunk == 0 && previous_group",
+    ),
     Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", was=r"place < round_rows"),
     Excuse("guard: > for >=", "the end of the ring of rows stands for its beginning", was=r"(next|top) >= slots"),
     # tma_wgrad, which sums y in the second of three loops over its steps
@@ -169,6 +174,11 @@ HARMLESS = (
         source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*k >= 0\)",
     ),
     Excuse("moved: cluster_arrive moved before if", "no block reads another's sums of y", source=r"y_sums\[k\] ="),
+    Excuse(
+        "moved: wgmma_wait_group moved behind mbarrier_arrive_cluster",
+        "the last stages are not filled again: the arrival only lets a block end",
+        was=r"wgmma_wait_group<0>",
+    ),
     Excuse("guard: <= for <", "a word more of ones, behind which nothing lies", was=r"base \+ ones"),
     Excuse(
         "cluster: the cluster's barrier is the block's",

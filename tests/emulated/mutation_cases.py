@@ -47,6 +47,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "small_groups": ("implicit_gemm_cardinality",),
     "im2col": ("im2col_gemm", "im2col_lowered", "col2im_gather"),
     "tma_wgrad": ("tma_wgrad_accumulated",),
+    "tma_wgrad, multicast": ("tma_wgrad_cluster",),
     "mma_wgrad": ("mma_wgrad",),
     "stem_wgrad": ("stem_wgrad",),
     "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),

@@ -76,6 +76,7 @@ GEOMETRIES = {
     "mma_wgrad": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
     "stem_wgrad": Small({"n": 3, "h": 19, "w": 227, "c": 3, "k": 40}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
+    "tma_wgrad_cluster": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
     "tma_wgrad_accumulated": Small({"n": 46, "h": 15, "w": 11, "c": 40, "k": 72}),
     "tma_halo_dgrad": Small({"n": 2, "h": 5, "w": 80, "c": 72, "k": 40}, sms=2),
     "tma_halo_few_channels": Small({"n": 2, "h": 5, "w": 80, "c": 40, "k": 72}, sms=2),

@@ -72,6 +72,12 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
     ),
     "shares": (STRIDED, {"slices": 64}, "slices", "fewer than 64 shares", "fewer slices"),
     "stages": (LAYER, {"stages": 32, "tile.m": 128}, "stages", "bytes of shared memory", "stages fit"),
+    "clusters of two kinds": (LAYER, {"cluster": 2, "split_k": 2}, "split_k", "not both", "split_k 1"),
+    "clusters of filter rows": (LAYER, {"cluster": 2, "row_taps": 1}, "row_taps", "boxes that serve", "row_taps 0"),
+    "tiles of a cluster": (
+        LAYER, {"cluster": 4, "multicast": "b", "tile.m": 64}, "cluster", "2 tiles along m", "cluster 1",
+    ),
+    "pixels of a cluster": (LAYER, {"cluster": 4, "tile.k": 16}, "tile.k", "4 times a multiple of 8", "tile k=32"),
     "one tap to lower": (
         make("wgrad", 2, 3, 8, (14, 14), (3, 1)), {"lower_rows": 1}, "lower_rows", "nothing to lower", "lower_rows 0",
     ),

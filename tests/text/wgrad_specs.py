@@ -41,6 +41,11 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {**ROWS, "span": 16, "tile.n": 48, "tile.k": 32},
     ),
     "1x1": (make("wgrad", 4, 72, 136, (7, 7), (1, 1)), {"tile.n": 192, "split_k": 3}),
+    "two share y": (make("wgrad", 4, 200, 72, (7, 7), (1, 1)), {"tile.n": 64, "cluster": 2, "slices": 2}),
+    "four share x, packs, bias": (
+        make("wgrad", 3, 80, 400, (9, 8), (3, 3), pad=1, groups=2),
+        {"tile.n": 192, "tile.k": 32, "cluster": 4, "multicast": "b", "stages": 3},
+    ),
     "1x1, stride 2": (make("wgrad", 4, 72, 136, (13, 14), (1, 1), stride=2), {"tile.n": 64, "slices": 3}),
     "stride above the filter": (make("wgrad", 4, 40, 40, (20, 17), (2, 2), stride=(4, 3)), {"span": 32, "tile.n": 64}),
     "channels before pixels, odd": (
@@ -181,7 +186,8 @@ BIAS = "result db: f32[k]  db = y  w = acc"
 BIASES = {
     "boxes of a row", "two consumers along m, two fragments", "three consumers along n, a filter row each",
     "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
-    "small groups as one", "8 and 4 bytes, large tile", "one by one", *(n for n in STEM_GEOMETRIES if "bias" in n),
+    "small groups as one", "8 and 4 bytes, large tile", "one by one",
+    *(name for name in (*GEOMETRIES, *STEM_GEOMETRIES) if name.endswith(", bias")),
 }  # fmt: skip
 
 

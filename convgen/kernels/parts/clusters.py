@@ -1,4 +1,5 @@
-"""Clusters of blocks: how large they may be, and the option of kernels whose clusters share a tile's k loop."""
+"""Clusters of blocks: how large they may be, and the options of kernels whose clusters share a tile's k loop, or an
+operand."""
 
 from __future__ import annotations
 
@@ -14,3 +15,6 @@ SPLIT_K = Annotated[
         "blocks of a cluster that share a tile's k loop; their sums are added in a fixed order", low=1, high=MAX_CLUSTER
     ),
 ]
+#: Of kernels whose neighboring tiles have an operand in common, which TMA brings to all blocks of a cluster at once.
+CLUSTER = Annotated[int, Field("blocks of neighboring tiles that load an operand together", (1, 2, 4))]
+MULTICAST = Annotated[str, Field("the operand that a cluster loads together", ("a", "b"))]

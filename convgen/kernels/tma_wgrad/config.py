@@ -7,7 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
-from convgen.kernels.parts.clusters import SPLIT_K
+from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Config(config.Config):
     pixels more that make it serve all taps of a filter row; where `lower_rows` is 1, a first launch makes these taps
     channels of x.  The pixels are shared by `slices` times `split_k` blocks:
     those of a cluster add their sums through shared memory, a second kernel adds those of the slices, both in a fixed
-    order."""
+    order.  Or the blocks of a `cluster` take neighboring tiles that have y (`multicast` a) or x (b) in common, and TMA
+    brings that to all of them at once."""
 
     tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
     tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=768)]
@@ -38,6 +39,18 @@ class Config(config.Config):
     group_pack: Annotated[
         int, Field("neighboring groups multiplied as one; products between groups are dropped", low=1, high=4096)
     ] = 1
+    cluster: CLUSTER = 1
+    multicast: MULTICAST = "a"
+
+    @property
+    def shared(self) -> str:
+        """The operand that a cluster's blocks load together: "a", "b", or "" for none."""
+        return self.multicast if self.cluster > 1 else ""
+
+    @property
+    def launched(self) -> int:
+        """Blocks of a cluster, whatever they share."""
+        return max(self.split_k, self.cluster)
 
     @property
     def consumers(self) -> int:

@@ -11,12 +11,14 @@ from convgen.kernels.tma_wgrad.layout import Layout
 
 #: Consumer warpgroups of a block, and columns of a product (PTX ISA, "wgmma.mma_async").
 MOST_CONSUMERS, MOST_COLUMNS = 3, 256
+#: Rows after which a swizzle repeats.
+SWIZZLE_ROWS = 8
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found = [*_row_taps(layout), *_tile(layout)]
-    return found or [*_registers(layout), *_k_loop(layout), *_shared_memory(layout)]
+    return found or [*_cluster(layout), *_registers(layout), *_k_loop(layout), *_shared_memory(layout)]
 
 
 def _row_taps(layout: Layout) -> Obstacles:
@@ -70,6 +72,25 @@ def _tile(layout: Layout) -> Obstacles:
                  f"n={MOST_COLUMNS * config.warps_n} or less", "tile.n")  # fmt: skip
     elif layout.part_columns % (8 * config.split_k):
         found.no(f"{layout.part_columns} columns do not split into {config.split_k} times 8", option="split_k")
+    return found
+
+
+def _cluster(layout: Layout) -> Obstacles:
+    """How the blocks of a cluster load an operand together: each some pixels of every step."""
+    config, found = layout.config, Obstacles()
+    if config.cluster == 1:
+        return found
+    if config.split_k > 1:
+        found.no("the blocks of a cluster share an operand or a tile's k loop, not both", "split_k 1", "split_k")
+    if config.row_taps:
+        found.no("the blocks of a cluster do not share boxes that serve filter rows", "row_taps 0", "row_taps")
+    if layout.part_pixels % SWIZZLE_ROWS:
+        found.no(f"{config.tile_k} pixels a step do not split into {config.cluster} times a multiple of {SWIZZLE_ROWS}",
+                 f"tile k={SWIZZLE_ROWS * config.cluster} or more", "tile.k")  # fmt: skip
+    tiles, what = (layout.n_tiles, "n") if config.shared == "a" else (layout.m_tiles, "m")
+    if tiles % config.cluster:
+        found.no(f"{tiles} tiles along {what} do not split into clusters of {config.cluster}",
+                 "another multicast, or cluster 1", "cluster")  # fmt: skip
     return found
 
 

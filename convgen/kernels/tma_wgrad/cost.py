@@ -27,6 +27,8 @@ class Rates:
     row: float = 2.46  # cycles a row of a box
     latency: float = 586.0  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.27  # stages that are being read and so not in flight
+    multicast: float = 0.25  # how much of the rows that a cluster need not fetch twice counts: tma_im2col's
+    joint: float = 44.0  # cycles that a stage of a cluster takes longer: tma_im2col's
     wave: float = 0.16  # between two blocks on a multiprocessor: barriers, the first load, the store
     store: float = 1.98e-4  # a tile's element
     join: float = 0.65  # of a cluster
@@ -43,13 +45,16 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     """Microseconds of a layout's launches."""
     r, c = rates, layout.config
     mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * _product(layout.part_columns, r)
-    rows = layout.y_boxes * c.tile_k + layout.tile_boxes * (c.tile_k + layout.reach)
+    saved = 1 - r.multicast * (1 - 1 / c.cluster)
+    rows = layout.y_boxes * c.tile_k * (saved if c.shared == "a" else 1)
+    rows += layout.tile_boxes * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
     brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.x_box
     load = max(brought / r.l2, rows * r.row)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
     blocks = layout.tiles * layout.shares
-    together = min(c.blocks, -(-blocks // layout.target.clustered_sms(c.split_k)))  # blocks that share a multiprocessor
-    step = max(together * max(mma, load), mma, ring) / CYCLES
+    sms = layout.target.clustered_sms(c.launched)
+    together = min(c.blocks, -(-blocks // sms))  # blocks that share a multiprocessor
+    step = (max(together * max(mma, load), mma, ring) + r.joint * (c.cluster > 1)) / CYCLES
     steps = -(-layout.steps // layout.shares)
     elements = c.tile_m * c.tile_n
     last = r.store * elements / c.split_k

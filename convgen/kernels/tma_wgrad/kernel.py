@@ -8,7 +8,7 @@ many: blocks share them, and their sums are added in a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
@@ -24,7 +24,7 @@ from convgen.kernels.tma_wgrad.gemm import gemm, lowering_fault, pack_fault
 from convgen.kernels.tma_wgrad.launches import launches, workspaces
 from convgen.kernels.tma_wgrad.layout import Layout
 from convgen.kernels.tma_wgrad.source import source
-from convgen.kernels.tma_wgrad.space import space
+from convgen.kernels.tma_wgrad.space import refine, space
 from convgen.targets import Target
 
 LONGEST_STEP = 256  # pixels
@@ -57,6 +57,9 @@ class TmaWgrad(base.Kernel[Config, Layout]):
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
         return space(problem, target, fixed)
 
+    def refine(self, best: Iterator[Layout], fixed: Options) -> Iterable[Layout]:
+        return refine(best, fixed)
+
     def illegal(self, layout: Layout) -> list[Obstacle]:
         return illegal(layout)
 
@@ -65,7 +68,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
 
     def kind(self, layout: Layout) -> object:
         c = layout.config
-        return c.row_taps, c.lower_rows, c.span, c.split_k > 1, c.slices > 1
+        return c.row_taps, c.lower_rows, c.span, c.split_k > 1, c.slices > 1, c.shared
 
     def plan(self, layout: Layout) -> Plan:
         return plan_of(layout, launches(layout), workspaces(layout), notes=layout.gemm.prepared.notes)

@@ -21,17 +21,17 @@ def x_map(layout: Layout) -> TensorMap:
     pointwise convolution has."""
     g, config = layout.gemm, layout.config
     problem, x = g.problem, g.problem.x
-    channels = x.extent("c")
+    channels, pixels = x.extent("c"), layout.part_pixels if config.shared == "b" else config.tile_k
     if g.pointwise:
         dims: tuple[int, ...] = (channels, layout.pixels)
-        return TensorMap("x", "tiled", x.dtype, dims, _strides(x, dims), (1, 1), box=(config.span, config.tile_k),
+        return TensorMap("x", "tiled", x.dtype, dims, _strides(x, dims), (1, 1), box=(config.span, pixels),
                          swizzle=layout.span)  # fmt: skip
     axes, dims = g.axes[::-1], (channels, *problem.input[::-1], problem.n)
     upper = tuple(a.upper for a in axes)
     return TensorMap(
         "x", "im2col", x.dtype, dims, _strides(x, dims), (1, *(a.element_stride for a in axes), 1),
         lower=tuple(a.lower for a in axes), upper=(upper[0] + layout.reach, *upper[1:]),
-        channels=config.span, pixels=config.tile_k + layout.reach, swizzle=layout.span,
+        channels=config.span, pixels=pixels + layout.reach, swizzle=layout.span,
     )  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def y_map(layout: Layout) -> TensorMap:
     channels, span = y.extent("k"), Y_SPAN * y.element.bytes
     if not layout.reach:
         dims: tuple[int, ...] = (channels, layout.pixels)
-        return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(Y_SPAN, config.tile_k),
+        pixels = layout.part_pixels if config.shared == "a" else config.tile_k
+        return TensorMap("y", "tiled", y.dtype, dims, _strides(y, dims), (1, 1), box=(Y_SPAN, pixels),
                          swizzle=span)  # fmt: skip
     dims, zeros = (channels, *problem.output[::-1], problem.n), (0,) * (rank - 1)
     return TensorMap(
@@ -67,7 +68,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         layout.threads,
         g.prepared.params(params),
         layout.shared_bytes,
-        cluster=config.split_k,
+        cluster=config.launched,
         dependent=True,
         blocks_per_sm=config.blocks,
     )

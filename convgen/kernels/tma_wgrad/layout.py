@@ -54,7 +54,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def n_tiles(self) -> int:
-        return -(-self.boxes // self.tile_boxes)
+        # a tile narrower than a box is illegal, but timed
+        return -(-self.boxes // max(self.tile_boxes, 1))
 
     @cached_property
     def tiles(self) -> int:
@@ -82,6 +83,11 @@ class Layout(base.Layout[Config]):
         return -(-self.pixels // self.config.tile_k)
 
     @property
+    def part_pixels(self) -> int:
+        """Pixels of a step that a block loads of the operand that its cluster shares."""
+        return self.config.tile_k // self.config.cluster
+
+    @property
     def shares(self) -> int:
         """Blocks that share them."""
         return self.config.slices * self.config.split_k
@@ -89,7 +95,7 @@ class Layout(base.Layout[Config]):
     @property
     def slots(self) -> int:
         """Blocks that the GPU runs at once."""
-        return self.target.clustered_sms(self.config.split_k) * self.config.blocks
+        return self.target.clustered_sms(self.config.launched) * self.config.blocks
 
     # ---- shared memory, in bytes
 

@@ -48,20 +48,17 @@ def source(plan: Plan, layout: Layout) -> str:
 
 
 def _place(layout: Layout) -> list[str]:
-    """Lines that find a block's tile, the first of its boxes and of y's channels."""
-    g, split = layout.gemm, layout.config.split_k
+    """Lines that find a block's tile, the first of its boxes and of y's channels.  Neighbors in a cluster have the
+    operand in common that it shares."""
+    split, packs = layout.config.split_k, layout.gemm.packs > 1
     tile = f"blockIdx.x / {split}" if split > 1 else "int(blockIdx.x)"
-    if g.packs == 1:
-        return [
-            f"const int tile = {tile};",
-            "const int first_box = tile / m_tiles * tile_boxes;",
-            "const int first_k = tile % m_tiles * tile_m;",
-        ]
+    inner, outer = ("n_tiles", "m_tiles") if layout.config.shared == "a" else ("m_tiles", "n_tiles")
+    place = {inner: f"tile % {inner}", outer: f"tile / {inner}{f' % {outer}' if packs else ''}"}
     return [
         f"const int tile = {tile};",
-        "const int pack = tile / (m_tiles * n_tiles);",
-        "const int first_box = tile / m_tiles % n_tiles * tile_boxes;",
-        "const int first_k = pack * rows + tile % m_tiles * tile_m;",
+        *(["const int pack = tile / (m_tiles * n_tiles);"] if packs else []),
+        f"const int first_box = {place['n_tiles']} * tile_boxes;",
+        f"const int first_k = {'pack * rows + ' if packs else ''}{place['m_tiles']} * tile_m;",
     ]
 
 

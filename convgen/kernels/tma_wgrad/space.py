@@ -25,6 +25,8 @@ MOST_STAGES = 8
 MOST_SUMS = 128 << 20
 #: Waves of blocks that the shares of the pixels may make.
 WAVES = (1, 2, 3)
+#: The best so many are considered with neighbors that load an operand together, two at a time.
+CLUSTERED = 8
 #: Channels of a pack of small groups: a box's.
 PACKED = 64
 
@@ -38,6 +40,17 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
             layout = Layout(problem, target, config, g)
             for split_k, slices in _shares(layout, fixed):
                 yield _staged(layout, split_k, slices, fixed)
+
+
+def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
+    """The best configurations in clusters that load an operand together."""
+    if "cluster" in fixed:
+        return
+    alone = (x for x in best if x.config.split_k == 1 and not x.config.row_taps)
+    for layout, operand in itertools.product(itertools.islice(alone, CLUSTERED), ("a", "b")):
+        tiles = layout.n_tiles if operand == "a" else layout.m_tiles
+        if fixed.get("multicast", operand) == operand and tiles % 2 == 0:
+            yield replace(layout, config=replace(layout.config, cluster=2, multicast=operand))
 
 
 def _packs(problem: ConvProblem) -> list[int]:
@@ -62,6 +75,8 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
         rows_option = [0]
     tile_k = int(fixed.get("tile.k", STEP))
     spans = [int(fixed["span"])] if "span" in fixed else _spans(g.channels)
+    cluster = int(fixed.get("cluster", 1))
+    operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for row_taps, span, (m, warps_m, warps_n) in itertools.product(rows_option, spans, _shapes(g, fixed)):
         taps = problem.filter[-1] if row_taps else 1
         if "span" not in fixed and taps * span > MOST_COLUMNS:
@@ -69,8 +84,11 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
         boxes = problem.taps // taps * -(-g.channels // span)
         columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(boxes, taps * span, warps_n, row_taps)
         few = m == 64 and warps_n == 1
-        for n, blocks in itertools.product(columns, [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]):
-            yield Config(m, n, tile_k, span, 2, warps_m, warps_n, row_taps, lowered, 1, 1, blocks, pack)
+        most = [int(fixed["blocks"])] if "blocks" in fixed else (1, 2)[: 1 + few]
+        for n, blocks, operand in itertools.product(columns, most, operands):
+            yield Config(
+                m, n, tile_k, span, 2, warps_m, warps_n, row_taps, lowered, 1, 1, blocks, pack, cluster, operand,
+            )  # fmt: skip
 
 
 def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
@@ -102,7 +120,8 @@ def _widths(boxes: int, box: int, warps_n: int, row_taps: int) -> list[int]:
 
 def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     """(split_k, slices): a cluster's blocks by slices of the pixels, such that blocks fill the GPU so many times."""
-    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES
+    alone = layout.config.cluster == 1
+    splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES if alone else (1,)
     room = max(MOST_SUMS // (4 * layout.problem.w.size), 1)
     for split_k in splits:
         if "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
