@@ -23,6 +23,7 @@ step() {
     unseen) python3 benchmarks/unseen.py --seed 2026 --out "$folder/unseen_h200.json" ;;
     strides) python3 benchmarks/strides.py --batch 8 64 --json "$folder/strides_h200.json" ;;
     nchw) python3 benchmarks/nchw.py --batch 8 64 --json "$folder/nchw_h200.json" ;;
+    winograd) python3 benchmarks/winograd.py --batch 8 64 --json "$folder/winograd_h200.json" ;;
     floor) python3 benchmarks/floor.py --json "$folder/floor_h200.json" ;;
     ampere) python3 benchmarks/implicit_gemm.py --suite aligned --json "$folder/implicit_gemm_aligned_h200.json" ;;
     *) echo "no step $1"; return 2 ;;
@@ -30,7 +31,7 @@ step() {
 }
 
 failed=()
-[ $# -gt 0 ] || set -- tests sanitize retune bench epilogues unseen strides nchw floor ampere
+[ $# -gt 0 ] || set -- tests sanitize retune bench epilogues unseen strides nchw winograd floor ampere
 for name in "$@"; do
   SECONDS=0
   step "$name" >"$folder/$name.log" 2>&1 && said=done || { said="failed ($?)"; failed+=("$name"); }

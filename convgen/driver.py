@@ -99,7 +99,7 @@ class Compilation:
         """
         from convgen.kernels import strategies
 
-        names = [self.strategy] if self.strategy in strategies.MODULES else reversed(strategies.MODULES)
+        names = [self.strategy] if self.strategy in strategies.MODULES else reversed(strategies.AUTO)
         loaded = map(strategies.load, names)
         if all(s.obstacles(self.request.problem, self.target, self.options) for s in loaded):
             _ = self.choice
@@ -186,7 +186,7 @@ class Compilation:
         from convgen import planner
         from convgen.kernels import strategies
 
-        if error.obstacles.keys() >= set(strategies.MODULES):
+        if error.obstacles.keys() >= set(strategies.AUTO):
             return ""
         names = planner.serving(self.request.problem, self.target)
         verb = "serves" if len(names) == 1 else "serve"

@@ -21,7 +21,10 @@ from convgen.runtime.errors import WrongArguments, WrongShape
 #: Strategies by netcl's names; None lets convgen choose.
 CONV2D_IM2COL = "im2col"
 CONV2D_IMPLICIT_GEMM = "implicit_gemm"
-STRATEGIES = (None, CONV2D_IM2COL, CONV2D_IMPLICIT_GEMM)
+CONV2D_WINOGRAD = "winograd"
+STRATEGIES = (None, CONV2D_IM2COL, CONV2D_IMPLICIT_GEMM, CONV2D_WINOGRAD)
+#: What netcl's Winograd wants extents of the input and output channels to be multiples of; convgen's own does not.
+WINOGRAD_EXTENTS, WINOGRAD_CHANNELS = 4, 8
 
 #: One number, or one for each axis.
 Numbers = int | tuple[int, int]
@@ -67,7 +70,8 @@ class Conv2d:
     """A convolution of x (N, C_in, H, W) by `weight` (C_out, C_in / groups, kH, kW) plus `bias` (C_out), which are
     NumPy arrays at first, drawn as torch draws them; assign others to compute elsewhere.
 
-    `strategy` is CONV2D_IM2COL, CONV2D_IMPLICIT_GEMM, or None, which lets convgen choose.  Raises WrongArguments.
+    `strategy` is CONV2D_IM2COL, CONV2D_IMPLICIT_GEMM, CONV2D_WINOGRAD (3x3 and unit stride; H and W multiples of 4,
+    C_out of 8), or None, which lets convgen choose.  Raises WrongArguments.
     """
 
     weight: Array
@@ -90,8 +94,11 @@ class Conv2d:
 
         if strategy not in STRATEGIES:
             raise WrongArguments(
-                f"strategy is {strategy!r}: expected netcl.CONV2D_IM2COL, netcl.CONV2D_IMPLICIT_GEMM or None"
+                f"strategy is {strategy!r}: expected netcl.CONV2D_IM2COL, netcl.CONV2D_IMPLICIT_GEMM, "
+                "netcl.CONV2D_WINOGRAD or None"
             )
+        if strategy == CONV2D_WINOGRAD and out_channels % WINOGRAD_CHANNELS:
+            raise WrongArguments(f"CONV2D_WINOGRAD wants a multiple of 8 output channels, not {out_channels}")
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise WrongArguments(f"groups {groups} must divide {in_channels} and {out_channels} channels")
         taps = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
@@ -108,7 +115,9 @@ class Conv2d:
         }  # fmt: skip
 
     def __call__(self, x: Array) -> Array:
-        """y (N, C_out, H_out, W_out)."""
+        """y (N, C_out, H_out, W_out).  Raises WrongShape."""
+        if self.strategy == CONV2D_WINOGRAD and any(extent % WINOGRAD_EXTENTS for extent in x.shape[2:]):
+            raise WrongShape(f"x has shape {tuple(x.shape)}: CONV2D_WINOGRAD wants H and W to be multiples of 4")
         return F.conv2d(x, self.weight, self.bias, **self._parameters, strategy=self.strategy)
 
     def backward(self, x: Array, grad_output: Array) -> tuple[Array, Array, Array | None]:

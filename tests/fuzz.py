@@ -1,4 +1,4 @@
-"""Random kernels of tma_im2col (dgrad, too), tma_halo, wgrad and depthwise dgrad, for as long as you
+"""Random kernels of tma_im2col (dgrad, too), tma_halo, wgrad, depthwise dgrad and winograd, for as long as you
 like: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
@@ -34,6 +34,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "stem_wgrad": ("implicit_gemm", {"kernel": "stem_wgrad"}),
     "dgrad": ("tma_im2col", {}),
     "depthwise_dgrad": ("depthwise", {}),
+    "winograd": ("winograd", {}),
 }
 #: A process that has seen a fault ends with this.
 FAULT = 3

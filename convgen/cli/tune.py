@@ -198,7 +198,7 @@ def _wanted(compilation: Compilation, arguments: argparse.Namespace):
         names = arguments.strategies
     else:
         chosen = arguments.strategy or stated
-        names = tuple(strategies.MODULES) if chosen == "auto" else (chosen,)
+        names = strategies.AUTO if chosen == "auto" else (chosen,)
     return names, compilation.request.options if names == (stated,) else {}
 
 

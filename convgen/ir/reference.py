@@ -55,7 +55,7 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
 
     def read(role: str, dims: tuple[str, ...], channels: str) -> Array:
         """The tensor over dims, its channels' dim split in (group, channel) with the group in front."""
-        a = _over(problem.tensor(role), factors[role], dims, xp)
+        a = values_over(problem.tensor(role), factors[role], dims, xp)
         a = xp.abs(a) if magnitudes else a
         at = dims.index(channels)
         return xp.moveaxis(a.reshape(*a.shape[:at], g, a.shape[at] // g, *a.shape[at + 1 :]), at, 0)
@@ -78,7 +78,7 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
         for images in _chunks(problem):
             rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
             result[:, images] = xp.matmul(rows, filters.swapaxes(1, 2)).reshape(g, -1, pixels, k)
-        return _as_result(problem, result, ("n", *sp.output, "k"), "k", xp)
+        return as_result(problem, result, ("n", *sp.output, "k"), "k", xp)
     if problem.op is Op.DGRAD:
         source, filters = y(), w()
         result = xp.zeros((g, problem.n, *problem.input, c))
@@ -86,19 +86,19 @@ def accumulate(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = nump
             rows = xp.matmul(source[:, images].reshape(g, -1, k), filters)
             rows = rows.reshape(g, -1, *problem.output, *problem.filter, c)
             result[:, images] = _scatter(problem, rows, xp)
-        return _as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
+        return as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
     if problem.op is Op.WGRAD:
         source, errors = x(), y()
         result = xp.zeros((g, k, window))
         for images in _chunks(problem):
             rows = _gather(problem, source[:, images], xp).reshape(g, -1, window)
             result += xp.matmul(errors[:, images].reshape(g, -1, k).swapaxes(1, 2), rows)
-        return _as_result(problem, result, ("k", *sp.filter, "c"), "k", xp)
+        return as_result(problem, result, ("k", *sp.filter, "c"), "k", xp)
     lowered_dims = ("n", *sp.output, *sp.filter, "c")
     if problem.op is Op.IM2COL:
-        return _as_result(problem, _gather(problem, x(), xp), lowered_dims, "c", xp)
+        return as_result(problem, _gather(problem, x(), xp), lowered_dims, "c", xp)
     result = _scatter(problem, read("lowered", lowered_dims, "c"), xp)
-    return _as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
+    return as_result(problem, result, ("n", *sp.input, "c"), "c", xp)
 
 
 def _factors(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Mapping[str, Array]:
@@ -120,7 +120,7 @@ def decode(array: Array, dtype: str, xp: Any = numpy) -> Array:
     return xp.asarray(array).astype(xp.float64)
 
 
-def _over(tensor: Tensor, array: Array, dims: tuple[str, ...], xp: Any) -> Array:
+def values_over(tensor: Tensor, array: Array, dims: tuple[str, ...], xp: Any) -> Array:
     """A tensor's values over the given dims; a dim that it does not have has extent 1."""
     held = [d for d in dims if d in tensor.dims]
     a = decode(array, tensor.dtype, xp).reshape(tensor.extents)
@@ -128,7 +128,7 @@ def _over(tensor: Tensor, array: Array, dims: tuple[str, ...], xp: Any) -> Array
     return a.reshape(tuple(tensor.extent(d) for d in dims))
 
 
-def _as_result(problem: ConvProblem, a: Array, dims: tuple[str, ...], channels: str, xp: Any) -> Array:
+def as_result(problem: ConvProblem, a: Array, dims: tuple[str, ...], channels: str, xp: Any) -> Array:
     """The inverse of `read`: from (group, *dims) to the dims of the result in their order."""
     tensor = problem.result
     at = dims.index(channels)
@@ -307,14 +307,14 @@ OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
 def operand_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
     """The values of each operand of the epilogue over the dims of the result, extent 1 where it broadcasts."""
     operands = problem.epilogue.operands if problem.epilogue else ()
-    return {t.name: _over(t, arrays[t.name], problem.result.dims, xp) for t in operands}
+    return {t.name: values_over(t, arrays[t.name], problem.result.dims, xp) for t in operands}
 
 
 def input_values(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> dict[str, Array]:
     """What a prologue reads: x and the operands, over the dims of x."""
     operands = problem.prologue.operands if problem.prologue else ()
-    values = {t.name: _over(t, arrays[t.name], problem.x.dims, xp) for t in operands}
-    return values | {problem.x.name: _over(problem.x, arrays["x"], problem.x.dims, xp)}
+    values = {t.name: values_over(t, arrays[t.name], problem.x.dims, xp) for t in operands}
+    return values | {problem.x.name: values_over(problem.x, arrays["x"], problem.x.dims, xp)}
 
 
 def apply_prologue(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any = numpy) -> Array:

@@ -87,15 +87,17 @@ def poison(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How an accumulator rounds: relative error of one addition and of one product."""
+    """How an accumulator rounds: relative error of one addition and of one product.  `winograd`: the outputs of a tile
+    along an axis, where tiles and filters are transformed (`winograd_error`)."""
 
     addition: float
     product: float
+    winograd: int = 0
 
 
 #: float32 covers f16, bf16 and fp8 products, which float32 holds exactly.  tf32 keeps 10 bits of each
 #: factor, two tf32 numbers together 21.  Hopper's tensor cores align fp8 products to about 14 bits
-#: (DeepSeek-V3 report, 3.3.2).  Winograd transforms both factors in float32 before it multiplies.
+#: (DeepSeek-V3 report, 3.3.2).
 #: Of float64, kernel and reference both round, to 53 bits, each product and each sum: their errors add up.
 ARITHMETIC: dict[str, Arithmetic] = {
     "exact": Arithmetic(0.0, 0.0),
@@ -104,7 +106,10 @@ ARITHMETIC: dict[str, Arithmetic] = {
     "tf32": Arithmetic(2.0**-24, 2.0**-9),
     "tf32x3": Arithmetic(2.0**-24, 2.0**-21),
     "fp8": Arithmetic(2.0**-13, 0.0),
-    "winograd": Arithmetic(2.0**-22, 2.0**-20),
+}
+#: Winograd's, by the arithmetic of its products.
+ARITHMETIC |= {
+    f"winograd{m} {name}": replace(ARITHMETIC[name], winograd=m) for m in (2, 4) for name in ("f32", "tf32", "tf32x3")
 }
 
 
@@ -190,6 +195,8 @@ def expect_all(
         slack = xp.zeros_like(acc)
         if bound.arithmetic != ARITHMETIC["exact"]:
             slack = bound.slack(accumulate(problem, arrays, xp, magnitudes=True), xp)
+        if bound.arithmetic.winograd:
+            slack = slack + _winograd_slack(problem, arrays, bound.arithmetic, xp)
         if problem.prologue:
             slack = slack + _prologue_slack(problem, arrays, xp)
         slack = xp.where(xp.isfinite(acc), slack, 0.0)
@@ -206,6 +213,14 @@ def expect_all(
         all_of = (value, end.low, end.high, over_dims(problem, tensor, own, xp.any))
         found.append(Expectation(*(xp.broadcast_to(a, value.shape).reshape(tensor.shape) for a in all_of)))
     return tuple(found)
+
+
+def _winograd_slack(problem: ConvProblem, arrays: Mapping[str, Array], arithmetic: Arithmetic, xp: Any) -> Array:
+    """How far transforms, and what they are rounded to, may take the sums."""
+    from convgen.ir import winograd_error
+
+    over_channels = Tolerance(arithmetic, problem.c)
+    return winograd_error.slack(problem, arrays, arithmetic.winograd, lambda sums: over_channels.slack(sums, xp), xp)
 
 
 def _prologue_slack(problem: ConvProblem, arrays: Mapping[str, Array], xp: Any) -> Array:

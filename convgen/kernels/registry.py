@@ -50,6 +50,7 @@ KERNELS: tuple[KernelRow, ...] = (
     KernelRow("stem_wgrad", "implicit_gemm", "the gradient of a first layer's filter, by wgmma"),
     KernelRow("small_groups", "implicit_gemm", "groups with few channels"),
     KernelRow("im2col", "im2col", "im2col or col2im, and a GEMM by cuBLAS"),
+    KernelRow("winograd", "winograd", "transforms of tiles and filters around products of another kernel"),
     KernelRow("direct", "direct", "one output per thread, or a few along the channels"),
 )
 

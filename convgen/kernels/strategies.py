@@ -25,10 +25,12 @@ MOST_CANDIDATES, OF_A_KIND = 40, 12
 
 @dataclass(frozen=True)
 class Strategy:
-    """One or more kernels under the name that a spec writes.  What it answers are views of its kernels' searches."""
+    """One or more kernels under the name that a spec writes.  What it answers are views of its kernels' searches.
+    `by_name`: taken only where a spec names it, since it rounds otherwise than the others."""
 
     name: str
     summary: str
+    by_name: bool = False
 
     @cached_property
     def options(self) -> Sequence[Option]:
@@ -140,13 +142,20 @@ _ROWS: tuple[Strategy, ...] = (
         "implicit GEMM on mma.sync and cp.async, with computed addresses: any layout, alignment and groups",
     ),
     Strategy("im2col", "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit"),
+    Strategy(
+        "winograd",
+        "F(2x2, 3x3), F(4x4, 3x3): 2.25 and 4 times fewer products, which round otherwise; only where a spec names it",
+        by_name=True,
+    ),
     Strategy("direct", "one output per thread, or a few along the channels: every operator, layout and type"),
 )
 #: Name -> strategy, in the order in which `auto` prefers them.
 STRATEGIES: dict[str, Strategy] = {row.name: row for row in _ROWS}
 
-#: Their names.
+#: Their names; those that `auto` chooses among, and the others.
 MODULES: tuple[str, ...] = tuple(STRATEGIES)
+AUTO: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if not row.by_name)
+BY_NAME: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if row.by_name)
 
 
 def load(name: str) -> Strategy:

@@ -2,7 +2,7 @@
 
 `auto` takes what the tuning database knows to be fastest.  Where it knows nothing, it takes, of the
 strategies that serve the problem and have a cost model, the one with the least estimated time; where none
-has, the first that `strategies.MODULES` lists.  A strategy that is named without options gets its tuned ones.
+has, the first that `strategies.AUTO` lists.  A strategy that is named without options gets its tuned ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
         return Choice(chosen, options, "named in the spec", {})
     rejected: dict[str, tuple[Obstacle, ...]] = {}
     serving: list[Strategy] = []
-    for name in strategies.MODULES:
+    for name in strategies.AUTO:
         candidate = strategies.load(name)
         if obstacles := tuple(candidate.obstacles(problem, target, {})):
             rejected[name] = obstacles
@@ -75,8 +75,8 @@ def untuned(problem: ConvProblem, target: Target, strategy: str, options: Option
 
 
 def serving(problem: ConvProblem, target: Target) -> list[str]:
-    """The names of the strategies that serve a problem."""
-    return [name for name in strategies.MODULES if not strategies.load(name).obstacles(problem, target, {})]
+    """The names of the strategies that serve a problem, among those of `auto`."""
+    return [name for name in strategies.AUTO if not strategies.load(name).obstacles(problem, target, {})]
 
 
 #: What yields where the epilogue's operands want shared memory, too, or threads: in this order.

@@ -23,7 +23,7 @@ from pathlib import Path
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels import renamed
+from convgen.kernels import renamed, strategies
 from convgen.targets import Target
 
 #: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
@@ -177,7 +177,8 @@ def user_path() -> Path:
 
 
 def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strategy: str | None = None) -> Tuned | None:
-    """The best verified measurement of a problem, of one strategy if named; None where there is none.
+    """The best verified measurement of a problem, of one strategy if named, else of those that `auto` takes; None where
+    there is none.
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
     the target's reference GPU, those of the very tensors before those of packed ones, and of the very epilogue before
@@ -210,14 +211,16 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
     """The fastest right measurement for the first (key, gpu) that has one."""
     if not path.exists():
         return None
+    left_out = () if strategy else strategies.BY_NAME
     query = (
         f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
-        "AND strategy = coalesce(?, strategy) ORDER BY us, strategy, options LIMIT 1"
+        f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(left_out))}) "
+        "ORDER BY us, strategy, options LIMIT 1"
     )
     try:
         with closing(_connect_to_read(path)) as connection:
             for problem, gpu in asked:
-                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy)
+                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out)
                 if row := connection.execute(query, values).fetchone():
                     return _measurement(row)
     except (sqlite3.Error, ValueError) as e:

@@ -144,7 +144,7 @@ def _candidates(job: Job) -> list[Candidate]:
     asked = job.problem, job.target, job.strategy, job.options
     now = chosen(job.problem, job.target, partial(planner.choose, *asked, job.gpu))
     untuned = chosen(job.problem, job.target, partial(planner.untuned, *asked))
-    names = tuple(strategies.MODULES) if job.strategy == "auto" else (job.strategy,)
+    names = strategies.AUTO if job.strategy == "auto" else (job.strategy,)
     found = [now, untuned, *promising(job.problem, job.target, names, MOST, WITHIN)]
     once = {(c[0], database.canonical(c[1])): c for c in found if c}
     return list(once.values())[:MOST]

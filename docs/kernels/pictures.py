@@ -280,6 +280,21 @@ def im2col(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def winograd(plan: Plan) -> Drawing:
+    c = plan.config
+    return Drawing(
+        replace(pixels(plan, (c.tile, c.tile)), by="a thread of the transforms"),
+        (("of each transform", plan.launches[0].block // 32),),
+        tuple((w.name.removeprefix("workspace."), w.bytes) for w in plan.workspaces),
+        (
+            ("x, w", "in global memory"), ("filter", "u = G w G^T"), ("input", "v = B^T x B, of tiles that overlap"),
+            (c.product, f"m = v u^T, a 1x1 convolution of {plan.layout.points} groups"),
+            ("output", "A^T m A, and the epilogue"), ("y", ""),
+        ),
+        "workspaces in global memory",
+    )  # fmt: skip
+
+
 def direct(plan: Plan) -> Drawing:
     tensor = plan.problem.result
     rows, columns = (tensor.extent(d) for d in ("h", "w"))
@@ -307,6 +322,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "stem_wgrad": ("stem_wgrad", stem_wgrad),
     "small_groups": ("implicit_gemm_cardinality", small_groups),
     "im2col": ("im2col_gemm", im2col),
+    "winograd": ("winograd_f32", winograd),
     "direct": ("direct_dgrad", direct),
 }
 

@@ -50,6 +50,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_wgrad, multicast": ("tma_wgrad_cluster",),
     "mma_wgrad": ("mma_wgrad",),
     "stem_wgrad": ("stem_wgrad",),
+    "winograd": ("winograd_f32",),
     "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),
 }
 

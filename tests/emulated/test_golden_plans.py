@@ -39,6 +39,7 @@ from convgen.kernels.tma_im2col import config as tma_im2col
 from convgen.kernels.tma_plain import config as tma_plain
 from convgen.kernels.tma_wgrad import config as tma_wgrad
 from convgen.kernels.tma_wgrad.gemm import gemm
+from convgen.kernels.winograd import config as winograd
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -157,6 +158,11 @@ def _im2col(p: ConvProblem, c: im2col.Config) -> Work:
     return Work({"outputs": (p.result.size, 256)})
 
 
+def _winograd(p: ConvProblem, c: winograd.Config) -> Work:
+    # channels are filled up to multiples of 16 and 8
+    return Work({"p": (p.output[0], c.tile), "q": (p.output[1], c.tile), "c": (p.c, 16)})
+
+
 WORK: dict[type, Callable[..., Work]] = {
     tma_im2col.Config: _tma_im2col,
     tma_halo.Config: _tma_halo,
@@ -172,6 +178,7 @@ WORK: dict[type, Callable[..., Work]] = {
     depthwise_wgrad.Config: _depthwise_wgrad,
     direct.Config: _direct,
     im2col.Config: _im2col,
+    winograd.Config: _winograd,
 }
 
 

@@ -22,7 +22,7 @@ def check(text: str, seed: int) -> Kernel:
     problem = made.plan.problem  # type: ignore[union-attr]
     arrays = gpu_runs.inputs(problem, seed)
     out = made(*arrays.values(), out=gpu_runs.outputs(problem))
-    report = verify.check(problem, arrays, out, xp=cupy)
+    report = verify.check(problem, arrays, out, cupy, made.manifest.arithmetic)
     assert report, f"{report}\nseed {seed}, {made}\n{text}"
     return made
 

@@ -77,6 +77,7 @@ CASES = {
     "tma_im2col_swap_ab": spec("fprop", HOPPER, (TMA % "swap_ab 1").replace("n=16", "n=64")),
     "tma_halo": spec("fprop", HOPPER, HALO % 0, "pad 1"),
     "tma_halo_swap_ab": spec("fprop", HOPPER, HALO % 1, "pad 1"),
+    "winograd": spec("fprop", ODD, "winograd { tile 2  product mma_gemm }", "pad 1"),
 }
 
 SUMS = """

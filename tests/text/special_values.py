@@ -72,7 +72,8 @@ _BANDS: Options = {
     "kernel": "depthwise_stream", "math": "mma", "tile.p": 4, "tile.q": 16, "vector": 8, "slice": 16, "band": 4,
     "stages": 4, "threads": 64,
 }  # fmt: skip
-#: Kernels whose products have zeros of their own, or factors that are taken apart: a strategy, a problem and options.
+#: Kernels whose products have zeros of their own, or factors that are taken apart or transformed: a strategy, a problem
+#: and options.
 FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
     "joined groups of 4": (
         "implicit_gemm", make("fprop", 2, 64, 64, (9, 7), (3, 3), pad=1, groups=16), {"kernel": "small_groups"},
@@ -216,6 +217,12 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_halo",
         laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
         {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "group_pack": 2},
+    ),
+    "tiles of Winograd": (
+        "winograd", make("fprop", 2, 24, 18, (9, 7), (3, 3), pad=1), {"tile": 2, "product": "mma_gemm"},
+    ),
+    "tiles of Winograd, float32": (
+        "winograd", make("fprop", 2, 12, 10, (9, 7), (3, 3), pad=1, dtype="f32"), {"tile": 4},
     ),
 }  # fmt: skip
 

@@ -114,14 +114,14 @@ def obstacles(problem: ConvProblem) -> dict[str, str]:
 def test_kernels_that_read_zeros_alone_say_so():
     problem = make("fprop", 2, 16, 16, (8, 8), pad=1, padding=Padding.REFLECT)
     refused = obstacles(problem)
-    assert refused.keys() == {"depthwise", "implicit_gemm"}
+    assert refused.keys() == {"depthwise", "implicit_gemm", "winograd"}
     assert refused["implicit_gemm"] == "kernel mma_gemm reads zeros beyond x, not `reflect`"
 
 
 def test_gradients_go_by_software_addresses():
     problem = make("dgrad", 2, 16, 16, (8, 8), pad=1, padding=Padding.CIRCULAR)
     refused = obstacles(problem)
-    assert refused.keys() == {"tma_im2col", "tma_halo", "depthwise", "implicit_gemm"}
+    assert refused.keys() == {"tma_im2col", "tma_halo", "depthwise", "implicit_gemm", "winograd"}
     assert refused["tma_im2col"] == (
         "op dgrad with `circular` padding adds up the gradients of copies, which wgmma does not"
     )

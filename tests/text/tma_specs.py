@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
-from problems import make
+from problems import make, sliced
 from runs import emulated_plan
 from strategy_problems import epilogues
 
@@ -352,6 +352,20 @@ def stem_wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
+@st.composite
+def winograd_problems(draw, pixels: int = 200) -> ConvProblem:
+    """What winograd serves: 3x3 filters of unit stride, with any borders, channels, layouts and slices."""
+    pads = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))
+    inputs = tuple(draw(st.integers(max(1, 3 - sum(pad)), 12)) for pad in pads)
+    c, k, dtype = draw(st.integers(1, 70)), draw(st.integers(1, 40)), draw(st.sampled_from(("f16", "bf16", "f32")))
+    problem = make("fprop", draw(st.integers(1, 3)), c, k, inputs, (3, 3), pad=pads, dtype=dtype, name="random")
+    assume(problem.output_pixels <= pixels)
+    for role in "xwy":
+        if draw(st.integers(0, 2)) == 0:
+            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32")))))))
+
+
 def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     """The problem, half of the time with an epilogue, which uses all that it declares, as the language asks."""
     if draw(st.booleans()):
@@ -370,6 +384,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "stem_wgrad": stem_wgrad_problems(),
     "dgrad": dgrad_problems(),
     "depthwise_dgrad": depthwise_dgrads(),
+    "winograd": winograd_problems(),
 }
 
 

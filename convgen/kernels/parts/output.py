@@ -196,7 +196,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         return integer.simplify(offset, {**maps.ranges, symbol("i"): (0, run - 1)})
 
     role, dtype = problem.result.role, problem.result.dtype
-    y = f"{role} + {_bracket(text(maps.offset(role)))}"
+    y = f"{role} + {bracket(text(maps.offset(role)))}"
     if not lowering.has_epilogue(problem):
         stored, words = store_run(dtype, y, run, accumulator), _words(dtype, run, accumulator)
         return Result(lowering.ACCUMULATORS[accumulator].c_type, (), (), stored, words, y)
@@ -213,7 +213,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             continue
         values[t.name] = f"{name}[i]"
         if common >= run:
-            lines = load_run(t.dtype, name, f"operand_{t.name} + {_bracket(text(at))}", run)
+            lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
             if along.role == "channels" and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
                 channels.append((t.name, tuple(lines)))
             else:
@@ -232,7 +232,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         loads.append(f"float {name}[{run}];")
         body.append(f"{name}[i] = {values[t.name]};")
         if neighbors(t, along) >= run:
-            pointer = f"result_{t.name} + {_bracket(text(maps.offset(t.name)))}"
+            pointer = f"result_{t.name} + {bracket(text(maps.offset(t.name)))}"
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
             element = f"result_{t.name}[{text(neighbor(t))}]"
@@ -250,11 +250,11 @@ def _each(run: int, statement: str) -> list[str]:
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:
     """The store of a run of one slice's sums, which lie as y does."""
     row = lowering.ACCUMULATORS[accumulator]
-    place = _bracket(c_expr(maps.offset("y"), maps.ranges))
+    place = bracket(c_expr(maps.offset("y"), maps.ranges))
     return Result(row.c_type, (), (), store_run(accumulator, f"partial + {place}", run, accumulator))
 
 
-def _bracket(text: str) -> str:
+def bracket(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 

@@ -1,0 +1,1 @@
+"""winograd: tiles and filters are transformed, multiplied point by point, and transformed back."""

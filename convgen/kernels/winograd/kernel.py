@@ -1,0 +1,89 @@
+"""winograd: F(2x2, 3x3) and F(4x4, 3x3), for 3x3 filters of unit stride: 2.25 and 4 times fewer multiplications.
+
+    U = G w G^T      of each pair of channels
+    V = B^T x B      of each tile and input channel
+    M = V U^T        over input channels, for each of the transforms' points: by a kernel for 1x1 convolutions
+    y = A^T M A      of each tile and output channel, and the epilogue
+
+`ir/winograd.py` derives the transforms.  Results round otherwise than sums of products do (`ir/winograd_error.py`), so
+`auto` does not take this kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.winograd import TAPS
+from convgen.kernels import base
+from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.config import Options
+from convgen.kernels.parts.limits import type_obstacles
+from convgen.kernels.parts.mma import math_obstacles, maths
+from convgen.kernels.winograd import cost
+from convgen.kernels.winograd.config import Config
+from convgen.kernels.winograd.layout import Layout
+from convgen.kernels.winograd.source import source, steps
+from convgen.targets import Target
+
+#: The tiles that are considered unasked, by type: what is rounded to 16 bits loses too many digits in larger ones.
+TILES = {"f32": (4, 2), "f16": (2,), "bf16": (2,)}
+PRODUCTS = ("tma_im2col", "mma_gemm")
+
+
+class Winograd(base.Kernel[Config, Layout]):
+    name = "winograd"
+    config = Config
+    slices = base.ANY_SLICES
+    further = True
+
+    def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
+        found = Obstacles(type_obstacles(problem, target))
+        if problem.op is not Op.FPROP:
+            found.no(f"op {problem.op}: winograd serves fprop alone")
+        if problem.filter != (TAPS, TAPS):
+            found.no(f"the filter is {'x'.join(map(str, problem.filter))}; winograd serves 3x3 alone")
+        for what, values in (("stride", problem.stride), ("dilation", problem.dilation)):
+            if set(values) != {1}:
+                found.no(f"a {what} of {' '.join(map(str, values))}: winograd serves a {what} of 1 alone")
+        if problem.groups > 1:
+            found.no(f"{problem.groups} groups: winograd serves one alone")
+        if problem.x.dtype != problem.w.dtype or problem.x.dtype not in TILES:
+            types = f"types {problem.x.dtype} x {problem.w.dtype}"
+            found.no(f"{types}: {problem.x.name} and {problem.w.name} must both be f16, bf16 or f32")
+        return found
+
+    def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        tiles = (int(fixed["tile"]),) if "tile" in fixed else TILES[problem.x.dtype]
+        kernels = (str(fixed["product"]),) if "product" in fixed else PRODUCTS
+        math = str(fixed.get("math", maths(problem.x.dtype)[0]))
+        for tile, kernel in product(tiles, kernels):
+            yield Layout(problem, target, Config(tile, kernel, math))
+
+    def illegal(self, layout: Layout) -> list[Obstacle]:
+        if found := math_obstacles(layout.problem, layout.config.math):
+            return found
+        return [Obstacle(o.message, o.hint, "product") for o in layout.product.obstacles]
+
+    def time(self, layout: Layout) -> float:
+        return cost.time(layout)
+
+    def plan(self, layout: Layout) -> Plan:
+        config = layout.config
+        notes = (
+            f"F({config.tile}x{config.tile}, 3x3): {layout.points} products of {layout.tile_count} tiles x "
+            f"{layout.columns} x {layout.channels} channels, as a 1x1 convolution with {layout.points} groups",
+            f"kernel {config.product} multiplies: {layout.made_by.config}",
+        )
+        launches, workspaces = steps(layout)
+        arithmetic = f"winograd{config.tile} {config.math or 'f32'}"
+        return plan_of(layout, launches, workspaces, notes=notes, arithmetic=arithmetic)
+
+    def source(self, plan: Plan) -> str:
+        assert isinstance(plan.layout, Layout)
+        return source(plan, plan.layout)
+
+
+KERNEL = Winograd()

@@ -1,0 +1,147 @@
+"""The threads of winograd's transforms: each has a filter or a tile, of one channel or a few neighbors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from convgen.ir.index_map import derive, variable
+from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.winograd import TAPS
+from convgen.kernels.parts import output
+from convgen.kernels.parts.elementwise import (
+    Kernel,
+    Pointer,
+    all_zero,
+    epilogue_formulas,
+    factor_pointers,
+    result_pointers,
+    window_formulas,
+)
+from convgen.kernels.parts.lowering import Scope, all_hold, coordinates, drop_unused, index_type, offset, window
+from convgen.kernels.parts.output import bracket
+from convgen.kernels.parts.window_sum import window_sum
+from convgen.kernels.winograd.layout import Layout, M, U, V
+
+#: Threads of a block; for more, ptxas holds registers back, and spills.
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Of a thread: its number, the coordinates of its first pixel of y and of its first channel, and threads in all."""
+
+    number: Expr
+    at: dict[str, Expr]
+    threads: int
+
+
+def filters(layout: Layout) -> Kernel:
+    """U, from w: zeros stand in for channels that there are not."""
+    problem, w, scope = layout.problem, layout.problem.w, _scope(layout)
+    pairs = layout.columns * layout.channels
+    index = scope.declare("index", pairs)
+    at = {
+        "k": scope.let("k", floordiv(index, Integer(layout.channels)), layout.columns),
+        "c": scope.let("c", mod(index, Integer(layout.channels)), layout.channels),
+    }
+    lines = scope.take()
+    inside = all_hold([*scope.bound_tests(at["k"], 0, Integer(problem.k)), *scope.bound_tests(at["c"], 0, Integer(problem.c))])
+    taps = {"r": scope.declare("i", TAPS), "s": scope.declare("j", TAPS)}
+    loads = output.load_run(w.dtype, "loaded", f"w + {bracket(offset(scope, w, at | taps))}", 1, inside)
+    target = scope.text(_point(scope, layout) * pairs + index)
+    stores = output.store_run(w.dtype, f"u + {bracket(target)}", 1, "f32", "held[i][j]")
+    comment = ("U[point, k, c] = G w[k, :, :, c] G^T: a thread has a pair of channels.",)
+    pointers = (Pointer("w", w.dtype, "w"), Pointer("u", w.dtype, U, written=True))
+    text = {"lines": drop_unused(lines, "\n".join([*loads, *stores])), "loads": loads, "stores": stores, "run": 1}
+    return _kernel(layout, "filter", comment, pointers, scope, pairs, text)
+
+
+def inputs(layout: Layout) -> Kernel:
+    """V, from x: zeros stand in for pixels and channels that there are not."""
+    problem, x, scope = layout.problem, layout.problem.x, _scope(layout)
+    run = layout.channels_at_once(x, "c")
+    tile = _tile(scope, layout, "c", layout.channels, run)
+    lines = scope.take()
+    at = tile.at | {"r": scope.declare("i", layout.size), "s": scope.declare("j", layout.size)}
+    at["h"], tests = window(scope, problem, "x", "h", at)
+    row = scope.take()
+    at["w"], more = window(scope, problem, "x", "w", at)
+    column = scope.take()
+    inside = all_hold([*tests, *more, *scope.bound_tests(at["c"], 0, Integer(problem.c))])
+    loads = output.load_run(x.dtype, "loaded", f"x + {bracket(offset(scope, x, at))}", run, inside)
+    target = scope.text((tile.number * layout.points + _point(scope, layout)) * layout.channels + at["c"])
+    stores = output.store_run(x.dtype, f"v + {bracket(target)}", run, "f32", "held[i][j]")
+    comment = (f"V[tile, point, c] = B^T x B: a thread has a tile of {_channels(run)}.", *window_formulas(problem))
+    pointers = (Pointer("x", x.dtype, "x"), Pointer("v", x.dtype, V, written=True))
+    later = "\n".join([*row, *column, *loads, *stores])
+    text = {
+        "lines": drop_unused(lines, later), "row": drop_unused(row, later), "column": drop_unused(column, later),
+        "loads": loads, "stores": stores, "run": run,
+    }  # fmt: skip
+    return _kernel(layout, "input", comment, pointers, scope, tile.threads, text)
+
+
+def outputs(layout: Layout) -> Kernel:
+    """y, from M, and the epilogue."""
+    problem, scope, m = layout.problem, _scope(layout), layout.config.tile
+    along = output.columns(problem)
+    run = layout.channels_at_once(problem.y, "k") if along.role == "channels" else 1
+    tile = _tile(scope, layout, "k", problem.k, run)
+    lines = scope.take()
+    source = scope.text((tile.number * layout.points + _point(scope, layout)) * layout.columns + tile.at["k"])
+    loads = output.load_run("f32", "loaded", f"m + {bracket(source)}", run)
+    dims = ("n", *problem.spatial.output, "k")
+    maps = derive(problem, [variable(d, problem.extent(d)) for d in dims], {d: symbol(d) for d in dims})
+    result = output.result(problem, maps, along, symbol("k" if along.role == "channels" else "q"), run, "f32")
+    first = {d: scope.text(tile.at[d]) for d in problem.spatial.output}
+    comment = (f"y = A^T M A: a thread has a tile of {_channels(run)}.", *epilogue_formulas(problem))
+    pointers = (Pointer("m", "f32", M), *factor_pointers(problem), *result_pointers(problem))
+    text = {
+        "lines": drop_unused(lines, "\n".join([*loads, *first.values(), result.text, result.at, "x w n k"])),
+        "loads": loads, "run": run, "result": result, "first": first,
+        "extents": dict(zip(problem.spatial.output, problem.output, strict=True)), "m": m,
+        "coordinates": {d: scope.text(tile.at[d]) for d in ("n", "k")},
+        "window_sum": window_sum(problem),
+    }  # fmt: skip
+    return _kernel(layout, "output", comment, pointers, scope, tile.threads, text)
+
+
+def _kernel(
+    layout: Layout, part: str, comment: tuple[str, ...], pointers: tuple[Pointer, ...], scope: Scope, threads: int,
+    text: Mapping[str, object],
+) -> Kernel:  # fmt: skip
+    """Finished values for templates/winograd/transforms.cu.j2, which has all three."""
+    entry = f"convgen_{layout.problem.name}_{part}"
+    return Kernel("winograd/transforms.cu.j2", entry, comment, pointers, scope.index, 1, threads, "", text, BLOCK)
+
+
+def _scope(layout: Layout) -> Scope:
+    made = layout.product_problem
+    return Scope(index_type(layout.problem, (made.x.size, made.w.size, made.y.size)))
+
+
+def _point(scope: Scope, layout: Layout) -> Expr:
+    """The number of a transform's point i, j."""
+    i, j = (scope.declare(name, layout.size) for name in "ij")
+    return i * layout.size + j
+
+
+def _tile(scope: Scope, layout: Layout, channel: str, channels: int, run: int) -> Tile:
+    """Names what a thread's tile is told by; neighboring threads have neighboring channels."""
+    chunks = channels // run
+    index = scope.declare("index", layout.tile_count * chunks)
+    number = scope.let("tile", floordiv(index, Integer(chunks)), layout.tile_count)
+    at = all_zero(layout.problem) | {channel: scope.let(channel, mod(index, Integer(chunks)) * run, channels)}
+    dims, extents = ("n", "tile_p", "tile_q"), (layout.problem.n, *layout.tiles)
+    place = coordinates(scope, number, dims, extents)
+    at["n"] = place["n"]
+    for d in layout.problem.spatial.output:
+        at[d] = scope.let(f"first_{d}", place[f"tile_{d}"] * layout.config.tile)
+    return Tile(number, at, layout.tile_count * chunks)
+
+
+def _channels(run: int) -> str:
+    return f"{run} neighboring channels" if run > 1 else "a channel"

@@ -1,0 +1,80 @@
+"""winograd on a GPU: exact on integers over many images, within its bound on layers, whatever the target."""
+
+from __future__ import annotations
+
+import gpu_runs
+import numpy as np
+import pytest
+from gpu_tma import check, of_images
+from problems import make
+from tma_specs import kernel, spec, typed
+from winograd_specs import DENOMINATORS, GEOMETRIES, exact_inputs
+
+from convgen.ir.problem import ConvProblem
+from convgen.ir.reference import decode, reference
+from convgen.kernels import strategies
+from convgen.kernels.base import Options
+from convgen.targets import Target
+
+cupy = pytest.importorskip("cupy")
+
+
+def skip_unserved(problem: ConvProblem, options: Options, target: Target) -> None:
+    if obstacles := strategies.load("winograd").obstacles(problem, target, options):
+        pytest.skip(obstacles[0].message)
+
+
+@pytest.mark.parametrize("images", [1, 37])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name: str, images: int, seed: int, target: Target) -> None:
+    problem, options = GEOMETRIES[name]
+    problem, m = of_images(problem, images * problem.n), int(options["tile"])
+    skip_unserved(problem, options, target)
+    made = kernel(spec(problem, "winograd", options, target=target.name))
+    arrays = exact_inputs(problem, m, seed)
+    given = [gpu_runs.on_device(a) for a in arrays.values()]
+    for out in (made(*given, out=gpu_runs.outputs(problem)), made.launch_raw(*given)):
+        found = decode(cupy.asnumpy(out), problem.y.dtype)
+        right, unit = reference(problem, arrays), DENOMINATORS[m] ** 2
+        assert np.array_equal(np.rint(found / unit), right / unit) and np.allclose(found, right, atol=0.5)
+
+
+LAYERS: dict[str, ConvProblem] = {
+    "vgg16/conv1_2": make("fprop", 2, 64, 64, (224, 224), (3, 3), pad=1),
+    "vgg16/conv4_2": make("fprop", 8, 512, 512, (28, 28), (3, 3), pad=1),
+    "resnet50/res3_3x3": make("fprop", 64, 128, 128, (28, 28), (3, 3), pad=1),
+    "resnet50/res5_3x3": make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1),
+    "odd": make("fprop", 5, 37, 101, (19, 33), (3, 3), pad=((0, 2), (1, 0))),
+}
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers(layer: str, dtype: str, tile: int, seed: int, target: Target) -> None:
+    problem = typed(LAYERS[layer], x=dtype, w=dtype, y=dtype)
+    for product in ("tma_im2col", "mma_gemm"):
+        options = {"tile": tile, "product": product}
+        if not strategies.load("winograd").obstacles(problem, target, options):
+            check(spec(problem, "winograd", options, "residual", target=target.name), seed)
+            cupy.get_default_memory_pool().free_all_blocks()
+
+
+def test_a_captured_call_repeats(seed: int, target: Target) -> None:
+    """Four launches that share workspaces, replayed from a graph: the same bits as a call."""
+    problem = typed(make("fprop", 4, 64, 64, (28, 28), (3, 3), pad=1), x="f32", w="f32", y="f32")
+    made = kernel(spec(problem, "winograd", {"tile": 4}, "bias f32", target=target.name))
+    given = list(gpu_runs.inputs(made.plan.problem, seed).values())  # type: ignore[union-attr]
+    right, out = made(*given), gpu_runs.poisoned(problem.y)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        made(*given, out=out)
+        stream.begin_capture()
+        made(*given, out=out)
+        graph = stream.end_capture()
+    out[...] = 0
+    cupy.cuda.Device().synchronize()
+    for _ in range(3):
+        graph.launch(stream)
+    stream.synchronize()
+    assert (out == right).all()

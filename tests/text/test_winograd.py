@@ -1,0 +1,188 @@
+"""Winograd's transforms, the bound on what they round, and when the strategy is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import make
+from tma_specs import SEEDS, compilation, spec, typed
+
+from convgen import planner
+from convgen.driver import Spec, choose_all
+from convgen.explain import explain
+from convgen.ir import verify
+from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.problem import ConvProblem, Padding
+from convgen.ir.winograd import POINTS, TAPS, transforms
+from convgen.kernels import strategies
+from convgen.planner import database
+from convgen.planner.database import Database, Measurement, Status
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+STRATEGY = strategies.load("winograd")
+
+# ---- the transforms ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("m", POINTS)
+def test_transforms_give_sums_of_products(m: int) -> None:
+    """For any inputs and taps, in symbols."""
+    f = transforms(m)
+    d, g = sympy.Matrix(sympy.symbols(f"d:{f.size}")), sympy.Matrix(sympy.symbols(f"g:{TAPS}"))
+    y = f.outputs * (f.filters * g).multiply_elementwise(f.inputs * d)
+    right = [sum(d[i + tap] * g[tap] for tap in range(TAPS)) for i in range(m)]
+    assert [sympy.expand(a - b) for a, b in zip(y, right, strict=True)] == [0] * m
+
+
+@pytest.mark.parametrize("m", POINTS)
+def test_transformed_values_are_no_larger(m: int) -> None:
+    f = transforms(m)
+    for matrix in (f.inputs, f.filters):
+        assert all(0.5 < sum(map(abs, matrix.row(i))) <= 1 for i in range(f.size))
+
+
+# ---- the bound -----------------------------------------------------------------------------------
+
+
+def matrices(m: int) -> list[np.ndarray]:
+    f = transforms(m)
+    return [np.array(part.tolist(), np.float32) for part in (f.inputs, f.filters, f.outputs)]
+
+
+def by_transforms(problem: ConvProblem, arrays: dict[str, np.ndarray], m: int, filters: np.ndarray) -> np.ndarray:
+    """y[n, p, q, k] as a kernel makes it: in float32, but for what is stored in the tensors' type."""
+    inputs, _, outputs = matrices(m)
+    stored, (p, q) = arrays["x"].dtype, problem.output
+    u = np.einsum("ia,kabc,jb->ijkc", filters, arrays["w"].astype(np.float32), filters).astype(stored)
+    x = np.zeros((problem.n, p + m + TAPS, q + m + TAPS, problem.c), np.float32)
+    (top, left), (h, w) = problem.pad_lo, problem.input
+    x[:, top : top + h, left : left + w] = arrays["x"]
+    y = np.empty((problem.n, p + m, q + m, problem.k))
+    for i in range(0, p, m):
+        for j in range(0, q, m):
+            tile = x[:, i : i + m + TAPS - 1, j : j + m + TAPS - 1]
+            v = np.einsum("ia,nabc,jb->nijc", inputs, tile, inputs).astype(stored).astype(np.float32)
+            products = np.einsum("nijc,ijkc->nijk", v, u.astype(np.float32))
+            y[:, i : i + m, j : j + m] = np.einsum("ia,nabk,jb->nijk", outputs, products, outputs)
+    return y[:, :p, :q]
+
+
+def constant(problem: ConvProblem, seed: int) -> dict[str, np.ndarray]:
+    """Every element alike: its rounding is the same in all products."""
+    values = np.random.default_rng(seed).uniform(0.1, 1, 2)
+    tensors = zip((problem.x, problem.w), values, strict=True)
+    return {t.role: np.full(t.shape, value).astype(numpy_dtype(t.dtype)) for t, value in tensors}
+
+
+def small(problem: ConvProblem, seed: int) -> dict[str, np.ndarray]:
+    """Numbers near the least that the type has."""
+    factor = np.float32(1e-4 if problem.x.dtype == "f16" else 1)
+    return {name: (a * factor).astype(a.dtype) for name, a in verify.random_inputs(problem, seed).items()}
+
+
+@pytest.mark.parametrize("data", [verify.random_inputs, constant, small])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("m", POINTS)
+def test_the_bound_holds(m: int, dtype: str, data: Callable, seed: int) -> None:
+    problem = typed(make("fprop", 2, 24, 5, (9, 6), (3, 3), pad=((1, 1), (0, 2)), dtype=dtype), y="f32")
+    arrays = data(problem, seed)
+    y = by_transforms(problem, arrays, m, matrices(m)[1])
+    assert verify.check(problem, arrays, y.astype("f4"), np, f"winograd{m} f32")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("m", POINTS)
+def test_a_wrong_coefficient_is_out_of_bounds(m: int, dtype: str, seed: int) -> None:
+    problem = typed(make("fprop", 2, 24, 5, (9, 6), (3, 3), pad=1, dtype=dtype), y="f32")
+    arrays = verify.random_inputs(problem, seed)
+    filters = matrices(m)[1]
+    filters[1, 1] *= -1
+    wrong = by_transforms(problem, arrays, m, filters).astype("f4")
+    assert not verify.check(problem, arrays, wrong, np, f"winograd{m} f32")
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), seed=SEEDS)
+def test_the_bound_holds_for_any_geometry(data: st.DataObject, seed: int) -> None:
+    pads = tuple((data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))) for _ in range(2))
+    extents = tuple(data.draw(st.integers(max(1, 3 - sum(pad)), 9)) for pad in pads)
+    n, c, k, m = (data.draw(st.sampled_from(s)) for s in ((1, 2), (1, 3, 40), (1, 4), (2, 4)))
+    problem = typed(make("fprop", n, c, k, extents, (3, 3), pad=pads), y="f32")
+    arrays = verify.random_inputs(problem, seed)
+    y = by_transforms(problem, arrays, m, matrices(m)[1])
+    assert verify.check(problem, arrays, y.astype("f4"), np, f"winograd{m} f32")
+
+
+# ---- the strategy --------------------------------------------------------------------------------
+
+LAYER = make("fprop", 8, 256, 256, (56, 56), (3, 3), pad=1, dtype="f32", name="layer")
+
+
+def test_four_launches_share_three_workspaces() -> None:
+    plan = compilation(spec(LAYER, "winograd", {"tile": 4})).plan
+    suffixes = [launch.entry.removeprefix("convgen_layer") for launch in plan.launches]
+    assert suffixes == ["_filter", "_input", "", "_output"]
+    sizes = {w.name: w.bytes // 4 for w in plan.workspaces}
+    tiles = 8 * 14 * 14
+    assert sizes == {"workspace.u": 36 * 256 * 256, "workspace.v": tiles * 36 * 256, "workspace.m": tiles * 36 * 256}
+    assert plan.arithmetic == "winograd4 tf32x3"
+
+
+def test_sixteen_bits_get_small_tiles_unless_asked() -> None:
+    half = typed(LAYER, x="f16", w="f16")
+    assert {o["tile"] for o in STRATEGY.candidates(LAYER, TARGET)} == {2, 4}
+    assert {o["tile"] for o in STRATEGY.candidates(half, TARGET)} == {2}
+    assert STRATEGY.plan(half, TARGET, {"tile": 4}).options["tile"] == 4
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "words"),
+    [
+        (make("dgrad", 1, 8, 8, (6, 6), (3, 3)), {}, "op dgrad: winograd serves fprop alone"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 1)), {}, "the filter is 3x1; winograd serves 3x3 alone"),
+        (make("fprop", 1, 8, 8, (6,), (3,)), {}, "the filter is 3; winograd serves 3x3 alone"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), stride=(1, 2)), {}, "a stride of 1 2: winograd serves"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), dilation=2), {}, "a dilation of 2 2: winograd serves"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), groups=2), {}, "2 groups: winograd serves one alone"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), dtype="e4m3"), {}, "types e4m3 x e4m3"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), pad=1, padding=Padding.REFLECT), {}, "reads zeros beyond x"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3)), {"math": "tf32"}, "math tf32 is for f32"),
+        (LAYER, {"product": "tma_im2col"}, "must both be f16 or bf16"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(problem: ConvProblem, options: dict, words: str) -> None:
+    found = STRATEGY.obstacles(problem, TARGET, options)
+    assert any(words in o.message for o in found), found
+
+
+def test_auto_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is estimated, and measured, to be the fastest."""
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "db.sqlite"))
+    others = {name: strategies.load(name).estimate(LAYER, TARGET, {}) for name in ("implicit_gemm", "winograd")}
+    assert others["winograd"] < others["implicit_gemm"]
+    gpu = "NVIDIA H200"
+    with Database(tmp_path / "db.sqlite") as db:
+        for name, us in (("winograd", 1.0), ("direct", 9.0)):
+            db.record(Measurement(database.key(LAYER), gpu, name, {}, Status.RIGHT, us))
+    assert planner.choose(LAYER, TARGET, "auto", {}, gpu).strategy.name == "direct"
+    assert planner.untuned(LAYER, TARGET, "auto", {}).strategy.name == "implicit_gemm"
+    named = database.lookup(LAYER, TARGET, gpu, "winograd")
+    assert named is not None and named.us == 1.0
+
+
+def test_explain_shows_its_estimate_and_workspace() -> None:
+    text = str(explain(LAYER, strategies={"winograd": STRATEGY}))
+    (row,) = (line for line in text.splitlines() if line.startswith("winograd"))
+    assert "yes" in row and "MB" in row and "only where a spec names it" in row
+
+
+def test_targets_without_tma_multiply_by_mma_sync() -> None:
+    (made,) = choose_all(Spec(spec(typed(LAYER, x="f16", w="f16"), "winograd", {}, target="sm_80")))
+    assert made.plan.options["product"] == "mma_gemm"
