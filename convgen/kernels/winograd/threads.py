@@ -48,7 +48,7 @@ def filters(layout: Layout) -> Kernel:
         "c": scope.let("c", mod(index, Integer(layout.channels)), layout.channels),
     }
     lines = scope.take()
-    inside = all_hold([*scope.bound_tests(at["k"], 0, Integer(problem.k)), *scope.bound_tests(at["c"], 0, Integer(problem.c))])
+    inside = all_hold([test for d in ("k", "c") for test in scope.bound_tests(at[d], 0, Integer(problem.extent(d)))])
     taps = {"r": scope.declare("i", TAPS), "s": scope.declare("j", TAPS)}
     loads = output.load_run(w.dtype, "loaded", f"w + {bracket(offset(scope, w, at | taps))}", 1, inside)
     target = scope.text(_point(scope, layout) * pairs + index)
