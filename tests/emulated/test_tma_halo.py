@@ -135,6 +135,13 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         {**BY_PIXELS, "tile.n": 16, "group_pack": 2},
     ),
     "one axis": (make("fprop", 3, 40, 40, (70,), (5,), pad=2), {**BY_CHANNELS, "strip": 40}),
+    "3 channels": (make("fprop", 2, 72, 3, (9, 15), (3, 3), pad=1), {**BY_PIXELS, "tile.n": 16}),
+    "37 channels": (make("fprop", 2, 16, 37, (9, 15), (3, 3), pad=1), {**BY_PIXELS, "tile.n": 16}),
+    "67 channels in planes": (laid_out(make("fprop", 2, 16, 67, (9, 8), (3, 3), pad=1), y="nkpq"), BY_CHANNELS),
+    "130 channels, shared": (
+        make("fprop", 2, 16, 130, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "tile.n": 128, "schedule": "cooperative"},
+    ),
+    "rows folded, 5 channels": (make("fprop", 2, 16, 5, (19, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 8}),
     "three axes": (make("fprop", 2, 72, 40, (3, 9, 8), (3, 3, 3), pad=1), {**BY_PIXELS, "weight_stages": 3}),
     "three axes, strided": (
         make("fprop", 1, 24, 40, (6, 9, 15), (2, 3, 3), (2, 1, 2), (0, 1, 1), (3, 1, 1)),

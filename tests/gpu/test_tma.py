@@ -220,6 +220,8 @@ LAYERS: dict[str, tuple[str, ConvProblem]] = {
     "resnext50/res2_3x3": ("tma_halo", make("fprop", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32)),
     "resnext50/res3_3x3_s2": ("tma_im2col", make("fprop", 8, 256, 256, (56, 56), (3, 3), 2, 1, groups=32)),
     "resnext50/res5_3x3": ("tma_halo", make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32)),
+    "image_vae/c128_k3_r3": ("tma_halo", make("fprop", 1, 128, 3, (512, 512), (3, 3), pad=1)),
+    "hifi_gan/c32_k1_r7": ("tma_halo", make("fprop", 1, 32, 1, (65536,), (7,), pad=3)),
     "unet3d/c64_k32_r3": ("tma_halo", make("fprop", 1, 64, 32, (64, 64, 64), (3, 3, 3), pad=1)),
     "resnet50/res3_3x3_s2": ("tma_halo", make("fprop", 8, 128, 128, (56, 56), (3, 3), stride=2, pad=1)),
 }

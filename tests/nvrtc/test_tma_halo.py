@@ -62,6 +62,7 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "stride 2": (make("fprop", 8, 64, 64, (57, 56), (3, 3), stride=2, pad=1), {}),
     "stride 3, dilated": (make("fprop", 8, 32, 64, (57, 56), (5, 3), stride=3, dilation=2), {}),
     "one axis": (make("fprop", 8, 64, 64, (999,), (5,), dilation=3), {}),
+    "3 channels": (make("fprop", 1, 128, 3, (512, 512), (3, 3), pad=1), {}),
     "three axes": (make("fprop", 1, 64, 32, (128, 128, 128), (3, 3, 3), pad=1), {}),
     "three axes, rows folded": (make("fprop", 1, 32, 32, (64, 64, 64), (3, 3, 3), pad=1), {"fold": 2}),
     "groups": (make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32), {"group_pack": 1, "fold": 1}),

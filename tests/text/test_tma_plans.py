@@ -120,7 +120,6 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "halo: 1x1": ("tma_halo", make("fprop", 2, 64, 64, (14, 14), (1, 1)), "nothing to reuse", "tma_im2col"),
     "halo: types": ("tma_halo", like(dtype="e5m2"), TYPES, ""),
     "halo: f32 out": ("tma_halo", typed(LAYER, y="f32"), "output type f32", ""),
-    "halo: odd k": ("tma_halo", make("fprop", 2, 64, 63, (14, 14), (3, 3)), "(k=63)", "multiple of 8"),
     "halo: KNPQ": ("tma_halo", laid_out(LAYER, y="knpq"), "layout of y is k n p q", "n p q k or n k p q"),
 }  # fmt: skip
 

@@ -289,7 +289,10 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
         for r, p, t in zip(reach, pads, stride, strict=True)
     )
     groups = draw(GROUPS)
-    c, k = draw(_of_groups(groups)) if groups > 1 else (8 * draw(st.integers(1, 10)), 8 * draw(st.integers(1, 10)))
+    if groups > 1:
+        c, k = draw(_of_groups(groups))
+    else:
+        c, k = 8 * draw(st.integers(1, 10)), draw(st.sampled_from((8, 1))) * draw(st.integers(1, 10))
     problem = make(
         "fprop", draw(st.integers(1, 4)), c, k, extents, taps, stride, pads, dilation, groups,
         draw(st.sampled_from(("f16", "bf16"))), name="random",

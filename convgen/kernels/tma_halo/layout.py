@@ -42,6 +42,11 @@ def pixels_outside(problem: ConvProblem) -> bool:
     return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
 
 
+def in_vectors(problem: ConvProblem) -> bool:
+    """Whether y is stored `STORE_VECTOR` channels of a pixel at once, not element by element."""
+    return pixels_outside(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0
+
+
 def threads(config: Config) -> int:
     """Threads of a block.  Streamed weights have a producer, and so a warp, of their own."""
     least = 128 * config.consumers + (64 if config.weight_stages else 32)
@@ -92,7 +97,7 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
     epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
     shape = epi_tile_pixels, config.consumer_channels
-    arriving = operand_tiles.copied(problem, STORE_VECTOR, *shape) if pixels_outside(problem) else ()
+    arriving = operand_tiles.copied(problem, STORE_VECTOR, *shape) if in_vectors(problem) else ()
     slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
     return Geometry(
         span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k), halos,

@@ -21,7 +21,7 @@ from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, depth, windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, pixels_outside
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, in_vectors, pixels_outside
 from convgen.kernels.tma_halo.maps import COLUMNS_BOX, filter_vector, x_maps
 
 
@@ -63,6 +63,7 @@ def source(plan: Plan, layout: Layout) -> str:
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
         arriving=operand_tiles.text(size.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
+        stored="" if in_vectors(problem) else _stored(problem, config, size),
         y_offset=offset(problem.y),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k"),
@@ -74,6 +75,13 @@ def source(plan: Plan, layout: Layout) -> str:
         window_sum=window_sum(layout.problem) if config.fills else None,
         look=_look(layout) if config.fills else "",
     )
+
+
+def _stored(problem: ConvProblem, config: Config, size: Geometry) -> str:
+    """C text: the channels of a consumer that are stored element by element, those past the last left out at once where
+    no other block has any."""
+    alone = size.channel_tiles == config.fold == 1 and config.consumer_channels == config.tile_n
+    return "K" if alone and problem.k < config.tile_n else "channels"
 
 
 def _look(layout: Layout) -> str:
