@@ -20,11 +20,10 @@
 //   }
 //
 // digest   61d5287318edf0bf
-// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  swap_ab 1 }
 // target   sm_90a
 // launch   convgen_tma_im2col_statistics: blocks of 384 threads, 1 per SM, at most 392 in all, 164960 bytes of shared memory
-// launch   convgen_tma_im2col_statistics_sum_s_1: 208 blocks of 256 threads, 1024 bytes of shared memory
-// launch   convgen_tma_im2col_statistics_sum_s_2: 16 blocks of 256 threads, 1024 bytes of shared memory
+// launch   convgen_tma_im2col_statistics_sum_s_1: 16 blocks of 256 threads, 1024 bytes of shared memory
 // map      a_map: x of 128 x 28 x 28 x 64 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 128 x 9 x 128 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -51,9 +50,9 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
-__device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+// 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
+__device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
@@ -189,13 +188,14 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// The first column of a lane's accumulators in such a fragment; the other one is the next.
-__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+// The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
+// one is 8 rows below.
+__device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
-// The sum of what the lanes have that hold a fragment's columns of the same 8 rows.
-__device__ __forceinline__ float sum_over_rows(float v) {
+// The sum of what the 4 lanes have that hold a row of a fragment.
+__device__ __forceinline__ float sum_over_columns(float v) {
 #pragma unroll
-  for (int apart = 4; apart < 32; apart *= 2) v += __shfl_xor_sync(0xffffffff, v, apart);
+  for (int apart = 1; apart < 4; apart *= 2) v += __shfl_xor_sync(0xffffffff, v, apart);
   return v;
 }
 
@@ -227,7 +227,7 @@ constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -245,26 +245,24 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
-constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
+constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of so many pixels by 64 channels, two for each consumer
+constexpr int epi_tile_n = 64;
+constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
-// Two neighboring output channels of one pixel.
-__device__ __forceinline__ void epilogue(
-    float (&v)[2],
-    float (&further_s)[2],
-    float (&further_squares)[2]
+// One output channel of one pixel.
+__device__ __forceinline__ float epilogue(
+    float v,
+    float& further_s,
+    float& further_squares
 ) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float local_s = v[i];
-    const float local_squares = v[i] * v[i];
-    further_s[i] = local_s;
-    further_squares[i] = local_squares;
-    v[i] = v[i];
-  }
+  const float local_s = v;
+  const float local_squares = v * v;
+  further_s = local_s;
+  further_squares = local_squares;
+  return v;
 }
 
 // A barrier for the 128 threads of one consumer.
@@ -347,22 +345,22 @@ void convgen_tma_im2col_statistics(
     int stage = 0;
     u32 parity = 0;
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
-      const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_n / 2];
+      const int m0 = tile / n_tiles * tile_m;
+      const int n0 = tile % n_tiles * tile_n + consumer * rows;
+      float acc[rows / 64][tile_m / 2];
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
-        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 b_tile = base + b_tiles + stage * b_tile_bytes + consumer * (rows * row_bytes);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -378,58 +376,56 @@ void convgen_tma_im2col_statistics(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a fragment's rows are pixels, its columns are channels
+      // a fragment's rows are channels, its columns are pixels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
+        float total_s[2] = {};
+        float total_squares[2] = {};
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
+        for (int m = 0; m < tile_m; m += epi_tile_m) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
           sync_consumer(consumer);
-          const int row = warp * 16 + lane % 16;
+          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
 #pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          for (int j = 0; j < epi_tile_m / 16; ++j) {
+            const int row = j * 16 + lane / 16 * 8 + lane % 8;
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][n / 2 + j * 8];
+            const float* sums = &acc[i][m / 2 + j * 8];
             float v[8];
             float further_s[8];
             float further_squares[8];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              float both[2] = {sums[2 * e], sums[2 * e + 1]};
-              float both_s[2];
-              float both_squares[2];
-              epilogue(both, both_s, both_squares);
-              v[2 * e] = both[0];
-              v[2 * e + 1] = both[1];
-              further_s[2 * e] = both_s[0];
-              further_s[2 * e + 1] = both_s[1];
-              further_squares[2 * e] = both_squares[0];
-              further_squares[2 * e + 1] = both_squares[1];
+            for (int e = 0; e < 8; ++e) {
+              v[e] = epilogue(sums[e], further_s[e], further_squares[e]);
             }
-            // sums of 16 pixels: of a lane's two, then of those of the lanes with the same channels
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int channel = n0 + n + j * 16 + e / 2 * 8 + accumulator_column(lane) + e % 2;
-              const float* values_s = &further_s[e / 2 * 4 + e % 2];
-              const float sum_s = sum_over_rows(values_s[0] + values_s[2]);
-              if (lane < 4) result_s[((m0 + i * 64) / 16 + warp) * ::gemm_n + channel] = sum_s;
-              const float* values_squares = &further_squares[e / 2 * 4 + e % 2];
-              const float sum_squares = sum_over_rows(values_squares[0] + values_squares[2]);
-              if (lane < 4) result_squares[((m0 + i * 64) / 16 + warp) * ::gemm_n + channel] = sum_squares;
+            for (int half = 0; half < 2; ++half) {
+              const float* values_s = &further_s[2 * half];
+              total_s[half] += values_s[0] + values_s[1] + values_s[4] + values_s[5];
+              const float* values_squares = &further_squares[2 * half];
+              total_squares[half] += values_squares[0] + values_squares[1] + values_squares[4] + values_squares[5];
             }
-            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + i * 64, m0 + m);
             bulk_commit_group();
           }
           epi_tile ^= 1;
+        }
+        // sums of the tile's pixels: of a lane's, then of those of the lanes with the same channels
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int channel = n0 + i * 64 + warp * 16 + accumulator_row(lane) + half * 8;
+          total_s[half] = sum_over_columns(total_s[half]);
+          if (lane % 4 == 0) result_s[m0 / tile_m * ::gemm_n + channel] = total_s[half];
+          total_squares[half] = sum_over_columns(total_squares[half]);
+          if (lane % 4 == 0) result_squares[m0 / tile_m * ::gemm_n + channel] = total_squares[half];
         }
       }
     }
@@ -438,43 +434,9 @@ void convgen_tma_im2col_statistics(
   }
 }
 
-// s[k], squares[k]: 3136 parts of sums of each, in a fixed order.
+// s[k], squares[k]: 392 parts of sums of each, in a fixed order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_im2col_statistics_sum_s_1(
-    const float* __restrict__ values_0,
-    float* __restrict__ sums_0,
-    const float* __restrict__ values_1,
-    float* __restrict__ sums_1
-) {
-  extern __shared__ u8 shared_memory[];
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const int which = blockIdx.x / 104;
-  const float* values = which == 0 ? values_0 : values_1;
-  float* sums = which == 0 ? sums_0 : sums_1;
-  const int column = blockIdx.x % 8 * 16 + threadIdx.x % 16;
-  const int part = blockIdx.x / 8 % 13;
-  const int lane = threadIdx.x / 16;
-  const int end = min(part * 256 + 256, 3136);
-  float sum = 0.0f;
-#pragma unroll 16
-  for (int row = part * 256 + lane; row < end; row += 16) {
-    sum += values[row * 128 + column];
-  }
-  // the upper half of the lanes hands its sums to the lower, until one is left
-  const u32 slot = shared_address(shared_memory) + threadIdx.x * 4;
-#pragma unroll
-  for (int half = 8; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) st_shared_u32(slot, __float_as_uint(sum));
-    __syncthreads();
-    if (lane < half) sum += __uint_as_float(ld_shared_u32(slot + half * 64));
-  }
-  if (lane == 0) sums[part * 128 + column] = sum;
-}
-
-// s[k], squares[k]: 13 parts of sums of each, in a fixed order.
-extern "C" __global__ __launch_bounds__(256)
-void convgen_tma_im2col_statistics_sum_s_2(
     const float* __restrict__ values_0,
     float* __restrict__ sums_0,
     const float* __restrict__ values_1,
@@ -488,7 +450,7 @@ void convgen_tma_im2col_statistics_sum_s_2(
   float* sums = which == 0 ? sums_0 : sums_1;
   const int column = blockIdx.x % 8 * 16 + threadIdx.x % 16;
   const int lane = threadIdx.x / 16;
-  const int end = 13;
+  const int end = 392;
   float sum = 0.0f;
 #pragma unroll 16
   for (int row = lane; row < end; row += 16) {

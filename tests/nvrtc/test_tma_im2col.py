@@ -170,6 +170,20 @@ def test_epilogue(epilogue: str, k: int) -> None:
     assert not found.spill_stores and not found.stack
 
 
+STATISTICS = "result s: f32[k]  result squares: f32[k]  s = acc  squares = acc * acc  y = acc"
+GRADIENT = """operand branch: bf16[n, h, w, c]  operand saved: bf16[n, h, w, c]  operand read: bf16[n, h, w, c]
+  operand mean: f32[c]  result s: f32[c]  result products: f32[c]
+  g = select(saved > 0, acc + branch, 0)  s = g  products = g * (read - mean)  x = g"""
+
+
+@pytest.mark.parametrize(("op", "m", "epilogue"), [("fprop", 192, STATISTICS), ("dgrad", 176, GRADIENT)])
+def test_sums_beside_as_many_accumulators_as_are_served(op: str, m: int, epilogue: str) -> None:
+    problem = make(op, 64, 256, 256, (14, 14), (1, 1), dtype="bf16")
+    tile: Options = {"tile.m": m, "tile.n": 128, "tile.k": 64, "schedule": "pingpong", "consumers": 2, "swap_ab": 1}
+    found = compiled(problem, tile, epilogue)
+    assert not found.spill_stores and not found.stack
+
+
 @settings(max_examples=12, deadline=None)
 @given(problem=im2col_problems(), options=some_options("tma_im2col"))
 def test_any_problem(problem: ConvProblem, options: Options) -> None:

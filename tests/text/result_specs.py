@@ -104,6 +104,7 @@ SUMMED = {
     "tma_im2col, last columns": (HOPPER, "fprop", (TMA % "").replace("n=16", "n=24")),
     "tma_im2col, split_k": (HOPPER, "fprop", TMA % "split_k 2"),
     "tma_im2col, swap_ab": (HOPPER, "fprop", (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=48")),
+    "tma_im2col, swap_ab, split_k": (HOPPER, "fprop", (TMA % "swap_ab 1 split_k 2").replace("n=16", "n=64")),
     "tma_im2col, stream_k": (HOPPER_PLANES, "fprop", TMA % "stream_k 1"),
     "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "").replace("n=16", "n=64")),
 }

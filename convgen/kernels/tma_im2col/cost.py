@@ -39,6 +39,7 @@ class Rates:
     part: float = 2.4e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
     rewrite_element: float = 0.04
+    row_sum: float = 0.047  # cycles of a tile's element, for each sum over rows (shuffles counted, not fitted)
     memory: float = 4.75e6  # bytes a microsecond
 
 
@@ -49,12 +50,13 @@ def time(
     *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
     k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float, products: float,
     reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, rewritten: int = 0,
+    row_sums: int = 0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
     `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
     `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x, consumers
-    write `rewritten` elements a step anew."""
+    write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments."""
     r = rates
     units = tiles * split_k
     mma = rows / 64 * products * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
@@ -70,6 +72,7 @@ def time(
     share = 1 / max(units / sms, 1) / r.memory
     main = over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / k_blocks) / CYCLES, reads * share)
     epilogue = r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
+    epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
     if split_k > 1:
         epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
     alone = main + over(epilogue, writes * share)

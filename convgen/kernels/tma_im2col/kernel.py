@@ -41,7 +41,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     prologues = True
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        """Sums of channels, where C leaves in epilogue tiles of pixels: each 16 pixels of a warp make a row."""
+        """Sums of channels, where C leaves in epilogue tiles of pixels: what a warp adds up makes a row."""
         if not assignment.served(problem) or assignment.assignment(problem).phases:
             return ()
         forward = assignment.assignment(problem).problem
@@ -96,13 +96,17 @@ def demands(layout: Layout) -> dict[str, Any]:
     """A layout as the cost model sees it."""
     config = layout.config
     rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
+    traffic = layout.gemm.traffic
+    if sums := layout.gemm.problem.sums:
+        traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, k=config.tile_k, stages=config.stages,
         consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **layout.gemm.traffic,
+        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **traffic,
+        row_sums=0 if config.swap_ab else len(sums),
     )  # fmt: skip
 
 

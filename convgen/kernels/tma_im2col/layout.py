@@ -16,7 +16,7 @@ from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
 
 #: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
 WIDEST_EPI_TILE = 104
-#: Pixels that a warp adds up: those of a fragment that it makes results of at once.
+#: Pixels that a warp adds up where they are rows of its fragments.
 PARTIAL_PIXELS = 16
 
 
@@ -172,15 +172,27 @@ class Layout(base.Layout[Config]):
         return result_tiles.result_tiles(g.problem, row, g.store_vector, *((n, m) if g.plane else (m, n)))
 
     @property
+    def partial_pixels(self) -> int:
+        """Pixels that a warp adds up: where they are columns of its fragments, all of the tile that it finishes."""
+        return self.config.columns // self.config.split_k if self.config.swap_ab else PARTIAL_PIXELS
+
+    @property
     def partial_rows(self) -> int:
-        """Rows of partial sums: one for each 16 pixels, of whole tiles."""
-        return self.gemm.m_tiles(self.cluster_m) * self.cluster_m // PARTIAL_PIXELS
+        """Rows of partial sums, of whole tiles."""
+        return self.gemm.m_tiles(self.cluster_m) * self.cluster_m // self.partial_pixels
 
     @property
     def sum_registers(self) -> int:
         """Registers for what is summed over pixels."""
         sums = self.gemm.problem.sums
+        if self.config.swap_ab:  # two channels' sums find room, but not beside operands that arrive
+            return 4 * len(self.arriving) if sums else 0
         return 8 + 16 * len(sums) if sums else 0
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of partial sums, which are written, and read again by launches behind the kernel."""
+        return self.partial_rows * sum(t.bytes for t in self.gemm.problem.sums)
 
     @property
     def rewritten(self) -> int:
