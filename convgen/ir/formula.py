@@ -9,7 +9,7 @@ from sympy import Add, Expr, Integer, Mul
 from sympy.core.sympify import converter
 
 from convgen.ir import size
-from convgen.ir.integer import Extent, floordiv, mod
+from convgen.ir.integer import INT_MAX, Extent, floordiv, mod
 
 _OPERATORS = {ast.Add: Add, ast.Sub: lambda a, b: a - b, ast.Mult: Mul, ast.FloorDiv: floordiv, ast.Mod: mod}
 
@@ -21,6 +21,11 @@ def number(value: int) -> Expr:
 
 # where a size meets an expression; between sympy's own integers and Python's it would be taken for a number
 converter[size.Size] = number
+
+
+def counted(extent: int) -> tuple[int, int]:
+    """Bounds of what counts up to an extent."""
+    return 0, INT_MAX - 1 if isinstance(extent, size.Size) else extent - 1
 
 
 @lru_cache(maxsize=4096)

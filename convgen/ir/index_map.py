@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer, Symbol
 
 from convgen.ir import integer
-from convgen.ir.formula import number
+from convgen.ir.formula import counted, number
 from convgen.ir.integer import Ranges, floordiv, mod, symbol
 from convgen.ir.padding import pixel_at, place_of
 from convgen.ir.problem import PLACES, ConvProblem, Op
@@ -142,7 +142,7 @@ class IndexMap:
 
     @property
     def ranges(self) -> Ranges:
-        return {v.symbol: (0, v.extent - 1) for v in self.variables}
+        return {v.symbol: counted(v.extent) for v in self.variables}
 
     def simplified(self) -> IndexMap:
         """The same maps, simplified with the variables' ranges; conditions that always hold are dropped.
@@ -366,7 +366,6 @@ def tma_axes(problem: ConvProblem) -> tuple[TmaAxis, ...]:
     The numbers are coefficients of the index map: position's is the element stride, the tap's the
     offset's step, the constant the corner.
     """
-    problem = problem.static
     sp = problem.spatial
     forward = problem.op in FORWARD
     walked, position = (sp.input, sp.output) if forward else (sp.output, sp.input)

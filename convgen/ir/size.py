@@ -4,7 +4,7 @@ A plan is made for the sizes that the spec writes, by code that need not know of
 follows from these, and remembers how.  Sums, differences, products, quotients and remainders of Sizes are Sizes.
 
 Code may decide by a Size only what holds for others, too.  Hence equality means equal for every size: no Size equals
-a number, so that none is taken for 0 or 1 and no remainder vanishes.  Order is by the written sizes, where those of 1
+a number, so that none is taken for 0 or 1 and no remainder vanishes.  Order is by the written sizes, where 0 and 1
 count as 2.
 """
 
@@ -58,17 +58,21 @@ class Size(int):
     def __bool__(self) -> bool:
         return True
 
+    @property
+    def _ordered(self) -> int:
+        return 2 if int(self) in (0, 1) else int(self)
+
     def __lt__(self, other: int) -> bool:
-        return max(int(self), 2) < other
+        return self._ordered < other
 
     def __le__(self, other: int) -> bool:
-        return max(int(self), 2) <= other
+        return self._ordered <= other
 
     def __gt__(self, other: int) -> bool:
-        return max(int(self), 2) > other
+        return self._ordered > other
 
     def __ge__(self, other: int) -> bool:
-        return max(int(self), 2) >= other
+        return self._ordered >= other
 
     def __add__(self, other: int) -> Size:
         return _combined("+", self, other)

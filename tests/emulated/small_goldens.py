@@ -57,6 +57,7 @@ GEOMETRIES = {
     "tma_im2col_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 200, "k": 136}, sms=2),
     "tma_im2col_channels_as_rows": Small({"n": 3, "h": 7, "w": 9, "c": 520, "k": 136}),
     "tma_im2col_cluster": Small({"n": 3, "h": 13, "w": 11, "c": 136, "k": 264}, sms=2),
+    "tma_im2col_dynamic": Small({"n": 3, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_im2col_further_result": Small({"n": 3, "h": 9, "w": 11, "c": 264, "k": 264}),
     "tma_im2col_grouped_dgrad": Small({"n": 5, "h": 17, "w": 15, "c": 64, "k": 64}, groups=8),
     "tma_im2col_groups": Small({"n": 3, "h": 17, "w": 15, "c": 64, "k": 64}, groups=16),

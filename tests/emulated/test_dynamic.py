@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from runs import emulated_plan
 from strategy_problems import direct_problems
 
+from convgen import frontend
 from convgen.ir import verify
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
@@ -63,3 +64,34 @@ def test_any_problem(op: Op, data: st.DataObject) -> None:
     assume(problem.dynamic)
     sizes = [data.draw(sizes_of(problem)) for _ in range(3)]
     check_dynamic("direct", problem, sizes, data.draw(SEEDS), same=op is Op.FPROP)
+
+
+def conv(extents: str, filters: str, settings: str = "pad 1", epilogue: str = "", dims: str = "n h w") -> ConvProblem:
+    text = f"""conv layer {{ input x: f16[{extents}] filter w: f16[{filters}] output y: f16[n, p, q, k] {settings}
+        dynamic {dims} {f"epilogue {{ {epilogue} }}" if epilogue else ""} }}"""
+    (request,) = frontend.load(text)
+    return request.problem
+
+
+SIZES = [{"n": 2, "h": 9, "w": 7}, {"n": 1, "h": 5, "w": 6}, {"n": 5, "h": 3, "w": 11}, {"n": 3, "h": 10, "w": 8}]
+BIAS_RELU = "operand b: f32[k] y = relu(acc + b)"
+RESIDUAL = "operand b: f32[k] operand z: f16[n, p, q, k] result t: f16[n, p, q, k] t = acc + b + z y = relu(t)"
+TMA = {
+    "3x3": (conv("n=2, h=9, w=7, c=40", "k=72, r=3, s=3, c=40", epilogue=BIAS_RELU),
+            {"tile.m": 128, "tile.n": 72, "consumers": 2, "stages": 3}),
+    "residual": (conv("n=2, h=9, w=7, c=40", "k=72, r=1, s=1, c=40", "", RESIDUAL),
+                 {"tile.m": 64, "tile.n": 72, "consumers": 2, "schedule": "pingpong", "stages": 4}),
+    "strided": (conv("n=2, h=9, w=7, c=16", "k=64, r=3, s=3, c=16", "pad 1 stride 2", RESIDUAL),
+                {"swap_ab": 1, "tile.m": 32, "tile.n": 64, "consumers": 1, "stages": 4}),
+    "cluster": (conv("n=2, h=9, w=7, c=72", "k=136, r=3, s=3, c=72", "pad 1", BIAS_RELU, "n"),
+                {"tile.m": 64, "tile.n": 64, "consumers": 1, "cluster": 2, "multicast": "b", "stages": 3}),
+    "split_k": (conv("n=2, h=9, w=7, c=72", "k=48, r=3, s=3, c=72", "pad 1", BIAS_RELU, "h w"),
+                {"tile.m": 64, "tile.n": 48, "consumers": 1, "split_k": 2, "stages": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TMA)
+def test_tma_im2col(name: str) -> None:
+    problem, options = TMA[name]
+    sizes = [{d: some[d] for d in problem.dynamic} for some in SIZES]
+    check_dynamic("tma_im2col", problem, sizes, len(name), same=name in ("3x3", "residual"), **options)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen import emulator
-from convgen.ir import verify
+from convgen.ir import dynamic, verify
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.strategies import Strategy
-from convgen.runtime.manifest import buffer_name
+from convgen.runtime.manifest import Manifest, buffer_name
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -32,7 +32,10 @@ def emulated_plan(plan: Plan, source: str, arrays: Mapping[str, np.ndarray], see
     """The result of a plan's source on poisoned memory, or a tuple of several; seed and sms as for `emulate`."""
     outs = {buffer_name(t): verify.poisoned(t) for t in plan.problem.results}
     buffers = {name: np.asarray(a) for name, a in arrays.items()} | outs
-    emulator.emulate(source, plan.steps, buffers, workspaces=plan.workspaces, seed=seed, sms=sms)
+    fixed = Manifest.of(plan, {}, "", ())
+    if plan.problem.dynamic:  # emulated at the sizes that the spec has
+        fixed = fixed.at({dim: int(plan.problem.extent(dim)) for dim in dynamic.varying(plan.problem)})
+    emulator.emulate(source, fixed.steps, buffers, workspaces=fixed.workspaces, seed=seed, sms=sms)
     return tuple(outs.values()) if plan.problem.further else outs[plan.problem.result.role]
 
 

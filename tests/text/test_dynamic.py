@@ -170,27 +170,69 @@ def kernel_text(source: str) -> str:
 
 
 @pytest.mark.parametrize("op", ["fprop", "dgrad", "wgrad"])
-def test_the_source_does_not_depend_on_the_written_sizes(op: str):
+def test_the_source_of_direct_does_not_depend_on_the_written_sizes(op: str):
     sources = {kernel_text(compilation(op=op, n=n, h=h).source) for n, h in ((2, 8), (1, 1), (3, 64))}
     assert len(sources) == 1
 
 
-def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them():
-    found = manifest(compilation().plan)
-    assert Manifest.from_json(found.to_json()) == found
+#: Options of tma_im2col, and what a spec says besides.
+CONFIGURATIONS = {
+    "cooperative": {"tile.m": 128, "tile.n": 8, "consumers": 2, "schedule": "cooperative", "swap_ab": 0},
+    "pingpong": {"tile.m": 64, "tile.n": 8, "consumers": 2, "schedule": "pingpong", "swap_ab": 0, "raster": 3},
+    "channels as rows": {"tile.m": 48, "tile.n": 64, "consumers": 1, "schedule": "cooperative", "swap_ab": 1},
+    "cluster": {"tile.m": 64, "tile.n": 16, "consumers": 1, "schedule": "cooperative", "swap_ab": 0, "cluster": 2,
+                "multicast": "b"},
+    "shared pixels": {"tile.m": 64, "tile.n": 8, "consumers": 1, "schedule": "cooperative", "swap_ab": 0, "cluster": 2,
+                      "multicast": "a"},
+    "split": {"tile.m": 64, "tile.n": 16, "consumers": 1, "schedule": "cooperative", "swap_ab": 0, "split_k": 2},
+}  # fmt: skip
+ALL = {"stages": 3, "order": "channels_inner", "blocks": 1, "k_blocks": 1, "split_k": 1, "cluster": 1, "multicast": "a",
+       "raster": 1, "stream_k": 0, "group_pack": 1, "tile.k": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "pointwise"), [*((name, False) for name in CONFIGURATIONS), ("pingpong", True), ("channels as rows", True)]
+)
+def test_the_source_of_tma_im2col_does_not_depend_on_the_written_sizes(name: str, pointwise: bool):
+    sources = set()
+    for n, h in ((2, 8), (1, 1), (3, 64)):
+        problem = compilation(n=n, h=h).request.problem
+        if pointwise:
+            problem = one_tap(problem)
+        made = plan(problem, "tma_im2col", **{**ALL, **CONFIGURATIONS[name]})
+        sources.add(kernel_text(strategies.load("tma_im2col").render(made)))
+    assert len(sources) == 1
+
+
+def one_tap(problem: ConvProblem) -> ConvProblem:
+    """The same with a filter of 1x1, no stride and no padding."""
+    text = re.sub(r"(stride|pad) .*", "", str(problem)).replace("r=3, s=3", "r=1, s=1")
+    (request,) = frontend.load(re.sub(r"(output y|operand z): f16\[.*\]", r"\1: f16[n, p, q, k]", text))
+    return request.problem
+
+
+@pytest.mark.parametrize("name", ["direct", *CONFIGURATIONS])
+def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them(name: str):
     problem = compilation().request.problem
-    for sizes in ({"n": 1, "h": 3, "w": 7}, {"n": 40, "h": 31, "w": 1}):
-        made, expected = found.at(all_sizes(problem, sizes)), manifest(plan(at(problem, sizes)))
+    strategy = "tma_im2col" if name in CONFIGURATIONS else name
+    options = {**ALL, **CONFIGURATIONS[name]} if name in CONFIGURATIONS else {"tile": 1}
+    found = manifest(plan(problem, strategy, **options))
+    assert Manifest.from_json(found.to_json()) == found
+    for sizes in ({"n": 1, "h": 3, "w": 7}, {"n": 40, "h": 31, "w": 1}, {"n": 2, "h": 8, "w": 9}):
+        sizes = all_sizes(problem, sizes)
+        made, expected = found.at(sizes), manifest(plan(at(problem, sizes), strategy, **options))
         assert (made.reads, made.operands, made.result) == (expected.reads, expected.operands, expected.result)
         (launch,), (other,) = made.steps, expected.steps
         ints = {p.name: p.value for p in launch.params if p.kind == "int"}
         assert replace(launch, params=tuple(p for p in launch.params if p.kind != "int")) == other
-        assert ints == {dim.upper(): size for dim, size in all_sizes(problem, sizes).items()}
-        assert not any(isinstance(node, Size) for node in (made.macs, *launch.grid, *made.result.extents))
+        assert ints == {dim.upper(): size for dim, size in sizes.items()}
+        assert not any(isinstance(number, Size) for number in (made.macs, *launch.grid, *made.result.extents))
 
 
-def plan(problem: ConvProblem) -> Plan:
-    return strategies.load("direct").plan(problem, TARGETS["sm_90a"], {})
+def plan(problem: ConvProblem, name: str, **options: int | str) -> Plan:
+    found = strategies.load(name)
+    assert not found.obstacles(problem, TARGETS["sm_90a"], options)
+    return found.plan(problem, TARGETS["sm_90a"], options)
 
 
 def test_a_formula_in_a_manifest_is_checked():

@@ -16,9 +16,9 @@ from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.dtypes import DTYPES
 from convgen.ir.epilogue import Assignment, LocalRef, OperandRef
-from convgen.ir.formula import number
+from convgen.ir.formula import counted, number
 from convgen.ir.index_map import Access, decompose, derive
-from convgen.ir.integer import INT_MAX, symbol
+from convgen.ir.integer import symbol
 from convgen.ir.plan import Limit
 from convgen.ir.problem import PLACES, ConvProblem
 from convgen.ir.size import Size
@@ -162,7 +162,7 @@ class Scope:
         """A loop counter or parameter in [0, extent): its symbol; 0 where it can be nothing else."""
         if extent == 1:
             return Integer(0)
-        self.ranges[symbol(name)] = _range(extent)
+        self.ranges[symbol(name)] = counted(extent)
         return symbol(name)
 
     def let(self, name: str, value: Expr, extent: int | None = None, comment: str = "") -> Expr:
@@ -171,7 +171,7 @@ class Scope:
         if isinstance(value, Integer):
             return value
         bounds = integer.bounds(value, self.ranges)
-        self.ranges[symbol(name)] = bounds if extent is None else _range(extent)
+        self.ranges[symbol(name)] = bounds if extent is None else counted(extent)
         self.line(f"const {self.index} {name} = {self.text(value)};", comment)
         return symbol(name)
 
@@ -198,11 +198,6 @@ class Scope:
         if most >= integer.bounds(limit, self.ranges)[0]:
             tests.append(Condition(f"{text} < {high}", f"{text} >= {high}"))
         return tests
-
-
-def _range(extent: int) -> tuple[int, int]:
-    """Of what counts up to an extent."""
-    return 0, INT_MAX - 1 if isinstance(extent, Size) else extent - 1
 
 
 def coordinates(scope: Scope, index: Expr, dims: Sequence[str], extents: Sequence[int]) -> dict[str, Expr]:

@@ -25,11 +25,10 @@ from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prolo
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.sizes import MOST_PIXELS, illegal_sizes, limits, size_obstacles
 from convgen.kernels.tma_im2col.source import source
 from convgen.kernels.tma_im2col.space import refine, space
 from convgen.targets import Target
-
-LARGEST_TILE = 256  # pixels
 
 
 class TmaIm2col(base.Kernel[Config, Layout]):
@@ -39,6 +38,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     slices = base.ANY_SLICES
     further = True
     prologues = True
+    dynamic = True
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Sums of channels, where C leaves in epilogue tiles of pixels: what a warp adds up makes a row."""
@@ -59,8 +59,8 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if found:
             return found
         forward = gemm(problem)
-        found += [*map_obstacles(forward), *prologue_obstacles(problem)]
-        if max(forward.pixels, forward.problem.output_pixels) + LARGEST_TILE >= 2**31:
+        found += [*map_obstacles(forward), *prologue_obstacles(problem), *size_obstacles(problem, forward)]
+        if max(forward.pixels, forward.problem.output_pixels) > MOST_PIXELS:
             found.no("the pixels of the result do not fit 32 bits, counted by whole tiles")
         return found
 
@@ -71,7 +71,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         return refine(best, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        return illegal(layout)
+        return [*illegal(layout), *illegal_sizes(layout)]
 
     def time(self, layout: Layout) -> float:
         asked = demands(layout)
@@ -85,7 +85,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         g = layout.gemm
         cut = () if g.assigned.backward else patches.notes(layout.problem, g.assigned.problem)
         notes = (*g.assigned.notes, *cut, *g.prepared.notes)
-        return plan_of(layout, launches(layout), workspaces(layout), notes=notes)
+        return plan_of(layout, launches(layout), workspaces(layout), notes=notes, limits=limits(layout))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles, sums
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.elementwise import factor_pointers
+from convgen.kernels.parts.elementwise import factor_pointers, sizes
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
 
@@ -36,7 +36,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         entry=prefix,
         grid=(blocks, 1, 1),
         block=layout.threads,
-        params=(*_assigned(layout, params), *given),
+        params=(*_assigned(layout, params), *given, *(Param(d, "int", value=e) for d, e in sizes(problem).items())),
         shared_bytes=layout.shared_bytes,
         cluster=config.split_k * config.cluster,
         persistent=not config.stream_k,  # the second kernel must know how many blocks there are

@@ -11,6 +11,8 @@ from sympy import Integer
 
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
+from convgen.ir import integer
+from convgen.ir.formula import number
 from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Plan
@@ -63,7 +65,8 @@ def source(plan: Plan, layout: Layout) -> str:
         b_columns=g.b_columns,
         b_boxes=layout.b_boxes,
         columns_box=COLUMNS_BOX,
-        gemm_m=problem.output_pixels,
+        gemm_m=c_expr(number(problem.output_pixels), {}, symbols=""),
+        dynamic=bool(problem.dynamic),
         phase_m=g.pixels,
         phases=phases,
         turns_meet=layout.turns_meet,
@@ -166,11 +169,12 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
     start = derive(
         problem,
         (m,),
-        decompose(m.symbol, ("n", *sp.output), lambda d: Integer(problem.extent(d)))
+        decompose(m.symbol, ("n", *sp.output), lambda d: number(problem.extent(d)))
         | {f: Integer(0) for f in sp.filter}
         | {"c": Integer(0), "k": Integer(0)},
-    ).simplified()
-    return [(d, c_expr(start.loop[d], start.ranges)) for d in ("n", *sp.input)]
+    )
+    symbols = "" if problem.dynamic else "int"  # whose limits keep all in 32 bits
+    return [(d, c_expr(integer.simplify(start.loop[d], start.ranges), start.ranges, symbols)) for d in ("n", *sp.input)]
 
 
 def _pointers(problem: ConvProblem) -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""Sizes that a call decides, in tma_im2col: where it takes them, and how far they may go.
+
+Their places are few: the tensor maps of x and of what lies as y does, the number of tiles, and the pixel at which a
+tile's windows begin.  TMA does the rest, so everything shaped like y has to leave and arrive by it.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.plan import Limit
+from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.size import Size
+from convgen.kernels.base import Obstacles
+from convgen.kernels.parts.hopper import LIMITS
+from convgen.kernels.parts.lowering import used_operands
+from convgen.kernels.tma_im2col.gemm import Gemm
+from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.maps import a_map
+
+LARGEST_TILE = 256  # pixels
+MOST_PIXELS = 2**31 - 1 - LARGEST_TILE
+#: Bytes of a tensor map's stride (CUDA driver API, cuTensorMapEncodeTiled).
+MOST_STRIDE = 2**40 - 16
+
+
+def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
+    """Why the kernel needs fixed sizes, whatever its configuration."""
+    found = Obstacles()
+    if not problem.dynamic:
+        return found
+    hint = "leave `dynamic` out, or take strategy direct"
+    if problem.op is not Op.FPROP:
+        found.no(f"op {problem.op} needs fixed sizes", hint)
+    if problem.prologue:
+        found.no("a prologue needs fixed sizes", hint)
+    if any(copy.source.role == "x" for copy in gemm.prepared.copies):
+        lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
+        found.no(f"{problem.x.name} needs fixed sizes, since it is copied: it {lies}", hint)
+    if not gemm.stores_by_tma or gemm.plane:
+        lies = "lies otherwise than n, pixels, channels of 2 bytes in rows of 16"
+        found.no(f"{problem.y.name} needs fixed sizes, since TMA cannot store it: it {lies}", hint)
+    for axis in gemm.axes:  # whose corner varies with what a stride leaves over
+        if axis.upper - axis.element_stride < LIMITS[len(gemm.axes) + 2].corner_low:
+            found.no(f"the window along {axis.dim} is too large for sizes that a call decides", hint)
+    return found
+
+
+def illegal_sizes(layout: Layout) -> Obstacles:
+    """Why a configuration needs fixed sizes."""
+    found, problem, config = Obstacles(), layout.gemm.problem, layout.config
+    if not problem.dynamic:
+        return found
+    if config.stream_k:
+        found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
+    if layout.fills:
+        found.no("groups whose channels leave a product's unfilled need fixed sizes", "strategy direct")
+    passing = {c.name for c in (*layout.arriving, *layout.leaving)}
+    for t in (*used_operands(problem), *problem.elementwise):
+        if t.dims != ("k",) and t.name not in passing:
+            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "strategy direct")
+    return found
+
+
+def limits(layout: Layout) -> tuple[Limit, ...]:
+    """What sizes that a call decides must not exceed."""
+    found = [("pixels of y", layout.gemm.pixels, MOST_PIXELS)]
+    found += [("bytes of x from one to the next", stride, MOST_STRIDE) for stride in a_map(layout).strides[-1:]]
+    return tuple(Limit(what, size, most) for what, size, most in found if isinstance(size, Size))
