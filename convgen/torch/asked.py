@@ -40,8 +40,9 @@ class Asked(Protocol):
         """What is asked of convgen.  Raises ConvgenError."""
         ...
 
-    def served(self) -> Served:
-        """How convgen serves it, by `launch(*reads, operands)`.  The first one of a kind builds the kernel."""
+    def served(self, tune: str | None = None) -> Served:
+        """How convgen serves it, by `launch(*reads, operands)`.  The first one of a kind builds the kernel; the first
+        with `tune` measures some."""
         ...
 
 
@@ -79,8 +80,8 @@ class Forward(NamedTuple):
     def recipe(self) -> Recipe:
         return recipe(*self)
 
-    def served(self) -> Served:
-        return served(*self)
+    def served(self, tune: str | None = None) -> Served:
+        return served(*self, tune=tune)
 
 
 class Gradient(NamedTuple):
@@ -129,8 +130,8 @@ class Gradient(NamedTuple):
             return input_gradient(self.size, second, first, *numbers)
         return weight_gradient(first, self.size, second, *numbers)
 
-    def served(self) -> Served:
-        return remembered(self.key, self.recipe, self.reads)
+    def served(self, tune: str | None = None) -> Served:
+        return remembered(self.key, self.recipe, self.reads, tune=tune)
 
     def by_aten(self) -> Tensor:
         """By aten, which is cuDNN on a GPU."""
@@ -185,8 +186,8 @@ class Summed(NamedTuple):
         ending = replace(made.convolution, steps=steps_of(self.epilogue), operands=facts, sums=sums)
         return replace(made, convolution=ending, views=(*made.views, *views))
 
-    def served(self) -> Served:
-        return remembered(self.key, self.recipe, (*self.reads, *self.operands))
+    def served(self, tune: str | None = None) -> Served:
+        return remembered(self.key, self.recipe, (*self.reads, *self.operands), tune=tune)
 
     def by_aten(self) -> list[Tensor]:
         """By aten: the result, and the sums in float32."""

@@ -11,7 +11,9 @@ from convgen.functional.parameters import Amounts, Numbers, by_axis, output_exte
 from convgen.functional.pointwise import Step, text_of
 from convgen.functional.pointwise import activation as steps_of_activation
 from convgen.runtime.errors import WrongShape, WrongType
+from convgen.spec import known_tuning
 from convgen.torch import aten, ops
+from convgen.torch.launch import served
 
 Tensor = Any
 Activation = str | Sequence[Any] | None
@@ -22,40 +24,42 @@ _OPS = (ops.library, torch.ops.convgen)  # the library defines the operators
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
-    padding_mode: str = "zeros",
+    padding_mode: str = "zeros", tune: str | None = None,
 ) -> Tensor:  # fmt: skip
     """activation(conv1d(input, weight, bias) + residual); see `conv2d`."""
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune)
 
 
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
-    padding_mode: str = "zeros",
+    padding_mode: str = "zeros", tune: str | None = None,
 ) -> Tensor:  # fmt: skip
     """activation(conv2d(input, weight, bias) + residual), with torch's shapes, layouts, types and defaults.
 
     On a GPU by convgen's kernel, where it serves, elsewhere by aten; each gradient by the faster one of the two, which
     the first backward pass of a kind finds out (convgen.torch.gradients()).  `activation` is a name such as "relu", or
     a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result; `padding_mode` is as of
-    torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.
-    Raises WrongArguments, WrongShape, WrongType.
+    torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.  `tune="quick"` measures
+    the best few kernels for the result before the first call of a kind (docs/tuning.md).
+    Raises WrongArguments, WrongShape, WrongType, UsageError.
     """
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune)
 
 
 def conv3d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Amounts | str = 0,
     dilation: Numbers = 1, groups: int = 1, *, activation: Activation = None, residual: Tensor | None = None,
-    padding_mode: str = "zeros",
+    padding_mode: str = "zeros", tune: str | None = None,
 ) -> Tensor:  # fmt: skip
     """activation(conv3d(input, weight, bias) + residual); see `conv2d`."""
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode)
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune)
 
 
 def _conv(
     rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Numbers, padding: Amounts | str,
     dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None, padding_mode: str,
+    tune: str | None,
 ) -> Tensor:  # fmt: skip
     _check(rank, input, weight, bias, residual)
     if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):
@@ -66,7 +70,7 @@ def _conv(
     if input.dim() == rank + 1:
         batch = input.unsqueeze(0)
         return _conv(
-            rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode
+            rank, batch, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune
         ).squeeze(0)
     strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
     pads = paddings(padding, weight.shape[2:], strides, dilations)
@@ -81,14 +85,17 @@ def _conv(
         made = aten.composite(input, weight, bias, *geometry)
         return aten.apply(steps, made if residual is None else made + residual, ())
     given = [t for t in (input, weight, bias, residual) if t is not None]
-    if residual is None and not steps:
-        return torch.ops.convgen.conv(input, weight, bias, *geometry)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        made = torch.ops.convgen.conv(input, weight, bias, *geometry)
-        return aten.apply(steps, made if residual is None else made + residual, ())
-    operands = ([] if bias is None else [bias.view(-1, *(1,) * rank)]) + ([] if residual is None else [residual])
-    epilogue = text_of((*(Step("add"),) * len(operands), *steps))
-    return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    bare = recorded or (residual is None and len(steps) == 0)
+    operands = [] if bias is None else [bias.view(-1, *(1,) * rank)]
+    operands += [] if bare or residual is None else [residual]
+    epilogue = text_of((*(Step("add"),) * len(operands), *(() if bare else steps)))
+    if tune is not None and known_tuning(tune) and input.is_cuda and not torch.compiler.is_compiling():
+        served(input, weight, operands, epilogue, *geometry, tune=tune)  # as the operator will ask
+    if not bare:
+        return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
+    made = torch.ops.convgen.conv(input, weight, bias, *geometry)
+    return aten.apply(steps, made if residual is None else made + residual, ())
 
 
 def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from convgen.functional.kernels import kernel_of
 from convgen.functional.pointwise import steps_of
 from convgen.functional.recipe import Given, Recipe, View, forward_padded, into, transpose_cut
 from convgen.ir.problem import Op
+from convgen.runtime.arrays import capturing
 from convgen.runtime.errors import WrongType
 
 Tensor = Any
@@ -35,6 +36,7 @@ class Served:
     why_not: str = ""
     kernel: str = ""  # what serves, in words
     spec: str = ""  # the kernel's
+    tuned: bool = False  # whether candidates were measured for it, or would have been
 
 
 _SERVED: dict[Hashable, Served] = {}
@@ -44,26 +46,30 @@ def served(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, padding_mode: str = "zeros",
     transposed: bool = False, prologue: str = "", *, out: Tensor | None = None,
+    tune: str | None = None,
 ) -> Served:  # fmt: skip
-    """How convgen serves a call like this.  The first one of a kind builds the kernel."""
+    """How convgen serves a call like this.  The first one of a kind builds the kernel; the first with `tune` measures
+    the best few candidates, for all that follow."""
     geometry = stride, padding, dilation, groups, padding_mode, transposed
     arguments = input, weight, operands, epilogue, *geometry, prologue, out
-    return remembered(key_of(*arguments), lambda: recipe(*arguments), (input, weight, *operands), out)
+    return remembered(key_of(*arguments), lambda: recipe(*arguments), (input, weight, *operands), out, tune)
 
 
 def remembered(
-    key: Hashable, make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None
-) -> Served:
-    """How convgen serves what the recipe asks of these tensors; made once a key."""
+    key: Hashable, make: Callable[[], Recipe], tensors: Sequence[Tensor], out: Tensor | None = None,
+    tune: str | None = None,
+) -> Served:  # fmt: skip
+    """How convgen serves what the recipe asks of these tensors; made once a key, and once more where it is to be
+    tuned."""
     found = _SERVED.get(key)
-    if found is None:
+    if found is None or (tune and not found.tuned and not capturing()):
         try:
-            found = _serve(make(), tensors, out)
+            found = replace(_serve(make(), tensors, out, tune), tuned=tune is not None)
         except ConvgenError as error:
-            found = Served(None, str(error))
+            found = Served(None, str(error), tuned=tune is not None)
         except Exception as error:  # a defect of convgen's must not end a network that aten can run
             warnings.warn(f"convgen leaves a convolution to aten: {type(error).__name__}: {error}", stacklevel=4)
-            found = Served(None, f"{type(error).__name__}: {error}")
+            found = Served(None, f"{type(error).__name__}: {error}", tuned=tune is not None)
         _SERVED[key] = found
     return found
 
@@ -114,14 +120,14 @@ def begins(tensor: Tensor) -> int:
     return tensor.storage_offset() * tensor.itemsize % WIDEST
 
 
-def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None) -> Served:
+def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: str | None) -> Served:
     """Raises SpecError, CompileError."""
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, back = [result.shape[i] for i in result.order], inverse(result.order)
     sums_over_images = made.convolution.op is Op.WGRAD
     if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
         return Served(lambda input, weight, operands, *_: torch.zeros(shape, dtype=dtype, device=device).permute(back))
-    kernel = kernel_of((made.convolution.text, made.convolution.strategy, None))
+    kernel = kernel_of((made.convolution.text, made.convolution.strategy, tune))
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 
     view_out = None if out is None else _viewer(out, View(result.order))

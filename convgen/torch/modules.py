@@ -8,6 +8,7 @@ import torch
 
 from convgen.functional.pointwise import activation as steps_of_activation
 from convgen.runtime.errors import WrongArguments
+from convgen.spec import known_tuning
 from convgen.torch import functions
 from convgen.torch.functions import Activation
 
@@ -16,16 +17,18 @@ Module: Any = torch.nn.Module
 
 
 class _Convolution(Module):
-    """What the three add to torch's: an activation, and a way here from torch's own modules."""
+    """What the three add to torch's: an activation, tuning, and a way here from torch's own modules."""
 
-    def __init__(self, *args: Any, activation: Activation = None, **kwargs: Any) -> None:
-        """As torch's module of the name, with an `activation` as in convgen.torch.conv2d.  Raises WrongArguments."""
+    def __init__(self, *args: Any, activation: Activation = None, tune: str | None = None, **kwargs: Any) -> None:
+        """As torch's module of the name, with `activation` and `tune` as in convgen.torch.conv2d.  Raises
+        WrongArguments, UsageError."""
         super().__init__(*args, **kwargs)
         steps_of_activation(activation)  # raises
         self.activation = activation
+        self.tune = tune if tune is None else known_tuning(tune)
 
     @classmethod
-    def from_module(cls, module: Any, activation: Activation = None) -> Self:
+    def from_module(cls, module: Any, activation: Activation = None, tune: str | None = None) -> Self:
         """A module with the geometry of torch's, and its very parameters.
 
         Raises WrongArguments for modules of another class, with a forward of their own, or whose weights are computed.
@@ -33,7 +36,8 @@ class _Convolution(Module):
         _check(module, next(base for base in cls.__mro__ if base.__module__.startswith("torch.")))
         made = cls(
             module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation,
-            module.groups, module.bias is not None, module.padding_mode, device="meta", activation=activation,
+            module.groups, module.bias is not None, module.padding_mode, device="meta",
+            activation=activation, tune=tune,
         )  # fmt: skip
         made.weight, made.bias = module.weight, module.bias
         return made.train(module.training)
@@ -43,12 +47,13 @@ class _Convolution(Module):
         convolution = getattr(functions, f"conv{len(self.kernel_size)}d")
         geometry = self.stride, self.padding, self.dilation, self.groups
         return convolution(
-            input, weight, bias, *geometry, activation=self.activation, padding_mode=self.padding_mode
+            input, weight, bias, *geometry, activation=self.activation, padding_mode=self.padding_mode, tune=self.tune,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
         shown = super().extra_repr()
-        return shown if self.activation is None else f"{shown}, activation={self.activation!r}"
+        own = [f"{name}={value!r}" for name in ("activation", "tune") if (value := getattr(self, name)) is not None]
+        return ", ".join([shown, *own])
 
 
 def _check(module: Any, base: Any) -> None:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
+from convgen.planner import database  # noqa: E402
 from convgen.torch.asked import Gradient  # noqa: E402
 from convgen.torch.launch import served  # noqa: E402
 
@@ -97,6 +98,20 @@ def test_gradients_launch_convgens_kernels(dtype, c, k, groups, stride):
         exact = asked._replace(first=asked.first.double(), second=asked.second.double()).by_aten()
         near(found, exact, 2e-2 if dtype is torch.bfloat16 else 2e-3)
         assert found.dtype is dtype and found.stride() == asked.by_aten().stride() == asked.empty().stride()
+
+
+def test_quick_tuning_serves_all_later_calls(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(database, "PACKAGED", tmp_path / "packaged.sqlite")
+    x, w = torch.randn(2, 48, 9, 8, **HALF).to(**LAST), torch.randn(40, 48, 3, 3, **HALF).to(**LAST)
+    near(ct.conv2d(x, w, activation="relu", tune="quick"), torch.relu(TF.conv2d(x.double(), w.double())))
+    measured = database.read_all(tmp_path / "tuning.sqlite")
+    arguments = x, w, [], "relu", [1, 1], [0, 0], [1, 1], 1
+    assert len(measured) >= 2 and served(*arguments).tuned
+    model = nn.Sequential(nn.Conv2d(48, 56, 3), nn.SiLU()).to(**HALF).eval()
+    fast = ct.optimize(model, x, tune="quick")
+    near(fast(x), model(x))
+    assert len(database.read_all(tmp_path / "tuning.sqlite")) > len(measured), str(fast.report)
 
 
 def test_autocast_and_float32_weights():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
+from convgen.torch import launch  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
@@ -214,6 +216,46 @@ def test_a_module_with_an_activation_shows_it():
         ct.Conv2d(3, 4, 3, activation="rleu")
 
 
+class Kernel:
+    """In the place of one that is built."""
+
+    def __init__(self, asked) -> None:
+        self.manifest = SimpleNamespace(strategy="direct", config=f"tuned: {asked[2]}")
+
+    def __call__(self, *_, out):
+        out.zero_()
+
+
+def test_the_first_call_that_asks_for_it_tunes_the_kernel_of_all(monkeypatch):
+    asked = []
+    monkeypatch.setattr(launch, "kernel_of", lambda key: asked.append(key[2]) or Kernel(key))
+    monkeypatch.setattr(launch, "_SERVED", {})
+    x, w = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3)
+    arguments = x, w, [], "relu", [1, 1], [0, 0], [1, 1], 1
+    found = [launch.served(*arguments, tune=tune).kernel for tune in (None, None, "quick", None, "quick")]
+    assert found == ["direct: tuned: None"] * 2 + ["direct: tuned: quick"] * 3 and asked == [None, "quick"]
+    unserved = x.long(), *arguments[1:]
+    assert launch.served(*unserved, tune="quick") is launch.served(*unserved, tune="quick")
+
+
+def test_tuning_is_an_option_everywhere():
+    x, made = torch.randn(1, 3, 5, 5), ct.Conv2d(3, 4, 3, activation="relu", tune="quick")
+    near(ct.conv2d(x, made.weight, made.bias, activation="relu", tune="quick"), made(x))
+    near(ct.optimize(made.eval(), x, inductor=False, tune="quick")(x), made(x))
+    options = {"inductor": False, "tune": "quick"}
+    with torch.no_grad():
+        near(torch.compile(made, backend=ct.compile_graph, fullgraph=True, options=options)(x), made(x))
+    assert "activation='relu', tune='quick'" in repr(made) and ct.Conv2d.from_module(made, tune="quick").tune == "quick"
+    for wrong in (
+        lambda: ct.Conv2d(3, 4, 3, tune="slow"),
+        lambda: ct.conv2d(x, made.weight, tune="slow"),
+        lambda: ct.optimize(made, x, tune="slow"),
+        lambda: ct.compile_graph(None, (), options={"tune": "slow"}),
+    ):
+        with pytest.raises(ConvgenError, match="unknown tuning 'slow'"):
+            wrong()
+
+
 def test_modules_can_be_exported():
     made = ct.Conv2d(3, 4, 3, activation="relu").eval()
     x = torch.randn(2, 3, 5, 6)
@@ -244,7 +286,7 @@ class TestEnabled:
         assert [(row.layer, row.why_not) for row in serving.report] == [
             ("(2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
             ("wgrad of (2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
-            ("dgrad of (2, 4, 7, 8) by (3, 4, 3, 3)", "not on a GPU"),
+            ("transposed (2, 3, 5, 6) by (3, 4, 3, 3)", "not on a GPU"),
         ]
         model(x[:1])
         assert len(serving.report) == 3

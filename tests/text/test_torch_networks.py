@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -386,7 +386,7 @@ def test_networks_stay_right_whatever_is_fastest(name, monkeypatch):
         def aten(self, *_):
             return 1.5 * draws.random()
 
-    def served(*arguments):
+    def served(*arguments, **_):
         recipe(*arguments)
         return Served(lambda *_: None, kernel="a kernel")
 
@@ -664,7 +664,7 @@ def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, cho
     )
     (node,) = [n for n in graph.graph.nodes if is_call(n, torch.ops.aten.convolution.default)]
     serving = Served(lambda *_: None, kernel="a kernel")
-    monkeypatch.setattr(choice, "served", lambda *_: serving)
+    monkeypatch.setattr(choice, "served", lambda *_, **__: serving)
     measured = choice.Measured(measure=False)
     measured._timer = Times(by_epilogue, aten)
     chain = chain_of(node)
@@ -684,7 +684,7 @@ def test_a_bias_as_large_as_the_result_is_no_reason_to_stop(monkeypatch, others,
 
     graph = flat_graph(function, [torch.randn(1, 8, 1, 1), torch.randn(4, 8, 1, 1), torch.randn(4), *others])
     (chain,) = [found for node in graph.graph.nodes if (found := chain_of(node))]
-    monkeypatch.setattr(choice, "served", lambda *_: Served(lambda *_: None))
+    monkeypatch.setattr(choice, "served", lambda *_, **__: Served(lambda *_: None))
     measured = choice.Measured(measure=False)
     measured._timer = Times({"add": 1, "add sigmoid": 1, "add add": 25}, 30)
     assert measured.choose(chain, "layer").row.fused == taken
@@ -778,7 +778,8 @@ def test_times_are_kept_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(timing, "TorchBackend", Clock)
     monkeypatch.setattr(timing.measure, "REPLAY_MS", 0.01)
     called = []
-    monkeypatch.setattr(timing, "served", lambda *_: Served(lambda x, w, o: called.append(o) or TF.conv2d(x, w)))
+    serving = Served(lambda x, w, o: called.append(o) or TF.conv2d(x, w), kernel="a kernel")
+    monkeypatch.setattr(timing, "served", lambda *_, **__: serving)
     x, w, z = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 1, 1), torch.empty(1).expand(2, 4, 8, 8)
     arguments = x, w, [z], "add", [1, 1], [0, 0], [1, 1], 1
     captured = []
@@ -792,3 +793,6 @@ def test_times_are_kept_on_disk(monkeypatch, tmp_path):
     assert captured[0] == captured[1] >= 6 and called[0][0].shape == (2, 4, 8, 8)
     timer.fused((*arguments[:3], "add relu", *arguments[4:]), None)
     assert Clock.captures > captured[1]
+    serving = replace(serving, kernel="the kernel that tuning found")
+    captured.append(Clock.captures)
+    assert timer.fused(arguments, None) > 0 and Clock.captures > captured[2]

@@ -171,7 +171,7 @@ def test_a_prologue_is_taken_where_it_is_faster_than_a_pass(monkeypatch, pass_us
         def aten(self, arguments, left, linear=False, source=None, opens=False):
             return 20.0 + pass_us * opens + (left or 0)
 
-    monkeypatch.setattr(choice, "served", lambda *_: Served(lambda *_: None))
+    monkeypatch.setattr(choice, "served", lambda *_, **__: Served(lambda *_: None))
     x, w, gate = torch.randn(4, 72, 8, 8).half(), torch.randn(32, 72, 1, 1).half(), torch.rand(4, 72, 1, 1).half()
     (chain,) = chains(lambda x, w, g: torch.relu(TF.conv2d(x * g, w)), x, w, gate)
     measured = choice.Measured(measure=False)

@@ -13,6 +13,7 @@ import convgen.torch as ct  # noqa: E402
 from convgen.torch import ops  # noqa: E402
 from convgen.torch.asked import Forward, Summed  # noqa: E402
 from convgen.torch.choices import _times  # noqa: E402
+from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import training  # noqa: E402
 from convgen.torch.network.report import Row  # noqa: E402
 from convgen.torch.network.timing import Timer  # noqa: E402
@@ -153,12 +154,13 @@ def test_sums_are_found_where_they_are(case, graphs, monkeypatch):
 def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
     """convgen's kernel and aten's without sums take 10 and 8 us, a copy 4: 2 for each tensor that need not be read.
     The launch that finishes sums takes 1."""
-    us = {"convgen with sums": 13.0, "convgen": 10.0, "aten": 8.0, "copy": 4.0}
+    us = {"convgen by k with sums": 13.0, "convgen by k": 10.0, "aten": 8.0, "copy": 4.0}
+    serving = Served(print, kernel="k")
     monkeypatch.setattr(Timer, "__init__", lambda self: None)
     monkeypatch.setattr(Timer, "_us", lambda self, who, read, *_: 1.0 if read[0].dim() == 1 else us[who])
-    monkeypatch.setattr(Forward, "served", lambda self: type("", (), {"launch": print}))
-    monkeypatch.setattr("convgen.torch.network.timing.served", lambda *_: type("", (), {"launch": print}))
-    monkeypatch.setattr(Summed, "served", lambda self: type("", (), {"launch": print}))
+    monkeypatch.setattr(Forward, "served", lambda self: serving)
+    monkeypatch.setattr("convgen.torch.network.timing.served", lambda *_: serving)
+    monkeypatch.setattr(Summed, "served", lambda self: serving)
     x, w = torch.randn(2, 4, 6, 6), torch.randn(8, 4, 1, 1)
     bare = Forward(x, w, [], "", (1, 1), (0, 0), (1, 1), 1)
     assert _times(Timer(), Summed(bare, [], "", "value square")) == (13.0, 8.0 + 2 + 1)

@@ -193,7 +193,7 @@ def test_the_fastest_way_is_taken(monkeypatch, times, fused):
 
     tensors = torch.randn(2, 4, 5, 6).half(), torch.randn(4, 4, 3, 3).half()
     made = flat_graph(function, tensors)
-    monkeypatch.setattr(choice, "served", lambda *_: Served(lambda *_: None, kernel="a kernel"))
+    monkeypatch.setattr(choice, "served", lambda *_, **__: Served(lambda *_: None, kernel="a kernel"))
     measured = choice.Measured(measure=False)
     measured._timer = Times(*times)
     (node,) = [n for n in made.graph.nodes if is_call(n, torch.ops.aten.convolution.default)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from convgen.spec import known_tuning
 from convgen.torch.network.prepare import Options, Prepared, kind
 from convgen.torch.network.report import Report
 from convgen.torch.network.trace import tracing
@@ -19,6 +20,8 @@ from convgen.torch.network.views import View, joined, views_of
 
 Tensor = Any
 _log = logging.getLogger("convgen.torch")
+#: convgen's own, and their defaults.
+_OPTIONS: dict[str, Any] = {"measure": True, "inductor": True, "sums": True, "tune": None}
 _reports: deque[Report] = deque(maxlen=64)
 
 
@@ -29,7 +32,8 @@ def compile_graph(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What torch.compile calls.  `mode` and `options` are Inductor's; the options `measure` and `sums` are convgen's.
+    """What torch.compile calls.  `mode` and `options` are Inductor's; the options `measure` and `tune` are those of
+    `optimize`, and `sums` is convgen's, too.
 
     Of a graph whose gradients are recorded, convolutions and their gradients go through convgen where it is faster, and
     Inductor compiles the rest.  With `sums` they also give BatchNorm's sums where that saves time.  Each set of shapes
@@ -37,7 +41,9 @@ def compile_graph(
     """
     config: dict[str, Any] = dict(torch._inductor.list_mode_options(mode)) if mode else {}
     config |= options or {}
-    own = {name: config.pop(name, True) for name in ("measure", "inductor", "sums")}
+    own = {name: config.pop(name, default) for name, default in _OPTIONS.items()}
+    if own["tune"] is not None:
+        known_tuning(own["tune"])
     chosen = Options(**own, config=config)
     if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs):
         return compile_training(graph_module, example_inputs, chosen, _tell)

@@ -55,11 +55,11 @@ class OnCpu:
 class Measured:
     """Times every candidate on the GPU, once a kind of layer, and remembers the times on disk.
 
-    Without `measure` convgen is taken wherever it serves.
+    Without `measure` convgen is taken wherever it serves; with `tune`, by the best of some kernels.
     """
 
-    def __init__(self, measure: bool = True) -> None:
-        self._timer = Timer() if measure else None
+    def __init__(self, measure: bool = True, tune: str | None = None) -> None:
+        self._timer, self._tune = Timer() if measure else None, tune
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         """Builds all candidates' kernels, many at a time."""
@@ -78,7 +78,7 @@ class Measured:
         opens = any(way.opening for way in ways)
         for way, end in _candidates(ways):
             arguments = _values(way, end)
-            serving = served(*arguments)
+            serving = served(*arguments, tune=self._tune)
             if serving.launch is None:
                 why_not = serving.why_not
                 continue

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from convgen.runtime.errors import WrongArguments
+from convgen.spec import known_tuning
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import Report
 from convgen.torch.network.trace import tracing
@@ -30,6 +31,7 @@ def optimize(
     measure: bool = True,
     inductor: bool = True,
     options: Mapping[str, Any] | None = None,
+    tune: str | None = None,
 ) -> Optimized:
     """The model for inference: convolutions by convgen where it is faster, what follows them fused into them.
 
@@ -39,17 +41,20 @@ def optimize(
 
     BatchNorm is folded; bias, activations, residual sums and products go into epilogues; tensors have channels last;
     weights are packed once, and again when they change; each convolution is timed beside aten's (cuDNN's) and the
-    faster one taken (`measure`); the rest is compiled by Inductor (`inductor`, with `options` of
-    torch._inductor.config).  Inputs of other shapes prepare themselves at their first call.  The model is not changed,
-    and shares its weights with the result.  What cannot be traced runs as the model does, and the report says why.
+    faster one taken (`measure`; `tune="quick"` measures the best few kernels of each before: docs/tuning.md); the rest
+    is compiled by Inductor (`inductor`, with `options` of torch._inductor.config).  Inputs of other shapes prepare
+    themselves at their first call.  The model is not changed, and shares its weights with the result.  What cannot be
+    traced runs as the model does, and the report says why.
 
-    Raises WrongArguments for a model in training mode, and for what is no module.
+    Raises WrongArguments for a model in training mode, and for what is no module; UsageError for an unknown `tune`.
     """
     if not isinstance(model, Module):
         raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
     if any(module.training for module in model.modules()):
         raise _IN_TRAINING
-    made = Optimized(model, Options(measure, inductor, dict(options or {})))
+    if tune is not None:
+        known_tuning(tune)
+    made = Optimized(model, Options(measure, inductor, dict(options or {}), tune=tune))
     arguments = example if isinstance(example, tuple) else (example,)
     made.prepare(*arguments)
     return made

@@ -34,13 +34,15 @@ class Options:
 
     `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
     compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: lets
-    convolutions of graphs for training give BatchNorm's sums.
+    convolutions of graphs for training give BatchNorm's sums.  `tune`: measures the best few kernels of each
+    convolution first (docs/tuning.md).
     """
 
     measure: bool = True
     inductor: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
     sums: bool = True
+    tune: str | None = None
 
 
 def kind(argument: Any) -> Any:
@@ -78,7 +80,7 @@ class Prepared:
         linears_as_convolutions(graph)
         _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
-        self.report.rows += _fuse(graph, Measured(options.measure) if on_gpu else OnCpu())
+        self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())
         restore(graph)
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"

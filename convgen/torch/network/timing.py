@@ -22,7 +22,7 @@ from convgen.cache import Cache
 from convgen.runtime import artifacts
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, Summed
-from convgen.torch.launch import served
+from convgen.torch.launch import Served, served
 
 Tensor = Any
 TF = torch.nn.functional
@@ -63,9 +63,10 @@ class Timer:
         """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
         reads `left` tensors as large as the result; None: there is none.  Before, aten upsamples `source` to the input,
         or makes the input by a pass over another (`opens`)."""
-        launch = served(*arguments).launch
+        serving = served(*arguments)
+        launch = serving.launch
         assert launch is not None
-        return self._us("convgen", arguments, left, lambda x, w, operands: launch(x, w, operands), source, opens)
+        return self._us(_who(serving), arguments, left, lambda x, w, operands: launch(x, w, operands), source, opens)
 
     def aten(
         self, arguments: tuple[Any, ...], left: int | None, linear: bool = False, source: Tensor | None = None,
@@ -79,19 +80,21 @@ class Timer:
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
         """convgen's kernel for a gradient, infinite where there is none, and aten's."""
-        launch = gradient.served().launch
+        serving = gradient.served()
+        launch = serving.launch
         arguments: tuple[Any, ...] = *gradient.reads, [], gradient.op, *gradient[3:]
-        us = self._us("convgen", arguments, None, lambda a, b, _: launch(a, b, ())) if launch else math.inf
+        us = self._us(_who(serving), arguments, None, lambda a, b, _: launch(a, b, ())) if launch else math.inf
         aten_us = self._us("aten", arguments, None, lambda a, b, _: gradient._replace(first=a, second=b).by_aten())
         return us, aten_us
 
     def summed(self, asked: Summed) -> tuple[float, float]:
         """convgen's kernel with sums; and the faster one of convgen and aten without, with what is spared: reading
         tensors, each at the time of half a copy, and a launch that finishes a pass's sums, at that of a copy of one."""
-        launch, bare = asked.served().launch, asked.bare
+        serving, bare = asked.served(), asked.bare
+        launch = serving.launch
         assert launch is not None
         arguments: tuple[Any, ...] = *asked.reads, asked.operands, asked.epilogue, asked.sums, *bare[3:]
-        us = self._us("convgen with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
+        us = self._us(f"{_who(serving)} with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
         if isinstance(bare, Gradient):
             without = min(self.gradient(bare))
         else:
@@ -167,6 +170,11 @@ class Timer:
             with backend.stream():
                 rounds.append(sorted(captured.replays(backend)))
         return min(times[len(times) // 2] for times in rounds)
+
+
+def _who(serving: Served) -> str:
+    """convgen's kernel, which may become another one by tuning."""
+    return f"convgen by {serving.kernel}"
 
 
 def _of_upsampling(call: Callable[[Tensor, Tensor, Any], Tensor], pixels: list[int]) -> Callable[..., Tensor]:

@@ -42,7 +42,7 @@ def compile_training(
     """A graph of Dynamo's as a callable whose results have gradients.  `tell` hears the report of each pass."""
 
     def rewritten(graph_module: Any, backward: bool) -> Any:
-        rows = take_convolutions(graph_module.graph, ops.choices, options.measure, options.sums)
+        rows = take_convolutions(graph_module.graph, ops.choices, options.measure, options.sums, options.tune)
         if rows:
             tell(Report(rows, [f"of a {'backward' if backward else 'forward'} pass, for training"]))
             graph_module.recompile()
@@ -100,9 +100,12 @@ class _Candidate:
 
 
 @torch.no_grad()
-def take_convolutions(graph: Any, choices: Choices, measure: bool = True, sums: bool = True) -> list[Row]:
+def take_convolutions(
+    graph: Any, choices: Choices, measure: bool = True, sums: bool = True, tune: str | None = None
+) -> list[Row]:
     """Puts convgen's operators in the place of aten's where the choices say so, and without `measure` wherever convgen
-    serves; with `sums`, those that give BatchNorm's sums, too.  Gives the report's rows."""
+    serves; with `sums`, those that give BatchNorm's sums, too; with `tune`, the best of some kernels.  Gives the
+    report's rows."""
     candidates: list[_Candidate] = []
     rows = []
     for node in graph.nodes:
@@ -117,7 +120,7 @@ def take_convolutions(graph: Any, choices: Choices, measure: bool = True, sums: 
     asked: list[Asked] = [candidate.asked for candidate in candidates]
     asked += [ending.asked(c.asked) for c in candidates if sums and (ending := c.ending)]
     with ThreadPoolExecutor(1) as thread:  # in which no tracer's mode is in effect, and no autocast
-        thread.submit(_decide, asked, choices, measure).result()
+        thread.submit(_decide, asked, choices, measure, tune).result()
     taken, passed = _take_sums(graph, candidates, choices) if sums else ({}, {})
     for i, candidate in enumerate(candidates):
         row = choices.row(taken.get(i, candidate.asked))
@@ -150,7 +153,7 @@ def _take_sums(
     return taken, passed
 
 
-def _decide(asked: Sequence[Asked], choices: Choices, measure: bool) -> None:
+def _decide(asked: Sequence[Asked], choices: Choices, measure: bool, tune: str | None) -> None:
     """All kernels are built before any is timed."""
     texts = []
     for one in asked:
@@ -159,6 +162,8 @@ def _decide(asked: Sequence[Asked], choices: Choices, measure: bool) -> None:
     if any(one.reads[0].is_cuda for one in asked):
         prebuild(texts)
     for one in asked:
+        if tune:
+            one.served(tune)
         if measure:
             choices.row(one)
         else:
