@@ -25,7 +25,6 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using f16 = unsigned short;  // bits of an IEEE half
-struct alignas(8) Vec2 { float x, y; };
 struct alignas(16) Vec4 { u32 x, y, z, w; };
 struct alignas(64) TensorMap { u64 opaque[16]; };
 
@@ -129,6 +128,18 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// a where `first` is not 0, else b.  Unlike C's choice, it stays behind a wait that stands before it: the compiler would
+// read accumulators while products are under way, and ptxas then serializes these (C7514).
+__device__ __forceinline__ float selp_f32(float a, float b, u32 first) {
+  float v;
+  asm volatile("{\n"
+               ".reg .pred p;\n"
+               "setp.ne.u32 p, %3, 0;\n"
+               "selp.f32 %0, %1, %2, p;\n"
+               "}" : "=f"(v) : "f"(a), "f"(b), "r"(first));
+  return v;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -149,8 +160,21 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
-// The first column of a lane's accumulators in such a fragment; the other one is the next.
-__device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
+// Four neighboring columns of a fragment's 16, of whose eights a lane has a pair each: an even lane gets columns of the
+// first eight, an odd one of the second (quad_column).
+__device__ __forceinline__ void join_pairs(const float* first, const float* second, int lane, float (&v)[4]) {
+  const u32 odd = lane % 2;
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const float got = __shfl_xor_sync(0xffffffff, selp_f32(first[e], second[e], odd), 1);
+    const float own = selp_f32(second[e], first[e], odd);
+    v[e] = odd ? got : own;
+    v[2 + e] = odd ? own : got;
+  }
+}
+
+// The first of the columns that join_pairs gives a lane.
+__device__ __forceinline__ int quad_column(int lane) { return lane % 2 * 8 + lane % 4 / 2 * 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
 // The filter's gradient as a matrix product: gemm_m = y's channels, gemm_n = taps x channels of x, gemm_k = pixels of y.
@@ -318,18 +342,20 @@ void convgen_tma_wgrad_3x3(
     // a fragment's rows are output channels, its columns are taps and input channels
     partials += blockIdx.y * 589824;  // elements of w
 #pragma unroll
-    for (int j = 0; j < parts * (store_columns / 8); ++j) {
-      const int part = j / (store_columns / 8);
-      const int column = part * part_columns + j % (store_columns / 8) * 8;
+    for (int j = 0; j < parts * (store_columns / 16); ++j) {
+      const int part = j / (store_columns / 16);
+      const int column = part * part_columns + j % (store_columns / 16) * 16;
       const int box = first_box + column / box_columns;
       const int tap = box / channel_blocks * box_taps + column % box_columns / span;
-      const int c = box % channel_blocks * span + column % span + accumulator_column(lane);
+      const int c = box % channel_blocks * span + column % span + quad_column(lane);
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
         const int row = consumer * (64 * own_fragments) + i / 2 * 64 + warp * 16 + accumulator_row(lane) + i % 2 * 8;
         const int k = first_k + row;
-        const float* v = &acc[i / 2 * parts + part][j % (store_columns / 8) * 4 + i % 2 * 2];
-        *reinterpret_cast<Vec2*>(partials + k * 2304 + tap * 256 + c) = Vec2{v[0], v[1]};
+        const float* first = &acc[i / 2 * parts + part][j % (store_columns / 16) * 8 + i % 2 * 2];
+        float v[4];
+        join_pairs(first, first + 4, lane, v);
+        *reinterpret_cast<Vec4*>(partials + k * 2304 + tap * 256 + c) = Vec4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
       }
     }
   }

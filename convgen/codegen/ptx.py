@@ -78,6 +78,7 @@ CATALOGUE: tuple[str | Family, ...] = (
     "griddepcontrol_wait",
     "griddepcontrol_launch_dependents",
     "red_global_add_f32",
+    "selp_f32",
     "max_nan_f32",
     "min_nan_f32",
     "cvt_f32_f16",

@@ -195,6 +195,7 @@ CONVGEN_BITS(__longlong_as_double, double, long long)
 
 // ---- PTX: arithmetic --------------------------------------------------------------------------------------
 
+inline float selp_f32(float a, float b, u32 first) { return first ? a : b; }
 inline float max_nan_f32(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 inline float min_nan_f32(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
 

@@ -53,8 +53,8 @@ def adds_up(problem: ConvProblem) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stored:
-    """How a pair of neighboring columns leaves: C text of an element's offset in the filter, from k, tap and c, and
-    whether both are stored at once."""
+    """How neighboring columns leave: C text of an element's offset in the filter, from k, tap and c, and whether two or
+    four are stored at once."""
 
     index: str
     offset: str
@@ -64,6 +64,9 @@ class Stored:
     c_type: str
     one: str
     both: str
+    four: bool
+    four_type: str
+    all_four: str
 
 
 def stored(problem: ConvProblem, slices: int, lower_rows: bool = False) -> Stored:
@@ -80,11 +83,15 @@ def stored(problem: ConvProblem, slices: int, lower_rows: bool = False) -> Store
     maps = derive(problem, (k, tap, c), at | {"k": k.symbol})
     dtype = w.dtype if whole else "f32"
     packed = dtype in lowering.PACK
+    run = w.dims[-1 - len(inner) :] == (*inner, "c")
     return Stored(
         index, c_expr(maps.offset("w"), maps.ranges, index),
-        w.dims[-1 - len(inner) :] == (*inner, "c") and channels % 2 == 0,
+        run and channels % 2 == 0,
         "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
         lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
+        run and channels % 4 == 0, "u64" if packed else "Vec4",
+        "{0}({{0}}, {{1}}) | u64({0}({{2}}, {{3}})) << 32".format(lowering.PACK[dtype]) if packed else
+        f"Vec4{{{{{', '.join(f'__float_as_uint({{{i}}})' for i in range(4))}}}}}",
     )  # fmt: skip
 
 

@@ -71,6 +71,11 @@ class Layout(base.Layout[Config]):
         """Parts of so many columns that a consumer has."""
         return self.config.own_columns // self.part_columns
 
+    @property
+    def store_columns(self) -> int:
+        """Columns of a part that a block stores: those of its share of the cluster's sums."""
+        return self.part_columns // self.config.split_k
+
     # ---- the k loop
 
     @cached_property
