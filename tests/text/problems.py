@@ -57,7 +57,7 @@ def make(
         Tensor("x", "x", dtype, ("n", *sp.input, "c"), (n, *input, c)),
         Tensor("w", "w", dtype, ("k", *sp.filter, "c"), (k, *filter, c // groups)),
         Tensor("y", "y", dtype, ("n", *sp.output, "k"), (n, *output, k)),
-        matrix, ACCUMULATOR_OF[dtype], epilogue, padding,
+        matrix, ACCUMULATOR_OF.get(dtype, dtype), epilogue, padding,
     )  # fmt: skip
 
 
