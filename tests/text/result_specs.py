@@ -97,7 +97,7 @@ SUMS = """
   }}"""
 SUMMED = {
     "direct": (SMALL, "fprop", "direct"),
-    "direct, two levels": (PLANES.replace("n=2", "n=3"), "fprop", "direct"),
+    "direct, two levels": (PLANES.replace("n=2", "n=40"), "fprop", "direct"),
     "im2col": (SMALL, "wgrad", "im2col"),
     "tma_im2col": (HOPPER, "fprop", TMA % ""),
     "tma_im2col, odd channels": (HOPPER_ODD, "fprop", TMA % ""),

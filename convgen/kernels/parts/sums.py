@@ -25,7 +25,7 @@ from convgen.kernels.parts.elementwise import Kernel, Pointer, element
 from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, index_type, load, offset
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
-LEAST, MOST = 16, 64
+LEAST, MOST = 16, 80
 #: Threads of a block, and neighboring elements that they add up at most.
 BLOCK, WIDTH = 256, 16
 #: Microseconds of a launch.
