@@ -106,7 +106,13 @@ SUMMED = {
     "tma_im2col, swap_ab": (HOPPER, "fprop", (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=48")),
     "tma_im2col, swap_ab, split_k": (HOPPER, "fprop", (TMA % "swap_ab 1 split_k 2").replace("n=16", "n=64")),
     "tma_im2col, stream_k": (HOPPER_PLANES, "fprop", TMA % "stream_k 1"),
-    "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "").replace("n=16", "n=64")),
+    "tma_im2col, dgrad": (HOPPER, "dgrad", (TMA % "swap_ab 0").replace("n=16", "n=64")),
+    "tma_im2col, strided dgrad": (f"{HOPPER} stride 2", "dgrad", (TMA % "swap_ab 0").replace("n=16", "n=64")),
+    "tma_im2col, strided dgrad, swap_ab": (
+        f"{HOPPER} stride 2",
+        "dgrad",
+        (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=32"),
+    ),
 }
 
 #: Sums of what the operator reads: y of each channel (a bias's gradient), and others.

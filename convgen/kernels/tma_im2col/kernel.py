@@ -42,7 +42,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Sums of channels, where C leaves in epilogue tiles of pixels: what a warp adds up makes a row."""
-        if not assignment.served(problem) or assignment.assignment(problem).phases:
+        if not assignment.served(problem):
             return ()
         forward = assignment.assignment(problem).problem
         if forward.y.dims[-1:] != ("k",) or forward.y.dtype not in PACK:

@@ -177,17 +177,27 @@ class Layout(base.Layout[Config]):
         return self.config.columns // self.config.split_k if self.config.swap_ab else PARTIAL_PIXELS
 
     @property
-    def partial_rows(self) -> int:
-        """Rows of partial sums, of whole tiles."""
+    def phase_rows(self) -> int:
+        """Rows of a phase's partial sums, of whole tiles."""
         return self.gemm.m_tiles(self.cluster_m) * self.cluster_m // self.partial_pixels
+
+    @property
+    def partial_rows(self) -> int:
+        """Rows of partial sums, of all phases."""
+        return len(self.gemm.taps) * self.phase_rows
 
     @property
     def sum_registers(self) -> int:
         """Registers for what is summed over pixels."""
-        sums = self.gemm.problem.sums
+        sums, phases = self.gemm.problem.sums, self.gemm.phases
+        if not sums:
+            return 0
+        # whether y has a pixel of a phase, for each that is summed
+        ragged = phases and (self.gemm.pixels % self.cluster_m or not all(axis.even for axis in phases.axes))
+        inside = 88 if ragged else 0
         if self.config.swap_ab:  # two channels' sums find room, but not beside operands that arrive
-            return 4 * len(self.arriving) if sums else 0
-        return 8 + 16 * len(sums) if sums else 0
+            return 4 * len(self.arriving) + inside
+        return 8 + 16 * len(sums) + inside
 
     @property
     def sum_bytes(self) -> int:

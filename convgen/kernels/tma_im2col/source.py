@@ -105,6 +105,7 @@ def source(plan: Plan, layout: Layout) -> str:
         epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
         partial=[t.name for t in problem.sums],
+        phase_rows=layout.phase_rows,
         stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
         at_coordinates=epilogue_of(problem),
         arriving=operand_tiles.text(
