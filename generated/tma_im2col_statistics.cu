@@ -423,9 +423,9 @@ void convgen_tma_im2col_statistics(
         for (int half = 0; half < 2; ++half) {
           const int channel = n0 + i * 64 + warp * 16 + accumulator_row(lane) + half * 8;
           total_s[half] = sum_over_columns(total_s[half]);
-          if (lane % 4 == 0) result_s[m0 / tile_m * ::gemm_n + channel] = total_s[half];
+          if (lane % 4 == 0) result_s[(m0 / tile_m) * ::gemm_n + channel] = total_s[half];
           total_squares[half] = sum_over_columns(total_squares[half]);
-          if (lane % 4 == 0) result_squares[m0 / tile_m * ::gemm_n + channel] = total_squares[half];
+          if (lane % 4 == 0) result_squares[(m0 / tile_m) * ::gemm_n + channel] = total_squares[half];
         }
       }
     }
