@@ -24,6 +24,7 @@ step() {
     strides) python3 benchmarks/strides.py --batch 8 64 --json "$folder/strides_h200.json" ;;
     nchw) python3 benchmarks/nchw.py --batch 8 64 --json "$folder/nchw_h200.json" ;;
     winograd) python3 benchmarks/winograd.py --batch 8 64 --json "$folder/winograd_h200.json" ;;
+    dynamic) python3 benchmarks/dynamic.py --json "$folder/dynamic_h200.json" ;;
     floor) python3 benchmarks/floor.py --json "$folder/floor_h200.json" ;;
     ampere) python3 benchmarks/implicit_gemm.py --suite aligned --json "$folder/implicit_gemm_aligned_h200.json" ;;
     *) echo "no step $1"; return 2 ;;
@@ -31,7 +32,7 @@ step() {
 }
 
 failed=()
-[ $# -gt 0 ] || set -- tests sanitize retune bench epilogues unseen strides nchw winograd floor ampere
+[ $# -gt 0 ] || set -- tests sanitize retune bench epilogues unseen strides nchw winograd dynamic floor ampere
 for name in "$@"; do
   SECONDS=0
   step "$name" >"$folder/$name.log" 2>&1 && said=done || { said="failed ($?)"; failed+=("$name"); }

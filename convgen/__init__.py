@@ -7,7 +7,7 @@ y = kernel(x, w, b=bias)
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from convgen.diagnostics import ConvgenError, SpecError
@@ -34,6 +34,7 @@ def compile(
     target: str | None = None,
     strategy: str | None = None,
     tune: str | None = None,
+    images: Sequence[int] = (),
 ) -> Kernel:
     """Compile a spec with one convolution, given as a path or as text, to a kernel.
 
@@ -41,10 +42,18 @@ def compile(
     `tune="quick"` measures the best few candidates on this machine's GPU, for at most a second, unless that was done
     before, and takes the fastest; without a GPU a warning says that nothing is measured (docs/tuning.md).
 
+    `images`, for a spec with `dynamic n`, are numbers of images to plan for, such as (1, 8, 64): the kernel then has
+    code for each, and a call runs the one whose size is nearest (docs/calling.md).
+
     Needs no GPU.  Raises SpecError, which has every diagnostic of the spec, or another ConvgenError.
 
     Deprecated: for a spec with several convolutions or operators, it returns the dict of `compile_all`.
     """
+    if images:
+        from convgen import driver
+        from convgen.spec import Spec, read
+
+        return driver.compile_classes(Spec(*read(source), defines or {}, target, strategy, tune=tune), images)
     kernels = compile_all(source, defines, target, strategy, tune)
     if len(kernels) == 1:
         return next(iter(kernels.values()))

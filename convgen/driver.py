@@ -148,6 +148,10 @@ class Compilation:
         made.choice = replace(self.choice, options=options)
         return made
 
+    def planned_for(self, n: int) -> Compilation:
+        """The same convolution planned for n images.  Raises SpecError."""
+        return Compilation(self.spec, replace(self.request, problem=self.request.problem.with_images(n)))
+
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
         from convgen.explain import explain
@@ -311,6 +315,18 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
         if not any(c.request.outdated or c.unmeasured for c in compilations):  # which the cache would not warn of
             cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
     return {artifact.manifest.name: _kernel(spec, artifact) for artifact in found}
+
+
+def compile_classes(spec: Spec, images: Sequence[int]) -> Kernel:
+    """One kernel with a plan for each of these numbers of images.  Raises as `compile_all` does."""
+    from convgen.runtime.dynamic import joined
+
+    found = load(spec)
+    if len(found) != 1 or "n" not in found[0].request.problem.dynamic:
+        raise UsageError("images= takes a spec of one convolution\nhint: write `dynamic n` into it")
+    if not images or not all(isinstance(n, int) and 1 <= n < 1 << 31 for n in images):
+        raise UsageError(f"images={images!r}\nhint: give the numbers to plan for, such as (1, 8, 64)")
+    return joined([found[0].planned_for(n).kernel() for n in sorted(set(images))])
 
 
 #: The file of a request's cache entry: its artifacts' keys.

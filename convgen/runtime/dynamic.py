@@ -6,16 +6,20 @@ of sizes, from the formulas of the manifest: nothing is planned or compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
-from convgen.ir.size import evaluate
+from convgen.ir.size import Size, evaluate
 from convgen.runtime.errors import WrongArguments, WrongShape
 from convgen.runtime.kernel import Array, Kernel
 from convgen.runtime.launch import OnEachGpu, keep
 from convgen.runtime.manifest import Dynamic
+
+if TYPE_CHECKING:
+    from convgen.runtime.artifacts import Artifact
 
 #: Of an int.
 _MOST = 2**31 - 1
@@ -40,6 +44,12 @@ class DynamicKernel(Kernel):
             raise WrongArguments(f"{self.name}: {', '.join(unknown)} cannot be chosen in a call\n{hint}")
         return self._of({**self._written, **sizes})
 
+    @cached_property
+    def classes(self) -> tuple[DynamicKernel, ...]:
+        """The kernels that calls are handed to, each to the one that was planned for the nearest size; itself alone
+        unless `joined` has given others."""
+        return (self,)
+
     def __call__(
         self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
     ) -> Array:
@@ -59,6 +69,13 @@ class DynamicKernel(Kernel):
         own = {name: options.pop(name) for name in list(options) if name in self._names}
         given = self._bind(arrays, own, ".emulate")
         return self._for(given, out).emulate(*given, out=out, **options)
+
+    @property
+    def _artifacts(self) -> tuple[Artifact, ...]:
+        return tuple(kernel._artifact for kernel in self.classes)
+
+    def __copy__(self) -> Kernel:
+        return joined(self.classes) if len(self.classes) > 1 else super().__copy__()
 
     @cached_property
     def _dynamic(self) -> Dynamic:
@@ -112,9 +129,15 @@ class DynamicKernel(Kernel):
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
-                found = self._made(self._all(sizes))
+                nearest = min(self.classes, key=lambda kernel: kernel._distance(sizes))
+                found = nearest._made(nearest._all(sizes))
                 keep(self._kernels, key, found)
         return found
+
+    def _distance(self, sizes: Mapping[str, int]) -> float:
+        """How many times as many pixels the plan was made for, or as many as it was made for."""
+        asked, planned = prod(sizes.values()), prod(self._written.values())
+        return max(asked, planned) / max(min(asked, planned), 1)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes with those that follow.  Raises WrongShape where the kernel does not go as far."""
@@ -138,6 +161,27 @@ class DynamicKernel(Kernel):
         made._programs = OnEachGpu(lambda device: self._programs[device].resized(manifest))
         made._raw_programs = OnEachGpu(lambda device: self._raw_programs[device].resized(manifest))
         return made
+
+
+def joined(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel of several that differ in the sizes that they were planned for.  Raises WrongArguments."""
+    first, *others = [Kernel(kernel._artifact, kernel._replan, kernel._explain) for kernel in kernels]
+    for kernel in (first, *others):
+        if not isinstance(kernel, DynamicKernel):
+            raise WrongArguments(f"{kernel.name} has fixed sizes\nhint: write `dynamic n` into its spec")
+        if _face(kernel) != _face(first):
+            raise WrongArguments(f"{kernel.name} and {first.name} differ in more than the sizes that a call decides")
+    vars(first)["classes"] = (first, *others)
+    return first
+
+
+def _face(kernel: Kernel) -> tuple[object, ...]:
+    """What a caller sees, but for the sizes that a call decides."""
+    m = kernel.manifest
+    assert m.dynamic
+    tensors = tuple(replace(t, extents=tuple(0 if isinstance(e, Size) else e for e in t.extents)) for t in m.tensors)
+    settings = tuple(line for line in m.spec.splitlines() if "[" not in line)  # which declare no tensor
+    return m.target, tensors, m.dynamic.dims, settings
 
 
 def _shape(array: Array) -> tuple[int, ...]:

@@ -99,9 +99,14 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Callable[..., Kernel], tuple[Mapping[str, bytes]]]:
         """A pickle has what `save` writes: what is loaded from it has no plan."""
-        from convgen.runtime.saved import restore
+        from convgen.runtime.saved import files, restore
 
-        return restore, (self._artifact.files(),)
+        return restore, (files(self._artifacts),)
+
+    @property
+    def _artifacts(self) -> tuple[Artifact, ...]:
+        """What is saved."""
+        return (self._artifact,)
 
     def __copy__(self) -> Kernel:
         return Kernel(self._artifact, self._replan, self._explain)
@@ -116,7 +121,7 @@ class Kernel:
         """
         from convgen.runtime import saved
 
-        saved.write(path, self._artifact)
+        saved.write(path, self._artifacts)
 
     @property
     def plan(self) -> Plan | None:

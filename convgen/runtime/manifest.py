@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Any
 
@@ -125,7 +125,15 @@ class Manifest:
 
     def at(self, sizes: Mapping[str, int]) -> Manifest:
         """That of a kernel whose dims that vary have these sizes, all of which are given."""
-        return _at(dataclasses.replace(self, dynamic=None), sizes)
+        fields = {name: _at(getattr(self, name), sizes, self._sized) for name, _ in _hints(Manifest)}
+        return Manifest(**fields | {"dynamic": None})
+
+    @cached_property
+    def _sized(self) -> frozenset[int]:
+        """The identities of records that have a `Size`: a call of new sizes visits no others."""
+        found: set[int] = set()
+        _sized(self, found)
+        return frozenset(found)
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **_plain(self)}, indent=2) + "\n"
@@ -192,19 +200,31 @@ def _record(kind: Any, data: Any) -> Any:
     return data
 
 
-def _at(value: Any, sizes: Mapping[str, int]) -> Any:
-    """A record with the numbers that its `Size`s are for these sizes; the same one where it has none."""
-    kind = type(value)
-    if kind is Size:
-        return size.evaluate(value.formula, sizes)
-    if kind is tuple:
-        made = tuple(_at(item, sizes) for item in value)
-        return value if all(a is b for a, b in zip(value, made, strict=True)) else made
-    if kind in (str, int, float, bool, dict) or not dataclasses.is_dataclass(kind):
+def _parts(value: Any) -> tuple[Any, ...]:
+    """What a record or a tuple holds."""
+    if isinstance(value, tuple):
         return value
-    fields = {name: getattr(value, name) for name, _ in _hints(kind)}
-    changed = {name: new for name, old in fields.items() if (new := _at(old, sizes)) is not old}
-    return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
+    kind: type = type(value)
+    return tuple(getattr(value, name) for name, _ in _hints(kind)) if dataclasses.is_dataclass(kind) else ()
+
+
+def _sized(value: Any, found: set[int]) -> bool:
+    """Whether a record has a `Size`; the identities of all that have go to `found`."""
+    if has := isinstance(value, Size) or any([_sized(part, found) for part in _parts(value)]):
+        found.add(id(value))
+    return has
+
+
+def _at(value: Any, sizes: Mapping[str, int], sized: Collection[int]) -> Any:
+    """A record of those that are `sized`, with the numbers that its `Size`s are for these sizes."""
+    if id(value) not in sized:
+        return value
+    if isinstance(value, Size):
+        return size.evaluate(value.formula, sizes)
+    if isinstance(value, tuple):
+        return tuple([_at(item, sizes, sized) for item in value])
+    kind: type = type(value)
+    return kind(**{name: _at(getattr(value, name), sizes, sized) for name, _ in _hints(kind)})
 
 
 @cache

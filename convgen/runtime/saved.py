@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,16 +29,30 @@ _HEAD = re.compile(rb"convgen kernel (\w+) ([0-9a-f]{64})\n")
 _OLDEST_DATE = (1980, 1, 1, 0, 0, 0)  # a zip's: the same kernel gives the same bytes
 
 
+def files(artifacts: Sequence[Artifact]) -> dict[str, bytes]:
+    """The artifacts' files by name; those of a kernel's further classes of sizes in numbered folders."""
+    return {f"{i}/{name}" if i else name: data for i, a in enumerate(artifacts) for name, data in a.files().items()}
+
+
 def restore(files: Mapping[str, bytes]) -> Kernel:
-    """The kernel of an artifact's files.  Raises ManifestError, KeyError."""
-    return Kernel(Artifact.of(files))
+    """The kernel of an artifact's files, or of several.  Raises ManifestError, KeyError, WrongArguments."""
+    folders: dict[str, dict[str, bytes]] = {}
+    for path, data in files.items():
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, {})[name] = data
+    first, *others = [Kernel(Artifact.of(folders[folder])) for folder in sorted(folders, key=lambda f: int(f or 0))]
+    if not others:
+        return first
+    from convgen.runtime.dynamic import joined
+
+    return joined([first, *others])
 
 
-def write(path: str | os.PathLike[str], artifact: Artifact) -> None:
+def write(path: str | os.PathLike[str], artifacts: Sequence[Artifact]) -> None:
     """Writes the whole file or nothing.  Raises ConvgenError."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in artifact.files().items():
+        for name, data in files(artifacts).items():
             archive.writestr(zipfile.ZipInfo(name, _OLDEST_DATE), data, zipfile.ZIP_DEFLATED)
     body = packed.getvalue()
     place = Path(path)

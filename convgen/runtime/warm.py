@@ -23,7 +23,9 @@ A kernel that brings its own workspace also asks whether the stream is being cap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from keyword import iskeyword
+from types import CodeType
 from typing import Any, NamedTuple
 
 _TEXT = """\
@@ -54,6 +56,12 @@ class Reading(NamedTuple):
     address: str
     stream: str
     current: Callable[..., Any]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """Python's code: kernels of other sizes have the same."""
+    return compile(text, "<call>", "exec")
 
 
 def write(
@@ -88,5 +96,5 @@ def write(
     values |= {f"_strides_{i}": of for i, of in enumerate(strides)}
     values |= {f"_dtype_{i}": dtype for i, dtype in enumerate(dtypes)}
     made: dict[str, Any] = {}
-    exec(text, values, made)
+    exec(_compiled(text), values, made)
     return made["__call__"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import operator
 import pickle
 import re
@@ -13,6 +14,7 @@ from dynamic_problems import all_sizes, at, manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import convgen
 from convgen import driver, frontend
 from convgen.diagnostics import SpecError
 from convgen.ir import integer
@@ -22,6 +24,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.ir.size import BadFormula, Size, evaluate, short
 from convgen.kernels import strategies
 from convgen.runtime import host
+from convgen.runtime.dynamic import joined
 from convgen.runtime.errors import WrongArguments, WrongShape
 from convgen.runtime.manifest import Manifest, ManifestError
 from convgen.spec import Spec
@@ -258,3 +261,41 @@ def test_sizes_that_the_kernel_does_not_reach():
         gradient.emulate(*(slot.poisoned() for slot in gradient.at()._slots[:2]))
     with pytest.raises(host.NoHostProgram, match="fixed sizes"):
         host.program(kernel.manifest)
+
+
+def test_a_kernel_of_several_classes_takes_the_nearest():
+    made = compilation()
+    kernels = [made.planned_for(n).uncompiled() for n in (1, 8, 64)]
+    kernel = joined(kernels)
+    assert [int(k.manifest.result.extents[0]) for k in kernel.classes] == [1, 8, 64]
+    for sizes, n in (
+        ({"n": 1}, 1), ({"n": 2}, 1), ({"n": 3}, 8), ({"n": 22}, 8), ({"n": 23}, 64), ({"n": 10**5}, 64),
+        ({"n": 1, "h": 64}, 8),
+    ):  # fmt: skip
+        digest = kernels[(1, 8, 64).index(n)].manifest.digest
+        assert kernel.at(**sizes).manifest.digest == digest, sizes
+    for again in (pickle.loads(pickle.dumps(kernel)), copy.copy(kernel)):
+        assert again.at(n=60).manifest == kernel.at(n=60).manifest
+
+
+def test_classes_differ_in_sizes_alone():
+    fixed, other = compilation("").uncompiled(), compilation("dynamic n").uncompiled()
+    with pytest.raises(WrongArguments, match="layer has fixed sizes"):
+        joined([compilation().uncompiled(), fixed])
+    with pytest.raises(WrongArguments, match="differ in more than the sizes"):
+        joined([compilation().uncompiled(), other])
+    text = compilation().spec.text
+    for images in ((0,), (1, "8"), "n"):
+        with pytest.raises(driver.UsageError, match="give the numbers to plan for"):
+            convgen.compile(text, images=images)
+    with pytest.raises(driver.UsageError, match="write `dynamic n` into it"):
+        convgen.compile(text.replace("dynamic n h w", "dynamic h"), images=(1, 8))
+
+
+def test_a_saved_kernel_keeps_its_classes(tmp_path):
+    made = compilation()
+    kernel = joined([made.planned_for(n).uncompiled() for n in (2, 32)])
+    kernel.save(tmp_path / "kernel")
+    again = convgen.load(tmp_path / "kernel")
+    assert [k.manifest for k in again.classes] == [k.manifest for k in kernel.classes]
+    assert again.at(n=30).manifest.digest == kernel.classes[1].manifest.digest

@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import pytest
 from fake_driver import FakeDriver, install
-from fake_kernels import STREAM, B, W, X, Y, array, parameter
+from fake_kernels import STREAM, array, parameter
 
 from convgen import driver
 from convgen.ir.tensor import Tensor
 from convgen.runtime import saved
+from convgen.runtime.dynamic import joined
 from convgen.runtime.errors import WrongShape
 from convgen.runtime.kernel import Kernel
 from convgen.spec import Spec
 
+X, W, B, Y = 0x10000000, 0x20000000, 0x30000000, 0x40000000  # addresses
 SPEC = """
 conv layer {
   input  x: f16[n=2, h=8, w=9, c=16]
@@ -92,3 +94,14 @@ def test_threads_share_one_program(fake, kernel):
         list(pool.map(call, range(40)))
     assert fake.launch_count == 40
     assert sorted({launch.config.grid[0] for launch in fake.launches}) == [3, 5, 7, 9, 12]
+
+
+def test_each_class_has_code_of_its_own(fake):
+    (compilation,) = driver.load(Spec(SPEC))
+    made = [compilation.planned_for(n).uncompiled() for n in (2, 4000)]  # by one and by eight outputs a thread
+    kernel = joined([Kernel(replace(k._artifact, cubin=b"\x7fELF")) for k in made])
+    for n in (1, 5000, 1, 6000):
+        kernel(**arrays(kernel, n, 8, 9), stream=STREAM)
+    blocks = [launch.config.grid[0] for launch in fake.launches]
+    assert blocks == [-(-n * 72 * 8 // (256 * tile)) for n, tile in ((1, 1), (5000, 8), (1, 1), (6000, 8))]
+    assert fake.module_count == 2

@@ -1,0 +1,156 @@
+"""Kernels of dynamic sizes beside those of fixed sizes, on a suite's layers, and what a new size costs the host.
+
+    python benchmarks/dynamic.py --suite resnet50 --json results.json
+
+Of each layer that tma_im2col serves with `dynamic n h w`:
+
+- `same`: the dynamic kernel and the fixed one of the same configuration, planned for a batch and timed at it;
+- `classes`: the kernel with a plan for each of --images, timed at each of --batch, beside the best plan for that batch
+  (what `auto` takes);
+- `new size`: the host's time of a call with a size that the kernel has not had, and of the same call again.
+
+Results are verified against the float64 reference, then all of a batch is timed in turn, each launch alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import records
+from at_hand import need_gpu
+from geometries import of_suite
+
+from convgen.bench.backend import TorchBackend
+from convgen.bench.build import Builder, Failure, Job
+from convgen.bench.measure import Checker, buffer_sets, capture, launcher, time_in_turn
+from convgen.bench.runner import alone
+from convgen.ir.problem import ConvProblem, Op
+from convgen.kernels import strategies
+from convgen.runtime.artifacts import Artifact
+from convgen.runtime.dynamic import joined
+from convgen.runtime.kernel import Kernel
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+SERVING = strategies.load("tma_im2col")
+NEW_SIZES = 50
+
+
+def layers(suites: Iterable[str]) -> list[ConvProblem]:
+    """Those that are served, each geometry once."""
+    found: dict[str, ConvProblem] = {}
+    for suite in suites:
+        for problem in of_suite(suite, 8):
+            sized = replace(problem, dynamic=("n", *problem.spatial.input))
+            if problem.op is Op.FPROP and not SERVING.obstacles(sized, TARGET, {}):
+                found.setdefault(str(replace(sized, name="layer")), sized)
+    return list(found.values())
+
+
+def jobs(layer: ConvProblem, batches: Iterable[int], images: Iterable[int]) -> dict[str, Job]:
+    """By name: what `auto` takes for each batch, the dynamic kernels for the classes, and two of one configuration."""
+    found = {}
+    for n in batches:
+        fixed = layer.with_images(n).static
+        found[f"best {n}"] = Job(fixed, TARGET, "auto", {}, planned=True)
+        options = SERVING.plan(fixed, TARGET, {}).options
+        found[f"fixed {n}"] = Job(fixed, TARGET, "tma_im2col", options)
+        found[f"dynamic {n}"] = Job(layer.with_images(n), TARGET, "tma_im2col", options)
+    for n in images:
+        found[f"class {n}"] = Job(layer.with_images(n), TARGET, "auto", {}, planned=True)
+    return found
+
+
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    backend = TorchBackend()
+    found = [p for p in layers(args.suite) if not args.only or p.name in args.only]
+    wanted = [jobs(p, args.batch, args.images) for p in found]
+    with Builder() as builder:
+        built = builder.build_all(job for row in wanted for job in row.values())
+        for p, row in zip(found, wanted, strict=True):
+            kernels = {name: next(built)[1] for name in row}
+            if failed := [k.message for k in kernels.values() if isinstance(k, Failure)]:
+                raise SystemExit(f"{p.name}: {failed[0]}")
+            yield from layer_rows(p, kernels, args, backend)  # type: ignore[arg-type]
+            backend.release()
+
+
+def layer_rows(
+    p: ConvProblem, kernels: dict[str, Artifact], args: argparse.Namespace, backend: TorchBackend
+) -> Iterator[dict[str, Any]]:
+    classes = joined([Kernel(alone(kernels[f"class {n}"])) for n in args.images])
+    for n in args.batch:
+        at = p.with_images(n).static
+        sets, checker = buffer_sets(at, backend), Checker(at, backend)
+        entrants = {name: Kernel(alone(kernels[f"{name} {n}"])) for name in ("best", "fixed", "dynamic")}
+        entrants["classes"] = classes
+        wrong = [f"{name}: {r.message}" for name, k in entrants.items() if not (r := checker(k, k.manifest.arithmetic))]
+        timings = time_in_turn([[capture(launcher(k, sets), len(sets), backend)] for k in entrants.values()], backend)
+        row: dict[str, Any] = {"layer": p.name, "n": n, "wrong": wrong}
+        row |= {name: round(t.us, 3) for name, t in zip(entrants, timings, strict=True)}
+        row["configuration"] = kernels[f"fixed {n}"].manifest.config
+        print(f"{p.name:16} n={n:<3} " + " ".join(f"{name} {row[name]:.2f}" for name in entrants), *wrong, flush=True)
+        yield row
+    yield {"layer": p.name, "new size": new_size(Kernel(kernels[f"dynamic {args.batch[0]}"]), p, backend)}
+
+
+def new_size(kernel: Kernel, p: ConvProblem, backend: TorchBackend) -> dict[str, float]:
+    """Microseconds of the host: medians, and the longest."""
+    first, again = [], []
+    for n in range(1, NEW_SIZES + 1):
+        (buffers,) = buffer_sets(p.with_images(n).static, backend, 1)[:1]
+        for times in (first, again):
+            start = time.perf_counter()
+            kernel(*buffers.inputs, out=buffers.out)
+            times.append((time.perf_counter() - start) * 1e6)
+        backend.release()
+    found = {"first": statistics.median(first), "longest": max(first[1:]), "again": statistics.median(again)}
+    print(f"{p.name:16} new size: " + ", ".join(f"{name} {us:.0f} us" for name, us in found.items()), flush=True)
+    return {name: round(us, 1) for name, us in found.items()}
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means and the worst of dynamic over fixed, and of classes over best, by batch."""
+    found: dict[str, Any] = {}
+    for over, under in (("dynamic", "fixed"), ("classes", "best")):
+        by_batch: dict[int, list[float]] = {}
+        for row in rows:
+            if "n" in row:
+                by_batch.setdefault(row["n"], []).append(row[over] / row[under])
+        every = [ratio for ratios in by_batch.values() for ratio in ratios]
+        for name, ratios in (("all", every), *by_batch.items()):
+            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            found[f"{over} over {under}, n={name}"] = {"mean": round(mean, 4), "worst": round(max(ratios), 4)}
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", nargs="+", default=["resnet50"])
+    parser.add_argument("--only", nargs="+", default=[], help="layers by name")
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 2, 8, 32, 64])
+    parser.add_argument(
+        "--images", nargs="+", type=int, default=[1, 4, 16, 64], help="numbers that classes are planned for"
+    )
+    parser.add_argument("--json", type=Path, help="where to write the rows")
+    args = parser.parse_args()
+    need_gpu("torch")
+    rows = list(measure(args))
+    summary = summarise(rows)
+    print(json.dumps(summary, indent=1))
+    if args.json:
+        records.write(args.json, summary=summary, rows=rows)
+    return any(row.get("wrong") for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
