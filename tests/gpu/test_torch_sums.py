@@ -32,7 +32,7 @@ def image(c: int, dtype, n: int = 4, side: int = 28):
     return torch.randn(n, c, side, side, device="cuda", dtype=dtype).to(**LAST)
 
 
-LAYERS = [(64, 256, 1, 1), (256, 64, 1, 1), (64, 64, 3, 1), (128, 128, 3, 2), (3, 64, 7, 2), (24, 40, 3, 1)]
+LAYERS = [(64, 256, 1, 1), (64, 64, 3, 1), (128, 128, 3, 2), (24, 40, 3, 1), (3, 64, 7, 2)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -54,8 +54,8 @@ def test_statistics_of_a_convolution(layer, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("layer", LAYERS[:4] + LAYERS[5:], ids=str)
-@pytest.mark.parametrize("epilogue", ["", "relu_backward", "add relu_backward"])
+@pytest.mark.parametrize("layer", LAYERS[:-1], ids=str)
+@pytest.mark.parametrize("epilogue", ["", "add relu_backward"])
 def test_sums_of_a_gradient(layer, dtype, epilogue):
     c, k, taps, stride = layer
     read, saved, branch, x = (image(c, dtype) for _ in range(4))
@@ -97,8 +97,8 @@ class Network(nn.Module):
     def __init__(self, **norm) -> None:
         super().__init__()
         stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64, **norm), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        blocks = Block(64, 256, **norm), Block(256, 256, **norm), Block(256, 512, 2, **norm), Block(512, 512, **norm)
-        self.body, self.head = nn.Sequential(*stem, *blocks), nn.Linear(512, 10)
+        blocks = Block(64, 128, **norm), Block(128, 128, **norm), Block(128, 256, 2, **norm)
+        self.body, self.head = nn.Sequential(*stem, *blocks), nn.Linear(256, 10)
 
     def forward(self, x):
         return self.head(self.body(x).mean((2, 3)))
@@ -127,10 +127,8 @@ def trained(dtype, prepare, steps: int = 5, frozen: bool = False, **norm):
 
 CASES = {
     "bfloat16": (torch.bfloat16, {}),
-    "float16": (torch.float16, {}),
-    "momentum and eps": (torch.bfloat16, dict(momentum=0.3, eps=1e-3)),
-    "not affine": (torch.bfloat16, dict(affine=False)),
-    "frozen": (torch.bfloat16, dict(frozen=True)),
+    "float16, momentum and eps": (torch.float16, dict(momentum=0.3, eps=1e-3)),
+    "frozen, not affine": (torch.bfloat16, dict(frozen=True, affine=False)),
 }
 
 
@@ -140,7 +138,7 @@ def test_a_step_with_sums_is_torchs(case):
     options = {"measure": False}
     losses, buffers, y = trained(dtype, lambda m: torch.compile(m, backend=ct.compile_graph, options=options), **how)
     fused = [row.fused for report in ct.reports()[-2:] for row in report if "sums" in row.fused]
-    assert len(fused) >= 18, "\n".join(map(str, ct.reports()[-2:]))
+    assert len(fused) >= 18 + (not how.get("frozen")), "\n".join(map(str, ct.reports()[-2:]))
     right, theirs, expected = trained(dtype, lambda m: m, **how)
     torch.testing.assert_close(losses, right, rtol=3e-2, atol=3e-2)
     assert buffers.keys() == theirs.keys()
