@@ -175,6 +175,9 @@ STEM_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "one channel, in planes": (
         laid_out(make("wgrad", 3, 1, 24, (12, 13), (5, 9), (1, 3), (2, (4, 5))), x="nchw", w="kcrs"), {"depth": 3},
     ),
+    "y in planes, odd channels, bias": (
+        laid_out(make("wgrad", 3, 3, 19, (9, 13), (3, 3), pad=1), x="nchw", y="nkpq", w="kcrs"), {"slices": 3},
+    ),
     "two channels, rows far apart": (make("wgrad", 2, 2, 136, (17, 20), (2, 5), (3, 1), (1, 0)), {"slices": 2}),
     "vectors of a tap, columns far apart, bias": (
         typed(make("wgrad", 2, 5, 8, (8, 29), (3, 2), (2, 5), 1), w="f32"), {"depth": 3, "slices": 2},

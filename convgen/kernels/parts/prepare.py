@@ -138,11 +138,7 @@ def gradient_factors(problem: ConvProblem, lowered: bool = False) -> Prepared:
     Where rows are `lowered`, a pixel of x has the pixels under a filter row as its channels, one pixel for each of
     y's: the problem is one of filters that are one pixel wide.  For one group, and padding of zeros."""
     sp = problem.spatial
-    x, y = problem.x, problem.y
-    source = replace(y, dims=tuple("c" if d == "k" else d for d in y.dims))
-    target = _target(source, ("n", *sp.output, "c"), _whole(y.extent("k")))
-    of_y = Copy(source, target)
-    prepared = replace(problem, y=replace(target, dims=("n", *sp.output, "k")))
+    x, (prepared, of_y) = problem.x, _y_last(problem)
     if lowered:
         of_x = _lowered(problem)
         prepared = _of_one_pixel(replace(prepared, x=of_x.target))
@@ -154,6 +150,21 @@ def gradient_factors(problem: ConvProblem, lowered: bool = False) -> Prepared:
         low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
         of_x = Copy(x, prepared.x, padding=problem.padding, low=low)
     return Prepared(prepared, _needed((of_x, of_y)))
+
+
+@lru_cache(maxsize=64)
+def gradient_y(problem: ConvProblem) -> Prepared:
+    """A wgrad with y as n o p q k, channels a multiple of 16 bytes, and x as it is.  For 2-byte types."""
+    prepared, of_y = _y_last(problem)
+    return Prepared(prepared, _needed((of_y,)))
+
+
+def _y_last(problem: ConvProblem) -> tuple[ConvProblem, Copy]:
+    """The problem with y's channels innermost, and the copy that makes them so."""
+    y, output = problem.y, problem.spatial.output
+    source = replace(y, dims=tuple("c" if d == "k" else d for d in y.dims))
+    target = _target(source, ("n", *output, "c"), _whole(y.extent("k")))
+    return replace(problem, y=replace(target, dims=("n", *output, "k"))), Copy(source, target)
 
 
 def _lowered(problem: ConvProblem) -> Copy:

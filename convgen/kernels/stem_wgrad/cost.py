@@ -51,7 +51,7 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     images = rows / problem.output[0]
     elements = c.tile_m * layout.vectors * columns
     work = waves * ((rows * row + (1 + images) * first) / CYCLES + r.store * elements)
-    us = over(work, (problem.x.bytes + problem.y.bytes) / r.memory) + r.start
+    us = over(work, (problem.x.bytes + problem.y.bytes) / r.memory) + r.start + layout.prepared.time
     if not layout.stores_w:
         us += r.sum + problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us

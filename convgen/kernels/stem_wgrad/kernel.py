@@ -18,7 +18,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
-from convgen.kernels.parts.hopper import MAX_BOX, lies_as, target_obstacles, type_obstacles
+from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
 from convgen.kernels.stem_wgrad.layout import VECTOR, Y_ROW_BYTES, Y_SPAN, Layout, room_for_ones
@@ -54,9 +54,6 @@ class StemWgrad(base.Kernel[Config, Layout]):
             no("kernel stem_wgrad serves two axes, without dilation or groups")
         if problem.c >= VECTOR:
             no(f"{problem.c} input channels: kernel stem_wgrad serves fewer than {VECTOR}")
-        y = problem.y
-        if not lies_as(y, ("n", *problem.spatial.output, "k")) or y.extent("k") % VECTOR or (y.pitch or 0) % VECTOR:
-            no(f"{y.name} does not have pixels of a multiple of {VECTOR} channels, for TMA to read")
         if max(problem.output_pixels, problem.x.size) > MOST_ROWS:
             no("the pixels of y, or the elements of x, do not fit 32 bits")
         return found
@@ -99,7 +96,7 @@ class StemWgrad(base.Kernel[Config, Layout]):
         return c.warps_m, c.warps_n, c.depth
 
     def plan(self, layout: Layout) -> Plan:
-        problem, slices, sms = layout.problem, layout.config.slices, layout.target.sms
+        problem, slices, sms, prepared = layout.problem, layout.config.slices, layout.target.sms, layout.prepared
         params = (
             Param("x", "pointer", "x", alignment=problem.x.element.bytes),
             Param("y_map", "tensor_map", "y", _y_map(layout)),
@@ -107,13 +104,14 @@ class StemWgrad(base.Kernel[Config, Layout]):
             *(p.vector_param for p in gradient.y_sum_pointer(problem, slices) if layout.sums_y),
         )
         main = Launch(
-            f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads, params, layout.shared_bytes,
-            dependent=True,
+            f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads, prepared.params(params),
+            layout.shared_bytes, dependent=True,
         )  # fmt: skip
-        steps = [main]
+        steps = [*prepared.launches(), main]
         if not layout.stores_w:
             steps.append(gradient.sum_launch(problem, slices, sms, dependent=True))
-        return plan_of(layout, steps, gradient.workspaces(problem, slices, slices))
+        sums = gradient.workspaces(problem, slices, slices)
+        return plan_of(layout, steps, (*prepared.workspaces, *sums), notes=prepared.notes)
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
@@ -122,11 +120,11 @@ class StemWgrad(base.Kernel[Config, Layout]):
 
 def _y_map(layout: Layout) -> TensorMap:
     """Boxes of some pixels of an output row by 64 channels."""
-    problem, y = layout.problem, layout.problem.y
-    _, columns = problem.output
-    pixel = (y.pitch or problem.k) * y.element.bytes
+    y = layout.prepared.problem.y
+    channels, columns = y.extent("k"), layout.problem.output[1]
+    pixel = (y.pitch or channels) * y.element.bytes
     return TensorMap(
-        "y", "tiled", y.dtype, (problem.k, columns, layout.rows), (pixel, pixel * columns), (1, 1, 1),
+        "y", "tiled", y.dtype, (channels, columns, layout.rows), (pixel, pixel * columns), (1, 1, 1),
         box=(Y_SPAN, layout.config.tile_k, 1), swizzle=Y_ROW_BYTES,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.gradient import is_whole, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, launch_registers
 from convgen.kernels.stem_wgrad.config import Config
@@ -27,6 +28,11 @@ class Layout(base.Layout[Config]):
     """A vector is some neighboring taps of a filter row by all channels of x, for one output column.  A line is the
     vectors of neighboring output columns: 16 bytes apart, as wgmma has its k.  Under a stride, the vectors of one row
     of x make several lines, its phases."""
+
+    @cached_property
+    def prepared(self) -> prepare.Prepared:
+        """The problem as TMA reads y: channels innermost, a multiple of 16 bytes."""
+        return prepare.gradient_y(self.problem)
 
     # ---- vectors
 

@@ -31,6 +31,7 @@ def source(plan: Plan, layout: Layout) -> str:
         in_type=x.dtype,
         index=index,
         offset=linear([(name, x.stride(d)) for d, name in names.items() if d in x.dims], index),
+        prepare=layout.prepared.kernel,
         formulas=window_formulas(problem),
         one=ONE[x.dtype],
         y_sum=gradient.y_sum(problem) if layout.sums_y else None,
