@@ -115,6 +115,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
     parser.add_argument("--failures", type=Path, default=Path("failures.txt"), help="specs whose kernels were wrong")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -125,7 +126,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
 
         def start(i: int) -> subprocess.Popen[bytes]:
-            words = [list(KINDS)[i % len(KINDS)], folder, str(until)]
+            words = [args.kinds[i % len(args.kinds)], folder, str(until)]
             return subprocess.Popen([sys.executable, __file__, "--work", *words])
 
         processes = [start(i) for i in range(args.processes)]
