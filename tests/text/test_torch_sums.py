@@ -168,3 +168,14 @@ def test_sums_are_weighed_against_the_passes_that_they_spare(monkeypatch):
     assert _times(Timer(), Summed(bare, [large, mean], "", "value product")) == (13.0, 8.0 + 4 + 1)
     masked = Summed(bare, [large, large, large, mean], "add relu_backward", "value product")
     assert _times(Timer(), masked) == (13.0, 8.0 + 10 + 1)
+
+
+def test_a_channel_of_one_value_has_no_negative_variance(graphs):
+    """Where the mean's square, rounded, exceeds the mean of squares."""
+    layer = nn.Conv2d(4, 64, 1)
+    nn.init.zeros_(layer.weight)
+    with torch.no_grad():
+        layer.bias.copy_(torch.linspace(100, 999, 64))
+    model = nn.Sequential(layer.half(), nn.BatchNorm2d(64)).to(**LAST)
+    made = torch.compile(model, backend=ct.compile_graph)(torch.ones(3, 4, 7, 7).half().to(**LAST))
+    assert endings(graphs[0]) == ["add: value square"] and made.isfinite().all()
