@@ -148,6 +148,7 @@ def main() -> int:
     parser.add_argument("--suites", nargs="+", default=list(SUITES))
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--ops", nargs="+", default=[str(op) for op in OPS], choices=[str(op) for op in OPS])
+    parser.add_argument("--kinds", nargs="+", default=[], help='of layers, such as "first layers" or strided')
     parser.add_argument("--candidates", type=int, default=0, help="how many the cost model thinks best are timed, too")
     parser.add_argument(
         "--also", nargs="+", type=asked, default=[], help="options of more candidates: split_k=2,blocks=1"
@@ -157,7 +158,7 @@ def main() -> int:
     need_gpu("torch")
     backend = TorchBackend()
     gpu = backend.environment()["gpu"]
-    named = list(layers(args.suites, args.batch, args.ops))
+    named = [row for row in layers(args.suites, args.batch, args.ops) if not args.kinds or kind(row[1]) in args.kinds]
     rows: list[tuple[ConvProblem, Row]] = []
     with Builder() as builder:
         bench = Bench(backend, builder.build_all)
