@@ -139,10 +139,11 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
         return made.permute(back)
 
     def launch_with_sums(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
-        made = [torch.empty(shape, dtype=dtype, device=device)]
-        made += [torch.empty(channels, dtype=torch.float32, device=device) for _ in sums]
-        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=made)  # noqa: B905
-        return [made[0].permute(back), *made[1:]]
+        made = torch.empty(shape, dtype=dtype, device=device)
+        found = [torch.empty(channels, dtype=torch.float32, device=device) for _ in sums]
+        views = [view(o) for view, o in zip(others, operands)]  # noqa: B905
+        kernel(view_x(input), view_w(weight), *views, out=(made, *found))
+        return [made.permute(back), *found]
 
     how = f"{kernel.manifest.strategy}: {kernel.manifest.config}"
     return Served(launch_with_sums if sums else launch, "", how, made.convolution.text)

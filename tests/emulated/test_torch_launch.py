@@ -26,7 +26,7 @@ class Emulated:
 
     def __call__(self, *tensors, out):
         host = TORCH_ON_HOST.host
-        out = [host(one) for one in out] if isinstance(out, list) else host(out)
+        out = tuple(map(host, out)) if isinstance(out, tuple) else host(out)
         self._kernel.emulate(*map(host, tensors), out=out)
 
 
