@@ -2,7 +2,7 @@
 
     python benchmarks/backward.py --batch 8 64 --out benchmarks/results/backward_h200.json
     python benchmarks/backward.py --suites resnet50 --ops wgrad --candidates 12
-    python benchmarks/backward.py --suites resnet50 --ops wgrad --batch 64 --candidates 3 --also cluster=2,multicast=a
+    python benchmarks/backward.py --suites resnet50 --layers 1x1 --ops wgrad --candidates 3 --also cluster=2,multicast=a
 
 All columns of a layer and cuDNN are timed in turn, as `convgen bench` times them: `auto` is launched alone, `chain`
 behind the launch before it, as in a network; with `--candidates`, so many configurations that the cost model thinks
@@ -50,12 +50,14 @@ def kind(problem: ConvProblem) -> str:
     return "strided" if set(problem.stride) != {1} else "unit stride"
 
 
-def layers(suites: Sequence[str], batches: Sequence[int], ops: Sequence[str]) -> Iterator[tuple[str, ConvProblem]]:
-    """The distinct layers' gradients, by name."""
+def layers(
+    suites: Sequence[str], batches: Sequence[int], ops: Sequence[str], parts: Sequence[str] = ("",)
+) -> Iterator[tuple[str, ConvProblem]]:
+    """The distinct layers' gradients, by name: of layers that have one of the parts in theirs."""
     known: set[str] = set()
     for suite in suites:
         for n in batches:
-            for forward in of_suite(suite, n):
+            for forward in (f for f in of_suite(suite, n) if any(part in f.name for part in parts)):
                 for op in map(Op, ops):
                     problem = replace(forward, name="layer", op=op, epilogue=None)
                     first = op is Op.DGRAD and kind(problem) == "first layers"
@@ -146,6 +148,7 @@ def wrong(row: Row) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", default=list(SUITES))
+    parser.add_argument("--layers", nargs="+", default=[""], help="those that have one of these in their names")
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--ops", nargs="+", default=[str(op) for op in OPS], choices=[str(op) for op in OPS])
     parser.add_argument("--kinds", nargs="+", default=[], help='of layers, such as "first layers" or strided')
@@ -158,7 +161,8 @@ def main() -> int:
     need_gpu("torch")
     backend = TorchBackend()
     gpu = backend.environment()["gpu"]
-    named = [row for row in layers(args.suites, args.batch, args.ops) if not args.kinds or kind(row[1]) in args.kinds]
+    named = list(layers(args.suites, args.batch, args.ops, args.layers))
+    named = [row for row in named if not args.kinds or kind(row[1]) in args.kinds]
     rows: list[tuple[ConvProblem, Row]] = []
     with Builder() as builder:
         bench = Bench(backend, builder.build_all)

@@ -90,6 +90,24 @@ GRADIENT = """conv layer {{
   op {op}
   strategy {strategy}
 }}"""
+WGRAD = """conv layer {{
+  input x: f16[n=3, h=13, w=15, c={c}]
+  filter w: f32[k={k}, r=3, s=3, c={of_group}]
+  output y: f16[n, p, q, k]
+  pad 1
+  groups {groups}
+  op wgrad
+  epilogue {{
+    result db: f32[k]
+    db = y
+    w = acc
+  }}
+  strategy {strategy}
+}}"""
+
+
+def wgrad(strategy: str, c: int = 72, k: int = 200, of_group: int = 0) -> str:
+    return WGRAD.format(strategy=strategy, c=c, k=k, of_group=of_group or c, groups=c // (of_group or c))
 
 
 def groups(strategy: str, c: int, of_group: int) -> str:
@@ -179,6 +197,13 @@ CASES = {
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
     "im2col dgrad, scatter": GRADIENT.format(op="dgrad", strategy="im2col { method scatter }"),
     "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),
+    "wgrad, tma_wgrad": wgrad("tma_im2col { kernel tma_wgrad row_taps 1 slices 3 split_k 1 }"),
+    "wgrad, tma_wgrad, split": wgrad("tma_im2col { kernel tma_wgrad split_k 4 slices 2 }"),
+    "wgrad, tma_wgrad, clusters sharing y": wgrad("tma_im2col { kernel tma_wgrad tile n=192 cluster 2 multicast a }"),
+    "wgrad, tma_wgrad, clusters sharing x": wgrad("tma_im2col { kernel tma_wgrad tile m=64 cluster 4 multicast b }"),
+    "wgrad, mma_wgrad": wgrad("implicit_gemm { kernel mma_wgrad slices 3 }"),
+    "wgrad, stem_wgrad": wgrad("implicit_gemm { kernel stem_wgrad tile k=16 slices 3 }", c=3),
+    "wgrad, depthwise_wgrad": wgrad("depthwise { kernel depthwise_wgrad slices 3 }", k=72, of_group=1),
     "strided dgrad": GRADIENT.format(
         op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 3 consumers 2 schedule pingpong }"
     ),

@@ -67,7 +67,7 @@ def test_gradients_of_layers_are_served_by_kernels_for_wgrad():
 
 
 def test_candidates_that_have_other_options_are_timed_too():
-    problem = next(p for name, p in backward.layers(["resnet50"], [64], ["wgrad"]) if name.endswith("res4_1x1_b"))
+    ((_, problem),) = backward.layers(["resnet50"], [64], ["wgrad"], ["res4_1x1_b"])
     found = backward.entry("layer", problem, 2, "", [backward.asked("cluster=2,multicast=b")]).columns
     asked = [c.job.options for name, c in found.items() if name in ("candidate 3", "candidate 4")]
     assert [(o["kernel"], o["cluster"], o["multicast"]) for o in asked] == [("tma_wgrad", 2, "b")] * 2
