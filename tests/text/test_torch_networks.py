@@ -538,6 +538,46 @@ def test_what_cannot_be_traced_runs_as_it_is():
     assert "nothing was optimized" in str(fast.report)
 
 
+class Detector(nn.Module):
+    """As many results as there are bright pixels, of an image that is written into; and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(conv_bn(3, 8, 3), nn.ReLU())
+        self.backbone.stride = 2  # what detectors' backbones tell
+        self.heads = nn.ModuleList([nn.Conv2d(8, 2, 1), nn.Conv2d(8, 4, 1)])
+        self.box = nn.Sequential(nn.Conv1d(4, 4, 1), nn.Tanh())
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, scale=1.0):
+        self.calls += 1
+        features = self.backbone(x.sub_(0.5)) * scale
+        scores, boxes = (head(features) for head in self.heads)
+        bright = boxes.movedim(1, -1)[scores[:, 0] >= scores[:, 0].median()]
+        if bright.mean().item() > 1e3:
+            bright = bright * 2
+        return {"boxes": self.box(bright[:: self.backbone.stride].T[None]), "calls": self.calls.clone()}
+
+
+def test_parts_of_what_cannot_be_traced_are_optimized():
+    model, right = (trained(Detector()) for _ in range(2))
+    right.load_state_dict(model.state_dict())
+    with pytest.warns(UserWarning, match="its parts are optimized at their first call"):
+        fast = ct.optimize(model, torch.randn(1, 3, 9, 9), inductor=False)
+    for size in range(9, 20):  # more kinds than a part is prepared for
+        x = torch.randn(1, 3, size, 9)
+        with torch.no_grad():
+            near(fast(x.clone(), scale=2.0), right(x.clone(), scale=2.0))
+    layers = {row.layer.rpartition(".")[0]: row.fused for row in fast.report}
+    assert layers == {"backbone.0": "add relu", "heads.0": "add", "heads.1": "add", "box": "add tanh"}
+    assert model.calls == 11 and not fast.model.state_dict().keys() ^ right.state_dict().keys()
+    with torch.no_grad():
+        model.heads[1].bias.add_(1)
+        model.backbone[0][0].weight = nn.Parameter(torch.zeros_like(model.backbone[0][0].weight))
+        near(fast(x.clone()), copy.deepcopy(model)(x.clone()) | {"calls": model.calls})
+    assert "backbone" in str(copy.deepcopy(fast).model)
+
+
 def test_the_backend_is_registered():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     (target,) = re.findall(r"\[project.entry-points.torch_dynamo_backends\]\nconvgen = \"(.*)\"", text)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import Report
 from convgen.torch.network.trace import tracing
@@ -19,6 +21,8 @@ from convgen.torch.network.trace import tracing
 Tensor = Any
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
+#: Kinds of inputs that a part of a model is prepared for.
+_MOST_KINDS = 8
 _IN_TRAINING = WrongArguments(
     "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
 )
@@ -43,8 +47,8 @@ def optimize(
     weights are packed once, and again when they change; each convolution is timed beside aten's (cuDNN's) and the
     faster one taken (`measure`; `tune="quick"` measures the best few kernels of each before: docs/tuning.md); the rest
     is compiled by Inductor (`inductor`, with `options` of torch._inductor.config).  Inputs of other shapes prepare
-    themselves at their first call.  The model is not changed, and shares its weights with the result.  What cannot be
-    traced runs as the model does, and the report says why.
+    themselves at their first call.  The model is not changed, and shares its weights with the result.  Where a model
+    cannot be traced, its parts are prepared one by one, and the rest runs as it is; the report says why.
 
     Raises WrongArguments for a model in training mode, and for what is no module; UsageError for an unknown `tune`.
     """
@@ -67,9 +71,19 @@ class Optimized(Module):
         super().__init__()
         self.model = model
         self.options = options
-        self.report = Report()
+        self._report = Report()
         self._prepared: dict[Any, _Ready] = {}
+        self._parts: dict[str, _Part] = {}
         self.eval()
+
+    @property
+    def report(self) -> Report:
+        """Of the model, or of its parts."""
+        rows, notes = list(self._report.rows), list(self._report.notes)
+        for name, part in self._parts.items():
+            rows += [replace(row, layer=f"{name}.{row.layer}") for row in part.report]
+            notes += [f"{name}: {note}" for note in part.report.notes]
+        return Report(rows, notes)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results, without gradients.  Raises WrongArguments where the model is in training mode again."""
@@ -97,15 +111,17 @@ class Optimized(Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}}
+        return self.__dict__ | {"_prepared": {}, "_parts": {}}
 
-    def _for(self, leaves: Sequence[Any], structure: Any) -> Callable[[Sequence[Any]], Any]:
+    def _for(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Callable[[Sequence[Any]], Any]:
         key = (structure, autocast(), *map(kind, leaves))
         try:
             found = self._prepared.get(key)
         except TypeError:  # an argument that has no hash: nobody can tell it from others
             return lambda leaves: self._as_it_is(leaves, structure)
         if found is None:
+            if len(self._prepared) >= most:
+                return lambda leaves: self._as_it_is(leaves, structure)
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
@@ -118,14 +134,29 @@ class Optimized(Module):
             return self._exported(args, kwargs)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=4)
-            self.report = Report(notes=[f"nothing was optimized: {reason}"])
-            return _Ready(lambda leaves: self._as_it_is(leaves, structure))
+            return self._in_parts(structure, reason)
 
-    def _as_it_is(self, leaves: Sequence[Any], structure: Any) -> Any:
+    def _in_parts(self, structure: Any, reason: str) -> _Ready:
+        """Its parts prepare themselves when they are called."""
+        self._parts = self._parts or {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
+        if not self._parts:
+            warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=5)
+            self._report = Report(notes=[f"nothing was optimized: {reason}"])
+            return _Ready(lambda leaves: self._as_it_is(leaves, structure))
+        note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
+        warnings.warn(f"convgen.torch.optimize: {note}", stacklevel=5)
+        self._report = Report(notes=[note])
+        model = put_in(self.model, {name: part.call for name, part in self._parts.items()})
+        return _Ready(lambda leaves: self._as_it_is(leaves, structure, model), self._refresh_parts)
+
+    def _refresh_parts(self) -> None:
+        for part in self._parts.values():
+            part.refresh()
+
+    def _as_it_is(self, leaves: Sequence[Any], structure: Any, model: Any = None) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         with torch.no_grad():
-            return self.model(*args, **kwargs)
+            return (model or self.model)(*args, **kwargs)
 
     def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
         """Raises what torch.export and Inductor raise."""
@@ -135,13 +166,24 @@ class Optimized(Module):
         weights = _Weights(self.model, program)
         inputs = [leaf for leaf in flat.leaves if isinstance(leaf, torch.Tensor)]
         made = Prepared(flat, weights.now(), weights.names, inputs, self.options)
-        self.report = made.report
+        self._report = made.report
 
         def run(leaves: Sequence[Any]) -> Any:
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             return flat.results(made.run(weights.now(), tensors))
 
         return _Ready(run, made.forget_weights)
+
+
+class _Part(Optimized):
+    """A module of a model that cannot be traced as a whole."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
+        their shapes depend on data, and each preparation takes seconds."""
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        run = self._for(leaves, structure, most=_MOST_KINDS)
+        return run(leaves)
 
 
 def _sharing_tensors(model: Any) -> Any:
