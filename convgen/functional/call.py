@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from convgen.functional.arrays import Array, NumpyLibrary, element_type, inverse
 from convgen.functional.kernels import kernel_of
-from convgen.functional.recipe import Given, Recipe, View
+from convgen.functional.layouts import Given
+from convgen.functional.recipe import Recipe, View
 from convgen.ir.dtypes import numpy_dtype
 from convgen.runtime.arrays import capturing
 from convgen.spec import known_tuning

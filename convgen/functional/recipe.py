@@ -2,9 +2,9 @@
 
 Nothing here looks at data, so recipes are kept by their arguments: a call that was made before takes one look-up.
 Memory layouts follow strides.  As in torch, the result's channels are last where the input or the filter says so, and
-first where neither does and one of them says that; where the strides of both leave it open (one channel, or one pixel),
-they are last.  An input of another order passes it on.  A slice of the channels of a channels_last array is taken as it
-lies where it is aligned; other arrays whose elements do not follow one another are copied.
+first where neither does and one of them says that (convgen.functional.layouts).  An input of another order passes it
+on.  A slice of the channels of a channels_last array is taken as it lies where it is aligned; other arrays whose
+elements do not follow one another are copied.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
-from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of, pitch_of
+from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of
+from convgen.functional.layouts import Given, result_order
 from convgen.functional.parameters import (
     Amounts,
     Numbers,
@@ -29,27 +29,12 @@ from convgen.functional.parameters import (
 )
 from convgen.functional.pointwise import Step
 from convgen.functional.spec import Convolution, Operand, TensorSpec
-from convgen.ir.dtypes import DTYPES
 from convgen.ir.problem import OPS, Op, Padding
 from convgen.runtime.errors import WrongArguments, WrongLayout, WrongShape, WrongType
 
 _KEPT = 4096
 #: Element types of results that are not the type of what is read.
 _RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
-
-
-class Given(NamedTuple):
-    """An array: shape, strides in elements, the language's element type, whether it begins at an aligned address."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    aligned: bool = True
-
-    def pitch(self, order: Sequence[int]) -> int | None:
-        """Of how many channels its own are a slice that a kernel takes as it lies, the axes in this order."""
-        found = pitch_of(self.shape, self.strides, order)
-        return found if found and self.aligned and found * DTYPES[self.dtype].bytes % WIDEST == 0 else None
 
 
 @dataclass(frozen=True)
@@ -311,25 +296,6 @@ def into(made: Recipe, out: Given) -> Recipe:
     result = replace(result, order=view.order, pitch=view.pitch)
     writes = {OPS[made.convolution.op].writes: result}
     return replace(made, convolution=replace(made.convolution, **writes), result=result)  # type: ignore[arg-type]
-
-
-def result_order(a: Given, b: Given) -> tuple[int, ...]:
-    """The order in memory of the result's axes, where these two are read."""
-    rank = len(a.shape) - 2
-    last, first = channels_last(rank), channels_first(rank)
-    clear = [_clear_order(given, last, first) for given in (a, b)]
-    if last in clear or first in clear:
-        return last if last in clear else first
-    return order_of(a.shape, a.strides, last) or last
-
-
-def _clear_order(given: Given, *orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The one of two orders, the first with channels last, that a tensor has; None where it has both (one channel, or
-    one pixel) or neither."""
-    fits = [order for order in orders if is_packed(given.shape, given.strides, order)]
-    if not fits and pitch_of(given.shape, given.strides, orders[0]):
-        return orders[0]
-    return fits[0] if len(fits) == 1 else None
 
 
 def _spec(given: Given, view: View) -> TensorSpec:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from convgen.functional.arrays import inverse, strides_in
+from convgen.functional.layouts import Given, result_order
 from convgen.functional.pointwise import SUMS, steps_of
-from convgen.functional.recipe import Given, Recipe, broadcast, input_gradient, result_order, weight_gradient
+from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_gradient
 from convgen.ir.problem import Op
 from convgen.torch import aten
 from convgen.torch.launch import Served, begins, given, key_of, recipe, remembered, served

@@ -16,8 +16,9 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import TORCH, WIDEST, element_type, inverse
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
+from convgen.functional.layouts import Given
 from convgen.functional.pointwise import steps_of
-from convgen.functional.recipe import Given, Recipe, View, forward_padded, into, transpose_cut
+from convgen.functional.recipe import Recipe, View, forward_padded, into, transpose_cut
 from convgen.ir.problem import Op
 from convgen.runtime.arrays import capturing
 from convgen.runtime.errors import WrongType

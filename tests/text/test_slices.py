@@ -13,8 +13,8 @@ from problems import make, problems, sliced
 
 from convgen import frontend
 from convgen.functional import recipe
+from convgen.functional.layouts import Given
 from convgen.functional.pointwise import Step
-from convgen.functional.recipe import Given
 from convgen.ir.index_map import Access
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem

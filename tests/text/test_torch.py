@@ -84,12 +84,15 @@ def test_operators_of_gradients_pass_opcheck():
         torch.library.opcheck(getattr(torch.ops.convgen, operator).default, (*arguments, *geometry))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("x_last", [False, True])
 @pytest.mark.parametrize("w_last", [False, True])
-def test_channels_are_last_where_torchs_are(x_last, w_last):
-    x, w = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3)
+def test_channels_are_last_where_torchs_are(x_last, w_last, channels):
+    x, w = torch.randn(2, channels, 5, 6), torch.randn(4, channels, 3, 3)
     x, w = x.to(**LAST) if x_last else x, w.to(**LAST) if w_last else w
     assert ct.conv2d(x, w).stride() == TF.conv2d(x, w).stride()
+    x, w = torch.randn(2, channels, 5), torch.randn(4, channels, 3)
+    assert ct.conv1d(x, w).stride() == TF.conv1d(x, w).stride()
 
 
 def test_autocast_casts_as_for_torchs_convolutions():

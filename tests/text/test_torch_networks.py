@@ -349,6 +349,21 @@ def test_convolutions_read_channels_last(compiled, monkeypatch):
     assert [row.fused for row in report] == ["add relu", "add", "add add relu"]
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_images_of_one_channel_lie_as_torchs(rank):
+    """Nothing but strides says whether their channel is last, and views behind the first layer need to know."""
+    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    flat = nn.Sequential(conv(1, 4, 3), nn.ReLU(), nn.GroupNorm(4, 4), nn.Flatten(), nn.Linear(4 * 4**rank, 3)).eval()
+    deep = nn.Sequential(conv(1, 4, 3), nn.ReLU(), conv(4, 4, 3), nn.Flatten(2)).eval()
+    torch.compiler.reset()
+    for model in (flat, deep):
+        x = torch.randn(2, 1, *[6] * rank)
+        with torch.no_grad():
+            near(ct.optimize(model, x, inductor=False)(x), model(x))
+            compiled = torch.compile(model, backend=ct.compile_graph, fullgraph=True, options={"inductor": False})
+            near(compiled(x), model(x))
+
+
 def test_views_of_arguments_stay_views():
     """Between Dynamo's graphs, where somebody may write to them."""
 

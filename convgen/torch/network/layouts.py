@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import channels_last, pitch_of
+from convgen.functional.arrays import channels_last, pitch_of, strides_in
 from convgen.torch.network.padding import PADDINGS
 from convgen.torch.network.trace import call, drop_identities, is_call, value_of
 
@@ -32,6 +32,23 @@ def is_channels_last(tensor: Tensor) -> bool:
     )  # fmt: skip
 
 
+def has_one_channel(tensor: Any) -> bool:
+    """Whether an image lies the same with channels first and last, of which its strides say the first."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dim() in FORMATS
+        and tensor.is_floating_point()
+        and tensor.shape[1] == 1
+        and tensor.stride(1) > tensor.stride(-1)
+        and tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
+    )
+
+
+def with_channels_last(tensor: Tensor) -> Tensor:
+    """A view of one channel whose strides say that it is last."""
+    return tensor.as_strided(tensor.shape, strides_in(tuple(tensor.shape), channels_last(tensor.dim() - 2)))
+
+
 def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any]) -> None:
     """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read."""
     changed: set[Node] = set()
@@ -39,6 +56,8 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any]) -> None:
         for node, tensor in zip(first, given, strict=True):
             if isinstance(tensor, torch.Tensor) and not is_channels_last(tensor):
                 changed.add(_copy_placeholder(graph, node, tensor))
+            elif isinstance(tensor, torch.Tensor) and value_of(node).stride() != tensor.stride():
+                _view_placeholder(graph, node, tensor)
     for node in list(graph.nodes):
         if is_call(node, A.convolution.default):
             _copy_image(graph, node, changed)
@@ -55,6 +74,15 @@ def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
     for reader in readers:
         reader.replace_input_with(node, made)
     return made
+
+
+def _view_placeholder(graph: Any, node: Node, tensor: Tensor) -> None:
+    """As `_copy_placeholder`, of one channel: the strides that it was traced with will do."""
+    readers, strides = list(node.users), list(value_of(node).stride())
+    node.meta["val"] = node.meta["val"].new_empty_strided(tensor.shape, tensor.stride())
+    made = call(graph, A.as_strided.default, node, list(tensor.shape), strides)
+    for reader in readers:
+        reader.replace_input_with(node, made)
 
 
 def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:

@@ -18,7 +18,7 @@ from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, split
-from convgen.torch.network.layouts import FORMATS, is_channels_last, lay_out
+from convgen.torch.network.layouts import FORMATS, has_one_channel, is_channels_last, lay_out, with_channels_last
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of
@@ -124,8 +124,9 @@ def _compiled(run: Any, inputs: Sequence[Any], options: Options) -> Callable[...
 def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Any, list[Node]]:
     """The graph of the function on tensors with channels last, and its placeholders, which stay as they are given."""
     given = [*weights, *inputs]
+    images = [with_channels_last(t) if has_one_channel(t) else _channels_last(t) for t in inputs]
     try:
-        graph_module = flat_graph(function, [_channels_last(t) for t in given])
+        graph_module = flat_graph(function, [*map(_channels_last, weights), *images])
     except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
         graph_module = flat_graph(function, given)
     first = placeholders(graph_module.graph)
