@@ -168,7 +168,7 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     """
     compiler = host_compiler()
     runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
-    place, level = SOURCE, ["-O1", "-g1", "-gdwarf-4"]
+    place, level = SOURCE, ["-Og", "-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
         folder = Path(debug).resolve()
         try:

@@ -64,7 +64,7 @@ def test_mutated_specs(text, n):
     holds(text, defines=None if n is None else {"n": n})
 
 
-MANY = 20_000
+MANY = 5_000  # far beyond Python's limit of 1000 calls
 EPILOGUE = (
     "conv a {{ input x: f16[n=1, h=4, w=4, c=8] filter w: f16[k=8, c=8] output y: f16[n, p=4, q=4, k] "
     "epilogue {{ y = {} }} }}"
@@ -98,4 +98,4 @@ def test_depth_and_length_are_no_trouble(text):
     with pytest.raises(SpecError) as caught:
         frontend.load(text)
     assert len(caught.value.diagnostics) < 20
-    assert len(str(caught.value)) < 20_000
+    assert len(str(caught.value)) < MANY  # it is not repeated
