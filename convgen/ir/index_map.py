@@ -156,7 +156,7 @@ class IndexMap:
 
         def may_fail(b: Bound) -> bool:
             low, high = integer.bounds(b.value, ranges)
-            return low < b.low or high >= int(b.high)
+            return low < b.low or high >= integer.bounds(b.high, ranges)[0]
 
         def one(access: Access) -> Access:
             bounds = (replace(b, value=short(b.value)) for b in access.bounds)

@@ -301,10 +301,14 @@ def _split_small_rest(a: Expr, d: int, ranges: Ranges) -> tuple[int, Expr, Expr]
 def _recombine(e: Expr, ranges: Ranges) -> Expr:
     """Fuse the pieces of one index that meet again in a sum.
 
-    c*d*floor(a/d) + c*(a%d) = c*a, and c*d*(floor(a/d) % f) + c*(a%d) = c*(a % (d*f)).
+    c*d*floor(a/d) + c*(a%d) = c*a, also where d is an expression, and c*d*(floor(a/d) % f) + c*(a%d) = c*(a % (d*f)).
     """
     terms = expand_terms(e)
     for i, (c, t) in enumerate(terms):
+        if isinstance(t, mod) and not t.args[1].is_Integer:
+            whole = (c, t.args[1] * floordiv(*t.args))
+            if whole in terms:
+                return _recombine(e - c * t - c * whole[1] + c * t.args[0], ranges)
         if not (isinstance(t, mod) and t.args[1].is_Integer):
             continue
         a, d = t.args[0], int(t.args[1])

@@ -14,6 +14,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import gcd
 from types import CodeType
 from typing import Any
 
@@ -135,6 +136,14 @@ def _combined(sign: str, a: Any, b: Any) -> Any:
 def of_dim(value: int, dim: str) -> int:
     """The size of a dim; what is one already stays as it is."""
     return value if isinstance(value, Size) else Size(value, dim)
+
+
+def divisor(value: int) -> int:
+    """The greatest number that is sure to divide a size, whatever the dims': the value itself of a number."""
+    if not isinstance(value, Size):
+        return abs(value)
+    points = (_PROBE, *(dict.fromkeys(_PROBE, extent) for extent in (1, 2, 3)))
+    return gcd(*(evaluate(value.formula, point) for point in points))
 
 
 def short(formula: str) -> str:

@@ -163,7 +163,7 @@ def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     if not problem.dynamic:
         return []
     if not kernel.dynamic:
-        hint = "leave `dynamic` out, or take strategy tma_im2col or direct"
+        hint = "leave `dynamic` out, or take tma_im2col, mma_gemm or direct"
         return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
     if problem.padding.repeats:
         hint = "leave `dynamic` out, or pad with zeros"

@@ -95,3 +95,18 @@ def test_tma_im2col(name: str) -> None:
     problem, options = TMA[name]
     sizes = [{d: some[d] for d in problem.dynamic} for some in SIZES]
     check_dynamic("tma_im2col", problem, sizes, len(name), same=name in ("3x3", "residual"), **options)
+
+
+EACH_IMAGE = "operand b: f32[k] operand g: f32[n, k] operand z: f16[n, p, q, k] y = relu((acc + b) * g + z)"
+MMA = {
+    "3x3": (conv("n=2, h=9, w=7, c=24", "k=40, r=3, s=3, c=24", "pad 1 stride h=2 w=1", EACH_IMAGE), {}),
+    "first layer": (conv("n=2, h=9, w=7, c=3", "k=16, r=5, s=5, c=3", "pad 2 stride 2", BIAS_RELU), {}),
+    "groups": (conv("n=2, h=9, w=7, c=16", "k=32, r=3, s=3, c=8", "pad 2 dilation 2 groups 2"),
+               {"order": "taps_inner"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MMA)
+def test_mma_gemm(name: str) -> None:
+    problem, options = MMA[name]
+    check_dynamic("implicit_gemm", problem, SIZES, len(name), same=name == "3x3", kernel="mma_gemm", **options)

@@ -32,6 +32,10 @@ SPECS = {
     " strategy tma_im2col { cluster 2 multicast b tile m=128 n=128 }",
     "split_k": "x: f16[n=8, h=14, w=14, c=512] filter w: f16[k=64, r=3, s=3, c=512] output y: f16[n, p, q, k] pad 1"
     " strategy tma_im2col { split_k 4 swap_ab 0 }",
+    "first layer": "x: f16[n=8, h=14, w=14, c=3] filter w: f16[k=64, r=7, s=7, c=3] output y: f16[n, p, q, k] pad 3"
+    " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm",
+    "groups": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=64, r=3, s=3, c=16] output y: f16[n, p, q, k] pad 1"
+    " groups 4 strategy implicit_gemm { kernel mma_gemm }",
     "channels as rows": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=128, r=3, s=3, c=64] output y: f16[n, p, q, k]"
     " pad 1 strategy tma_im2col { swap_ab 1 tile m=48 n=64 }",
 }

@@ -214,11 +214,30 @@ def one_tap(problem: ConvProblem) -> ConvProblem:
     return request.problem
 
 
-@pytest.mark.parametrize("name", ["direct", *CONFIGURATIONS])
+@pytest.mark.parametrize("channels", ["c=16", "c=3"])
+def test_the_source_of_mma_gemm_does_not_depend_on_the_written_sizes(channels: str):
+    sources = set()
+    for n, h in ((2, 8), (1, 1), (3, 64)):
+        (request,) = frontend.load(compilation(n=n, h=h).spec.text.replace("c=16", channels), defines={"n": n, "h": h})
+        made = plan(request.problem, "implicit_gemm", **MMA)
+        sources.add(kernel_text(strategies.load("implicit_gemm").render(made)))
+    assert len(sources) == 1
+
+
+#: Options of mma_gemm.
+MMA = {"kernel": "mma_gemm", "tile.m": 32, "tile.n": 16, "tile.k": 32, "warps.m": 2, "warps.n": 1, "stages": 3,
+       "split_k": 1, "blocks": 2}  # fmt: skip
+EVERY = {
+    "direct": ("direct", {"tile": 1}),
+    "mma_gemm": ("implicit_gemm", MMA),
+    **{name: ("tma_im2col", {**ALL, **options}) for name, options in CONFIGURATIONS.items()},
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_a_manifest_at_some_sizes_is_that_of_the_kernel_compiled_for_them(name: str):
     problem = compilation().request.problem
-    strategy = "tma_im2col" if name in CONFIGURATIONS else name
-    options = {**ALL, **CONFIGURATIONS[name]} if name in CONFIGURATIONS else {"tile": 1}
+    strategy, options = EVERY[name]
     found = manifest(plan(problem, strategy, **options))
     assert Manifest.from_json(found.to_json()) == found
     for sizes in ({"n": 1, "h": 3, "w": 7}, {"n": 40, "h": 31, "w": 1}, {"n": 2, "h": 8, "w": 9}):

@@ -21,6 +21,7 @@ from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import MOST_REGISTERS, Layout
+from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.targets import Target
@@ -59,12 +60,15 @@ class MmaGemm(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = True
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = mma_obstacles(problem, target)
         if problem.groups > MOST_GROUPS:
             message = f"{problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"
             found.append(Obstacle(message, "strategy direct"))
+        if problem.dynamic and not found:
+            found += size_obstacles(problem)
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
@@ -88,6 +92,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, problem, found = layout.config, layout.problem, Obstacles()
         found += math_obstacles(problem, c.math)
+        found += illegal_sizes(layout)
         for name, extent, warps, step in (
             ("m", c.tile_m, c.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
             ("n", c.tile_n, c.warps_n, ROWS if layout.swapped else COLUMNS * 2),
@@ -147,7 +152,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math
-        return plan_of(layout, launches(layout), workspaces(layout), arithmetic=math)
+        return plan_of(layout, launches(layout), workspaces(layout), arithmetic=math, limits=limits(layout))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

@@ -10,7 +10,7 @@ from convgen.ir.plan import Launch, Plan
 from convgen.kernels.mma_gemm.launches import pointers, reduce_pointers, reduce_run
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.parts import lowering, output
-from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, window_formulas
+from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, sizes, window_formulas
 from convgen.kernels.parts.mma import COLUMNS, ROWS
 from convgen.kernels.parts.reader import Reader
 from convgen.kernels.parts.window_sum import WindowSum, window_sum
@@ -76,6 +76,8 @@ def source(plan: Plan, layout: Layout) -> str:
         readers=readers,
         copies=dealt(readers, layout.slices),
         pointers=pointers(layout),
+        sizes=list(sizes(problem)),
+        gemm_m=lowering.number_text(problem.output_pixels),
         index=index,
         accumulator=lowering.ACCUMULATORS[accumulator].c_type,
         result=result,

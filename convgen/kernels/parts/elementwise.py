@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.ir import dynamic, integer
 from convgen.ir.dtypes import DTYPES
-from convgen.ir.formula import number
 from convgen.ir.index_map import FORWARD, derive, literal_geometry, symbolic_geometry
 from convgen.ir.integer import symbol
 from convgen.ir.plan import Launch, Param
@@ -25,6 +24,7 @@ from convgen.kernels.parts.lowering import (
     any_fails,
     coordinate_name,
     drop_unused,
+    number_text,
     used_operands,
 )
 
@@ -84,7 +84,7 @@ class Kernel:
     def threads(self) -> str:
         """C text of the number of threads with work."""
         if not self.sliced:
-            return c_expr(integer.simplify(number(self.units * self.per_unit), {}), {}, symbols="")
+            return number_text(self.units * self.per_unit)
         wide = "(long long)" if self.index == "long long" else ""
         return f"{wide}{self.sliced}s * {self.per_unit}"
 

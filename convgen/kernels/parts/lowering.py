@@ -126,7 +126,23 @@ def index_limits(problem: ConvProblem, index: str) -> tuple[Limit, ...]:
 def linear(terms: Iterable[tuple[str, int]], index: str) -> str:
     """C text of a sum of named ints, each times a number, of the type `index`."""
     cast = "" if index == "int" else f"({index})"
-    return " + ".join(name if step == 1 else f"{cast}{name} * {step}" for name, step in terms if step) or "0"
+    return " + ".join(name if step == 1 else f"{cast}{name} * {factor(step)}" for name, step in terms if step) or "0"
+
+
+def factor(value: int) -> str:
+    """C text of a number, or of a size that a call decides, that may stand in a product."""
+    text = number_text(value)
+    return f"({text})" if isinstance(value, Size) and (" " in text or text.startswith("-")) else text
+
+
+def symbols(problem: ConvProblem) -> str:
+    """C type of the symbols of expressions, for casts: of sizes that a call decides, limits keep all in 32 bits."""
+    return "" if problem.dynamic else "int"
+
+
+def number_text(value: int) -> str:
+    """C text of a number, or of a size that a call decides, whose limits keep all of it in 32 bits."""
+    return c_expr(integer.simplify(number(value), {}), {}, symbols="")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from convgen.codegen.c_expr import c_expr
 from convgen.codegen.epilogue import c_epilogue
 from convgen.ir import integer
 from convgen.ir.dtypes import DTYPES, DType
+from convgen.ir.formula import number
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
@@ -56,7 +57,7 @@ def pixel_dims(problem: ConvProblem) -> tuple[str, ...]:
 
 
 def _extent(problem: ConvProblem) -> Callable[[str], Expr]:
-    return lambda dim: Integer(problem.extent(dim))
+    return lambda dim: number(problem.extent(dim))
 
 
 def product_map(problem: ConvProblem) -> IndexMap:
@@ -188,7 +189,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     """
 
     def text(e: Expr) -> str:
-        return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)})
+        return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)}, lowering.symbols(problem))
 
     def neighbor(t: Tensor) -> Expr:
         """Offset of element i of the run."""

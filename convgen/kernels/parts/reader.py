@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
+from convgen.ir.formula import number as size_number
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.kernels.parts import lowering
 from convgen.kernels.parts.mma import CHUNK_BYTES
 from convgen.kernels.parts.output import as_bits, bits_type, pixel_dims
@@ -106,7 +108,7 @@ class RowBound:
 
     name: str
     row: str  # C text
-    extent: int
+    extent: str  # C text
     digit: str
     count: int
     by: int
@@ -182,13 +184,9 @@ def advance(digits: Sequence[Digit], number: Sequence[int]) -> tuple[str, ...]:
 
 def _digit_offset(digits: Sequence[Digit], index: str, constant: int) -> str:
     text = lowering.linear([(d.name, d.step) for d in digits], index)
+    if isinstance(constant, Size):
+        return f"{text} + {lowering.factor(constant)}"
     return f"{text} {'-' if constant < 0 else '+'} {abs(constant)}" if constant else text
-
-
-def _row_terms(walk: Walk) -> tuple[int, ...]:
-    """Coefficients of the row's part of the offset, its constant last."""
-    terms = walk.row.expand().as_coefficients_dict()
-    return (*(int(step) for e, step in terms.items() if e != 1), int(terms.get(Integer(1), 0)))
 
 
 def _moved(digits: Sequence[Digit], dim: str) -> list[str]:
@@ -205,7 +203,7 @@ def _row_bounds(walk: Walk, rows: Mapping[str, str]) -> tuple[RowBound, ...]:
             ]
             bit = found[-1].bit + found[-1].count if found else 0
             name = lowering.coordinate_name(b.dim)
-            found.append(RowBound(name, rows[b.dim], b.extent, digit.name, digit.extent, by, bit))
+            found.append(RowBound(name, rows[b.dim], lowering.factor(b.extent), digit.name, digit.extent, by, bit))
     return tuple(found)
 
 
@@ -236,7 +234,7 @@ class Row:
 
 def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int) -> Row:
     """`constant` is left out of the offset."""
-    scope = lowering.Scope(index)
+    scope = lowering.Scope(index, limited=bool(problem.dynamic))
     group = scope.declare("group", problem.groups)
     if role == "x":
         name = "gemm_m"
@@ -247,7 +245,7 @@ def _row(problem: ConvProblem, walk: Walk, role: str, index: str, constant: int)
         name = "gemm_n"
         at = {"k_in_group": scope.declare(name, problem.k_per_group)}
     values: dict[Expr, Expr] = {symbol(d): e for d, e in {**at, "g": group}.items()}
-    offset = scope.text((walk.row - constant).subs(values))
+    offset = scope.text((walk.row - size_number(constant)).subs(values))
     bounds = _row_bounds(walk, {b.dim: scope.text(b.row.subs(values)) for b in walk.bounds if b.row is not None})
     coordinates = lowering.drop_unused(scope.take(), "\n".join([offset, *(b.row for b in bounds)]))
     return Row(name, tuple(coordinates), offset, bounds)
@@ -266,7 +264,7 @@ def reader(
 
     index = lowering.index_type(problem, ())
     # offsets that cannot be negative become addresses in fewer instructions and registers
-    *steps, constant = _row_terms(walk)
+    steps, constant = [step for e, step in walk.of_row.items() if e != 1], walk.of_row.get(Integer(1), 0)
     unsigned = loads.asynchronous and index == "int" and min(steps, default=0) >= 0
     row = _row(problem, walk, role, index, constant if unsigned else 0)
     chunk_scope = lowering.Scope("int")

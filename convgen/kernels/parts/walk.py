@@ -15,9 +15,11 @@ from functools import cache, cached_property
 
 from sympy import Expr, Integer, Symbol
 
-from convgen.ir.index_map import IndexMap, Variable, derive, variable
+from convgen.ir.formula import number as size_number
+from convgen.ir.index_map import Access, IndexMap, Variable, derive, variable
 from convgen.ir.integer import Ranges, symbol
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.mma import CHUNK_BYTES
 
@@ -60,12 +62,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class Walk:
-    """A tensor's elements over rows and gemm_k.  `row` is the offset's part that comes from the row."""
+    """A tensor's elements over rows and gemm_k.  `of_row` is the offset's part that comes from the row: elements that a
+    unit of each coordinate takes, and under 1 those that are always there."""
 
     tensor: Tensor
     digits: tuple[Digit, ...]
     bounds: tuple[Bound, ...]
-    row: Expr
+    of_row: Mapping[Expr, int]
     ranges: Ranges
 
     @property
@@ -73,10 +76,15 @@ class Walk:
         """gemm_k."""
         return math.prod(d.extent for d in self.digits)
 
-    @cached_property
+    @property
+    def row(self) -> Expr:
+        """The row's part of the offset."""
+        return sum((size_number(step) * s for s, step in self.of_row.items()), Integer(0))
+
+    @property
     def row_steps(self) -> tuple[int, ...]:
         """Coefficients and constant of the row's part of the offset."""
-        return tuple(_coefficients(self.row).values())
+        return tuple(self.of_row.values())
 
     @cached_property
     def aligned(self) -> int:
@@ -86,7 +94,7 @@ class Walk:
         if inner.step != 1 or inner.moves:
             return 1
         steps = (*(d.step for d in outer), *self.row_steps, inner.extent)
-        return _power_of_two(math.gcd(*steps))
+        return _power_of_two(math.gcd(*map(divisor, steps)))
 
     @property
     def piece(self) -> int:
@@ -114,6 +122,16 @@ def _coefficients(e: Expr) -> Mapping[Expr, int]:
     return {symbol: int(value) for symbol, value in e.expand().as_coefficients_dict().items()}
 
 
+def _offset(access: Access) -> Mapping[Expr, int]:
+    """Elements of a tensor that a unit of each loop coordinate takes; the constant stands under 1."""
+    found: dict[Expr, int] = {}
+    for dim, e in access.coords.items():
+        for s, count in _coefficients(e).items():
+            if step := count * access.tensor.stride(dim):
+                found[s] = found[s] + step if s in found else step
+    return found
+
+
 def loop_variables(problem: ConvProblem) -> tuple[Variable, ...]:
     """The coordinates of a convolution's loop nest, each a variable of its own."""
     names = ("n", *problem.spatial.output, *problem.spatial.filter)
@@ -137,10 +155,10 @@ def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
     """The walk of x or w.  `block` is the channels of a block in the order taps_inner."""
     maps = loop_map(problem)
     access = maps.accesses[role]
-    offset = _coefficients(maps.offset(role))
+    offset = _offset(access)
     taps = [symbol(f) for f in problem.spatial.filter]
     channel = symbol("c_in_group")
-    limits = {b.dim: (_coefficients(b.value), int(b.high)) for b in access.bounds}
+    limits = {b.dim: (_coefficients(b.value), problem.extent(b.dim)) for b in access.bounds}
     if order == "taps_inner" and problem.c_per_group % block:
         limits["c_in_group"] = ({channel: 1}, problem.c_per_group)
 
@@ -164,7 +182,8 @@ def walk(problem: ConvProblem, role: str, order: str, block: int) -> Walk:
         return sum((c * s for s, c in coefficients.items() if s not in inner), Integer(0))
 
     bounds = tuple(Bound(dim, None if dim == "c_in_group" else row(c), high) for dim, (c, high) in limits.items())
-    return Walk(problem.tensor(role), merge(digits), bounds, row(offset), maps.ranges)
+    of_row = {s: step for s, step in offset.items() if s not in inner}
+    return Walk(problem.tensor(role), merge(digits), bounds, of_row, maps.ranges)
 
 
 def merge(digits: Sequence[Digit]) -> tuple[Digit, ...]:

@@ -66,7 +66,7 @@ def source(plan: Plan, layout: Layout) -> str:
         b_boxes=layout.b_boxes,
         columns_box=COLUMNS_BOX,
         gemm_m=problem.output_pixels,
-        dynamic_m=c_expr(number(problem.output_pixels), {}, symbols="") if problem.dynamic else "",
+        dynamic_m=lowering.number_text(problem.output_pixels) if problem.dynamic else "",
         phase_m=g.pixels,
         phases=phases,
         turns_meet=layout.turns_meet,
@@ -174,7 +174,7 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
         | {f: Integer(0) for f in sp.filter}
         | {"c": Integer(0), "k": Integer(0)},
     )
-    symbols = "" if problem.dynamic else "int"  # whose limits keep all in 32 bits
+    symbols = lowering.symbols(problem)
     return [(d, c_expr(integer.simplify(start.loop[d], start.ranges), start.ranges, symbols)) for d in ("n", *sp.input)]
 
 
