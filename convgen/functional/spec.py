@@ -67,6 +67,7 @@ class Convolution:
     opening: tuple[Step, ...] = ()  # the steps of the prologue, and its operands
     opening_operands: tuple[Operand, ...] = ()
     sums: tuple[Sum, ...] = ()  # further results: of each channel, of what the steps make; their operands come last
+    bias: bool = False  # of wgrad: the sum of y for each channel is a further result, the bias's gradient
     windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
     @property
@@ -89,11 +90,16 @@ class Convolution:
             f"  groups {self.groups}",
             *self._pointwise("prologue", "x", "x", self.opening, self.opening_operands),
             *self._pointwise("epilogue", OPS[self.op].writes, "acc", self.steps, self.operands, self.sums),
+            *(["  epilogue {", f"    result db: {self._sum_type}[k]", "    db = y", "    w = acc", "  }"] * self.bias),
             f"  op {self.op}",
             *([f"  strategy {self.strategy} {{ {self.options} }}"] if self.options else []),
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _sum_type(self) -> str:
+        return "f64" if self.x.dtype == "f64" else "f32"
 
     @property
     def _name(self) -> str:
@@ -129,7 +135,7 @@ class Convolution:
             f"    operand {letter}{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
             for i, o in enumerate(operands)
         ]
-        lines += [f"    result s{i}: f32[{dims[1]}]" for i in range(len(sums))]
+        lines += [f"    result s{i}: {self._sum_type}[{dims[1]}]" for i in range(len(sums))]
         left = iter(f"{letter}{i}" for i in range(len(operands)))
         for i, step in enumerate(steps):
             name = tensor if i == len(steps) - 1 and not sums else f"{local}{i}"

@@ -219,6 +219,40 @@ class Summed(NamedTuple):
         return 1 + sum(large) + any(large[:steps])
 
 
+class WithBias(NamedTuple):
+    """The gradient of filters, and that of the bias by the same pass over y's gradient, in float32 at least."""
+
+    bare: Gradient
+
+    @property
+    def reads(self) -> tuple[Tensor, Tensor]:
+        return self.bare.reads
+
+    @property
+    def operands(self) -> Sequence[Tensor]:
+        return ()
+
+    @property
+    def key(self) -> Hashable:
+        return (self.bare.key, "bias")
+
+    @property
+    def layer(self) -> str:
+        return f"{self.bare.layer}, and the bias"
+
+    def recipe(self) -> Recipe:
+        made = self.bare.recipe()
+        return replace(made, convolution=replace(made.convolution, bias=True))
+
+    def served(self, tune: str | None = None) -> Served:
+        return remembered(self.key, self.recipe, self.reads, tune=tune)
+
+    def sum(self) -> Tensor:
+        """The bias's gradient by a pass of torch's."""
+        grad = self.bare.second
+        return grad.sum([i for i in range(grad.dim()) if i != 1])
+
+
 _READS = {Op.DGRAD: ("grad_output", "weight"), Op.WGRAD: ("input", "grad_output")}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from convgen.torch.asked import Asked, Forward, Gradient, Summed
+from convgen.torch.asked import Asked, Forward, Gradient, Summed, WithBias
 from convgen.torch.launch import Served
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.timing import Timer
@@ -125,5 +125,7 @@ def _times(timer: Timer, asked: Asked) -> tuple[float, float]:
         return timer.gradient(asked)
     if isinstance(asked, Summed):
         return timer.summed(asked)
+    if isinstance(asked, WithBias):
+        return timer.with_bias(asked)
     assert isinstance(asked, Forward)
     return timer.fused(asked, None), timer.aten(asked, 1 if asked.epilogue else None)

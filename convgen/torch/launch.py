@@ -126,13 +126,19 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, back = [result.shape[i] for i in result.order], inverse(result.order)
     sums_over_images = made.convolution.op is Op.WGRAD
+    channels, sums = result.shape[not made.convolution.bias], range(len(made.convolution.sums) or made.convolution.bias)
+    sum_type = torch.promote_types(dtype, torch.float32)
     if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
-        return Served(lambda input, weight, operands, *_: torch.zeros(shape, dtype=dtype, device=device).permute(back))
+
+        def zeros(*_: Any) -> Any:
+            made = torch.zeros(shape, dtype=dtype, device=device).permute(back)
+            return [made, *(torch.zeros(channels, dtype=sum_type, device=device) for _ in sums)] if sums else made
+
+        return Served(zeros)
     kernel = kernel_of((made.convolution.text, made.convolution.strategy, tune))
     view_x, view_w, *others = map(_viewer, tensors, made.views)
 
     view_out = None if out is None else _viewer(out, View(result.order))
-    channels, sums = result.shape[1], range(len(made.convolution.sums))
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         made = torch.empty(shape, dtype=dtype, device=device) if view_out is None else view_out(out)
@@ -141,7 +147,7 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
 
     def launch_with_sums(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
         made = torch.empty(shape, dtype=dtype, device=device)
-        found = [torch.empty(channels, dtype=torch.float32, device=device) for _ in sums]
+        found = [torch.empty(channels, dtype=sum_type, device=device) for _ in sums]
         views = [view(o) for view, o in zip(others, operands)]  # noqa: B905
         kernel(view_x(input), view_w(weight), *views, out=(made, *found))
         return [made.permute(back), *found]

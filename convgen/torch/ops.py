@@ -2,6 +2,7 @@
 
     conv_input(grad_output, weight, input_size, ...)      gradients of conv, by convgen where it is faster
     conv_weight(input, grad_output, weight_size, ...)
+    conv_weight_bias(input, grad_output, weight_size, ...)    and of the bias, in one pass over grad_output
     conv(input, weight, bias, stride, padding, dilation, groups, padding_mode="zeros")
     fused_conv(input, weight, operands, epilogue, stride, padding, dilation, groups, padding_mode="zeros",
                transposed=False, prologue="")
@@ -27,7 +28,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.arrays import inverse
 from convgen.ir.problem import Op
 from convgen.torch import aten
-from convgen.torch.asked import Gradient, order_of
+from convgen.torch.asked import Gradient, WithBias, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.launch import served
 from convgen.torch.network.report import Report
@@ -46,6 +47,10 @@ for _arguments in (
     "conv_weight(Tensor input, Tensor grad_output, SymInt[] weight_size",
 ):
     library.define(f"{_arguments}, {_GEOMETRY}) -> Tensor", tags=_TAGS)
+library.define(
+    f"conv_weight_bias(Tensor input, Tensor grad_output, SymInt[] weight_size, {_GEOMETRY}) -> (Tensor, Tensor)",
+    tags=_TAGS,
+)
 library.define("copy_into(Tensor(a!) out, Tensor input) -> ()", tags=_TAGS)
 
 
@@ -186,12 +191,37 @@ for _name, _ask in {"conv_input": _of_input, "conv_weight": _of_weight}.items():
     torch.library.register_fake(f"convgen::{_name}", lambda *a, _ask=_ask: _ask(*a).empty(), lib=library)
 
 
+def _with_bias_on_gpu(asked: WithBias) -> tuple[Tensor, Tensor]:
+    launch = choices.launch(asked)
+    if launch is not None:
+        try:
+            made, bias = launch(*asked.reads, ())
+            return made, bias.to(made.dtype)
+        except ConvgenError:  # as above
+            pass
+    return _gradient_on_gpu(asked.bare), asked.sum()
+
+
+def _with_bias_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    bare = _of_weight(*arguments)
+    return bare.empty(), bare.first.new_empty(bare.size[0])
+
+
+library.impl(
+    "conv_weight_bias",
+    lambda *a: (_of_weight(*a).by_aten(), WithBias(_of_weight(*a)).sum()),
+    "CompositeExplicitAutograd",
+)
+library.impl("conv_weight_bias", lambda *a: _with_bias_on_gpu(WithBias(_of_weight(*a))), "CUDA")
+torch.library.register_fake("convgen::conv_weight_bias", _with_bias_fake, lib=library)
+
+
 # ---- autograd -----------------------------------------------------------------------------------
 # A convolution is linear in both of its inputs, and so are its gradients: those of the three are the three again.
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Of conv and conv_weight; only what the gradients read."""
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Of all of them; only what the gradients read."""
     first, second, third, *ctx.geometry = inputs
     ctx.has_bias = isinstance(third, torch.Tensor)
     by_first, by_second = ctx.needs_input_grad[:2]
@@ -204,8 +234,13 @@ def _of_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (input, weight), (of_input, of_weight, of_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     grad = grad.permute(ctx.order).contiguous().permute(inverse(ctx.order))  # once for both
     dx = _conv_input(grad, weight, ctx.sizes[0], *ctx.geometry) if of_input else None
-    dw = _conv_weight(input, grad, ctx.sizes[1], *ctx.geometry) if of_weight else None
-    db = grad.sum([i for i in range(grad.dim()) if i != 1]) if of_bias and ctx.has_bias else None
+    dw = db = None
+    if of_weight and of_bias and ctx.has_bias:
+        dw, db = _conv_weight_bias(input, grad, ctx.sizes[1], *ctx.geometry)
+    elif of_weight:
+        dw = _conv_weight(input, grad, ctx.sizes[1], *ctx.geometry)
+    elif of_bias and ctx.has_bias:
+        db = grad.sum([i for i in range(grad.dim()) if i != 1])
     return dx, dw, db, *(None,) * len(ctx.geometry)
 
 
@@ -223,6 +258,19 @@ def _of_conv_weight(ctx: Any, direction: Tensor) -> tuple[Any, ...]:
     return dx, dy, *(None,) * (1 + len(ctx.geometry))
 
 
-_conv, _conv_input, _conv_weight = (getattr(torch.ops.convgen, name) for name in ("conv", "conv_input", "conv_weight"))
-for _name, _formula in {"conv": _of_conv, "conv_input": _of_conv_input, "conv_weight": _of_conv_weight}.items():
+def _of_conv_weight_bias(ctx: Any, direction: Tensor, along_bias: Tensor) -> tuple[Any, ...]:
+    dx, dy, *others = _of_conv_weight(ctx, direction)
+    if dy is not None:
+        dy = dy + along_bias.view(-1, *(1,) * (dy.dim() - 2))
+    return dx, dy, *others
+
+
+_FORMULAS = {
+    "conv": _of_conv,
+    "conv_input": _of_conv_input,
+    "conv_weight": _of_conv_weight,
+    "conv_weight_bias": _of_conv_weight_bias,
+}
+_conv, _conv_input, _conv_weight, _conv_weight_bias = (getattr(torch.ops.convgen, name) for name in _FORMULAS)
+for _name, _formula in _FORMULAS.items():
     torch.library.register_autograd(f"convgen::{_name}", _formula, setup_context=_keep, lib=library)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.torch.asked import Asked, in_order, of_backward, of_convolution, order_of
+from convgen.torch.asked import Asked, Gradient, WithBias, in_order, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.network.report import Report
 from convgen.torch.network.timing import timing
@@ -113,9 +113,16 @@ class Enabled:
             order = order_of(input, weight)
             grad = in_order(grad, order)  # once for both gradients
             for i, asked in enumerate(of_backward(grad, input, weight, *geometry)):
-                if wanted[i]:
-                    made = self._launched(asked)
-                    found[i] = None if made is None else in_order(made, order)
+                if not wanted[i]:
+                    continue
+                # the filters' gradient reads y's, but that of a transposed convolution reads it in the place of x
+                if i == 1 and wanted[2] and not geometry[3] and isinstance(asked, Gradient):
+                    both: Any = self._launched(WithBias(asked))
+                    if both is not None:
+                        found[1:] = in_order(both[0], order), both[1].to(grad.dtype)
+                        continue
+                made = self._launched(asked)
+                found[i] = None if made is None else in_order(made, order)
         left = [bool(want and made is None) for want, made in zip(wanted, found, strict=True)]
         if left == [False, False, True]:
             found[2] = grad.sum([i for i in range(grad.dim()) if i != 1])

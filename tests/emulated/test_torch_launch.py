@@ -11,7 +11,7 @@ from convgen.functional.arrays import TORCH_ON_HOST  # noqa: E402
 from convgen.functional.kernels import kernel_of  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, launch, ops, summed  # noqa: E402
-from convgen.torch.asked import Gradient  # noqa: E402
+from convgen.torch.asked import Gradient, WithBias  # noqa: E402
 
 torch.set_num_threads(1)
 POINTWISE = [1, 1], [0, 0], [1, 1], 1
@@ -109,6 +109,15 @@ def test_slices_of_channels_are_read_and_written_where_they_lie(first):
 def test_inputs_that_are_not_packed_are_copied():
     arguments = integers(2, 16, 6, 13)[..., 1::2], integers(8, 16, 1, 1), [], "relu", [1, 2], [0, 0, 0, 1], [1, 1], 1
     assert torch.equal(ops._fused_on_gpu(*arguments), aten.fused(*arguments))
+
+
+@pytest.mark.parametrize("images", [2, 0])
+def test_the_bias_s_gradient_comes_with_the_filters(images):
+    x, grad = integers(images, 8, 5, 6), integers(images, 16, 5, 6)
+    bare = Gradient(Op.WGRAD, x, grad, (16, 8, 3, 3), (1, 1), (1, 1), (1, 1), 1)
+    of_filters, of_bias = WithBias(bare).served().launch(x, grad, ())
+    assert torch.equal(of_filters, bare.by_aten()) and of_bias.dtype is torch.float32
+    assert torch.equal(of_bias, grad.float().sum((0, 2, 3)))
 
 
 def test_what_is_not_served_says_why_and_is_atens():

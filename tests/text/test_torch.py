@@ -80,7 +80,9 @@ def test_operators_of_gradients_pass_opcheck():
     x, w = torch.randn(2, 4, 5, 6).to(**LAST).requires_grad_(), torch.randn(6, 2, 3, 3, requires_grad=True)
     geometry = [1, 2], [2, 0, 0, 1], [1, 1], 2, "reflect"
     y = torch.ops.convgen.conv(x, w, None, *geometry).detach().requires_grad_()
-    for operator, arguments in (("conv_input", (y, w, list(x.shape))), ("conv_weight", (x, y, list(w.shape)))):
+    of_weight = x, y, list(w.shape)
+    of_all = {"conv_input": (y, w, list(x.shape)), "conv_weight": of_weight, "conv_weight_bias": of_weight}
+    for operator, arguments in of_all.items():
         torch.library.opcheck(getattr(torch.ops.convgen, operator).default, (*arguments, *geometry))
 
 

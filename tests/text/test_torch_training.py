@@ -16,7 +16,7 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 import convgen.torch as ct  # noqa: E402
 from convgen.ir.problem import Op  # noqa: E402
 from convgen.torch import aten, choices, ops, override  # noqa: E402
-from convgen.torch.asked import Forward  # noqa: E402
+from convgen.torch.asked import Forward, WithBias  # noqa: E402
 from convgen.torch.choices import Choices  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import training  # noqa: E402
@@ -42,6 +42,9 @@ class All:
             with timed():  # by aten itself, also within enabled()
                 if isinstance(asked, Forward):
                     return aten.fused(first, second, operands, *asked[3:])
+                if isinstance(asked, WithBias):
+                    both = asked._replace(bare=asked.bare._replace(first=first, second=second))
+                    return both.bare.by_aten(), both.sum()
                 return asked._replace(first=first, second=second).by_aten()
 
         return call
@@ -112,12 +115,12 @@ def test_unmodified_models_train_as_before_and_every_gradient_is_asked_for(expec
     assert layers[:8] == [
         f"(4, 3, 12, 12) by {w3}", f"{x8} by {w8}", f"{x8} by {w1}",
         f"dgrad of {x8} by {w1}", f"wgrad of {x8} by {w1}",
-        f"dgrad of {x8} by {w8}", f"wgrad of {x8} by {w8}",
+        f"dgrad of {x8} by {w8}", f"wgrad of {x8} by {w8}, and the bias",
         f"wgrad of (4, 3, 12, 12) by {w3}",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("frozen", ["", "weight", "input"])
+@pytest.mark.parametrize("frozen", ["", "weight", "input", "bias", "weight and input"])
 def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     asked = All()
     monkeypatch.setattr(ops, "choices", asked)
@@ -125,15 +128,21 @@ def test_operators_ask_for_the_gradients_that_are_needed(frozen, monkeypatch):
     try:
         cuda.impl("conv_input", lambda *a: ops._gradient_on_gpu(ops._of_input(*a)), "CPU")
         cuda.impl("conv_weight", lambda *a: ops._gradient_on_gpu(ops._of_weight(*a)), "CPU")
-        x, w = torch.randn(2, 4, 6, 5).to(**LAST), torch.randn(8, 4, 3, 3)
-        x.requires_grad_(frozen != "input"), w.requires_grad_(frozen != "weight")
-        y = ct.conv2d(x, w, padding=1)
-        y.backward(torch.randn(y.shape))  # contiguous
+        cuda.impl("conv_weight_bias", lambda *a: ops._with_bias_on_gpu(WithBias(ops._of_weight(*a))), "CPU")
+        given = {"input": torch.randn(2, 4, 6, 5).to(**LAST), "weight": torch.randn(8, 4, 3, 3), "bias": torch.randn(8)}
+        wanted = [t.requires_grad_() for name, t in given.items() if name not in frozen]
+        y = ct.conv2d(**given, padding=1)
+        direction = torch.randn(y.shape)  # contiguous
+        found = torch.autograd.grad(y, wanted, direction)
     finally:
         cuda._destroy()
-    assert [a.op for a in asked.asked] == [Op.DGRAD] * (frozen != "input") + [Op.WGRAD] * (frozen != "weight")
-    tangents = [a.first if a.op is Op.DGRAD else a.second for a in asked.asked]
-    assert all(t.is_contiguous(**LAST) for t in tangents) and len({t.data_ptr() for t in tangents}) == 1
+    for mine, theirs in zip(found, torch.autograd.grad(TF.conv2d(**given, padding=1), wanted, direction), strict=True):
+        near(mine, theirs, 1e-4)
+    kinds = [Op.DGRAD] * ("input" not in frozen)
+    kinds += [Op.WGRAD if frozen == "bias" else "and the bias"] * ("weight" not in frozen)
+    assert ["and the bias" if isinstance(a, WithBias) else a.op for a in asked.asked] == kinds
+    tangents = [a.reads[a.layer.startswith("wgrad")] for a in asked.asked]
+    assert all(t.is_contiguous(**LAST) for t in tangents) and len({t.data_ptr() for t in tangents}) == bool(kinds)
 
 
 @pytest.mark.parametrize("bias", [False, True])

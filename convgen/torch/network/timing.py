@@ -21,7 +21,7 @@ from convgen.bench.backend import TorchBackend
 from convgen.cache import Cache
 from convgen.runtime import artifacts
 from convgen.torch import aten
-from convgen.torch.asked import Gradient, Summed
+from convgen.torch.asked import Gradient, Summed, WithBias
 from convgen.torch.launch import Served, served
 
 Tensor = Any
@@ -86,6 +86,16 @@ class Timer:
         us = self._us(_who(serving), arguments, None, lambda a, b, _: launch(a, b, ())) if launch else math.inf
         aten_us = self._us("aten", arguments, None, lambda a, b, _: gradient._replace(first=a, second=b).by_aten())
         return us, aten_us
+
+    def with_bias(self, asked: WithBias) -> tuple[float, float]:
+        """convgen's kernel for both gradients; and the faster one of convgen and aten for the filters', and a sum."""
+        serving, bare = asked.served(), asked.bare
+        launch = serving.launch
+        assert launch is not None
+        arguments: tuple[Any, ...] = *bare.reads, [], bare.op, *bare[3:]
+        us = self._us(f"{_who(serving)} with the bias", arguments, None, lambda a, b, _: launch(a, b, ())[0])
+        added_up = self._us("sum", (bare.second, bare.first, []), None, lambda grad, *_: _summed(asked, grad))
+        return us, min(self.gradient(bare)) + added_up
 
     def summed(self, asked: Summed) -> tuple[float, float]:
         """convgen's kernel with sums; and the faster one of convgen and aten without, with what is spared: reading
@@ -170,6 +180,10 @@ class Timer:
             with backend.stream():
                 rounds.append(sorted(captured.replays(backend)))
         return min(times[len(times) // 2] for times in rounds)
+
+
+def _summed(asked: WithBias, grad: Tensor) -> Tensor:
+    return asked._replace(bare=asked.bare._replace(second=grad)).sum()
 
 
 def _who(serving: Served) -> str:
