@@ -1,8 +1,8 @@
 """The host's C++17 compiler: the runtime, once for a machine; each generated source, unchanged.
 
-Both are kept in the cache by content.  A source is compiled with the header of include/ before it, and with
-two sanitizers whose calls the runtime answers: the address sanitizer reports every access to global memory,
-the undefined-behavior sanitizer what C++ leaves undefined.
+Both are kept in the cache by content, wherever convgen lies.  A source is compiled with the header of include/
+before it, and with two sanitizers whose calls the runtime answers: the address sanitizer reports every access to
+global memory, the undefined-behavior sanitizer what C++ leaves undefined.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ def _runtime_sources() -> str:
 def runtime_library() -> Path:
     """The runtime, compiled where it is not in the cache.  Raises NoHostCompiler."""
     compiler = host_compiler()
-    arguments = [*_COMMON, "-O2", "-fno-exceptions", "-fno-rtti", f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"]
+    flags = [*_COMMON, "-O2", "-fno-exceptions", "-fno-rtti"]
     if platform.system() != "Darwin":
-        arguments.append("-Wl,-z,defs")  # a C compiler leaves out C++'s library: it is heard here
-    key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *arguments)
-    library, errors = _build(key, {}, arguments, "runtime.so")
+        flags.append("-Wl,-z,defs")  # a C compiler leaves out C++'s library: it is heard here
+    key = "emulator-" + _digest(_runtime_sources(), compiler.version, platform.machine(), *flags)
+    library, errors = _build(key, {}, [*flags, f"-I{INCLUDE}", str(RUNTIME / "runtime.cc"), "-ldl"], "runtime.so")
     if library is None:
         raise NoHostCompiler(
             f"{compiler.path} cannot compile the emulator (C++17 on x86-64 or 64-bit ARM):\n{_head(errors)}\n"
@@ -180,18 +180,19 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
             ) from None
         place, level = str(folder / SOURCE), ["-O0", "-g"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
-    arguments = [
+    flags = [
         *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
         "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
-        "-DCONVGEN_EMULATE", f"-I{INCLUDE}", "entry.cc", *_LIBRARIES[compiler.family],
+        "-DCONVGEN_EMULATE",
     ]  # fmt: skip
     named = sorted({(kind, int(n)) for n, kind in _WGMMA.findall(source)})
     lines = ['#include "convgen_emulator.h"']
     lines += [f"CONVGEN_WGMMA_{kind}({n})" for kind, n in named if n in _WGMMA_N[kind]]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
     entry = "\n".join([*lines, *(f"CONVGEN_ENTRY({name})" for name in entries)]) + "\n"
-    key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *arguments)
+    key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *flags)
+    arguments = [*flags, f"-I{INCLUDE}", "entry.cc", *_LIBRARIES[compiler.family]]
     library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")
     if library is None:
         raise EmulationError(", ".join(entries), _compile_findings(errors, source))

@@ -190,16 +190,22 @@ def test_a_compiler_that_writes_nothing_is_none(monkeypatch, fresh_compiler):
 
 
 @pytest.mark.parametrize("name", ["ls", "gcc"])
-def test_a_program_that_compiles_no_cpp_is_not_asked_about_a_kernel(name, monkeypatch, fresh_compiler):
+def test_a_program_that_compiles_no_cpp_is_not_asked_about_a_kernel(name, monkeypatch, tmp_path, fresh_compiler):
     """gcc compiles C++, and leaves out its library."""
     if shutil.which(name) is None:
         pytest.skip(f"no {name} here")
-    monkeypatch.setenv("CONVGEN_CXX", name)
+    quick = tmp_path / name
+    quick.write_text(f'#!/bin/sh\nexec {shutil.which(name)} "$@" {"-O0" * (name == "gcc")}\n')
+    quick.chmod(0o755)
+    monkeypatch.setenv("CONVGEN_CXX", str(quick))
     with pytest.raises(NoHostCompiler, match=r"(?s)cannot compile the emulator.*hint: CONVGEN_CXX names"):
         compiler.kernel_library("", ["nothing"], True)
 
 
-def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path, fresh_compiler):
+def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path):
+    compiler.runtime_library()
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 

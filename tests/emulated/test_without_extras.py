@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from convgen.cache import Cache
+from convgen.emulator import compiler
 
 #: Python in which nothing that runs kernels on a GPU can be imported; and the same without NVRTC.
 NO_CUPY = """
@@ -51,7 +55,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def python(code: str, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a process with a cache of its own and no GPU."""
+    """Exit code, output and errors of a process with no GPU, and a cache of its own that has the emulator's runtime."""
+    compiler.runtime_library()
+    for entry in Cache().root.glob("??/emulator-*"):
+        shutil.copytree(entry, Path("cache", entry.parent.name, entry.name), dirs_exist_ok=True)
     hidden = {"CUDA_PATH": "/nowhere", "CUDA_VISIBLE_DEVICES": "", "CONVGEN_CACHE_DIR": str(Path("cache").absolute())}
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, env={**os.environ, **hidden}, capture_output=True, text=True)
