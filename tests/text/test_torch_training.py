@@ -175,7 +175,7 @@ def test_the_page_s_training_steps_run(monkeypatch):
     eager, compiled = re.findall(r"```python\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
     found = {"ct": ct}
     exec(eager, found)
-    assert len(found["serving"].report) == 5
+    assert len(found["serving"].report) == 7  # of each layer, of its filters, of these with the bias; and of an input
     first = found["loss"].item()
     exec(compiled.replace('backend="convgen"', "backend=ct.compile_graph"), found)
     assert found["loss"].item() < first
