@@ -8,7 +8,7 @@ has, the first that `strategies.AUTO` lists.  A strategy that is named without o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
@@ -86,10 +86,21 @@ _YIELDING = ((), ("stages",), ("stages", "blocks", "pixels"))
 def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None) -> Choice | None:
     """What the database knows, as long as it is still legal: strategies change, measurements stay.
 
+    Where a call decides sizes, each strategy is looked up: the fastest of all may be one that needs fixed sizes."""
+    names: Sequence[str | None] = [None if strategy == "auto" else strategy]
+    if strategy == "auto" and problem.dynamic:
+        names = strategies.AUTO
+    rows = [row for name in names if (row := database.lookup(problem, target, gpu, name))]
+    choices = (_legal(row, problem, target) for row in sorted(rows, key=lambda row: (row.left_out != "", row.us)))
+    return next((choice for choice in choices if choice), None)
+
+
+def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choice | None:
+    """A measured configuration as a choice, where the problem can have it.
+
     What was measured without the epilogue may have to do with fewer stages, then with smaller or fewer tiles.  It says
     nothing of sums, which some kernels make themselves and others through memory."""
-    tuned = database.lookup(problem, target, gpu, None if strategy == "auto" else strategy)
-    if tuned is None or tuned.strategy not in strategies.MODULES:
+    if tuned.strategy not in strategies.MODULES:
         return None
     of_result = any(problem.like(t) is problem.result for t in problem.sums)
     if of_result and tuned.left_out == database.THE_EPILOGUE:

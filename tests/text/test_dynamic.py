@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convgen
-from convgen import driver, frontend
+from convgen import driver, frontend, planner
 from convgen.diagnostics import SpecError
 from convgen.ir import integer
 from convgen.ir.formula import number
@@ -23,6 +23,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import BadFormula, Size, evaluate, short
 from convgen.kernels import strategies
+from convgen.planner.database import Tuned
 from convgen.runtime import host
 from convgen.runtime.dynamic import joined
 from convgen.runtime.errors import WrongArguments, WrongShape
@@ -318,3 +319,17 @@ def test_a_saved_kernel_keeps_its_classes(tmp_path):
     again = convgen.load(tmp_path / "kernel")
     assert [k.manifest for k in again.classes] == [k.manifest for k in kernel.classes]
     assert again.at(n=30).manifest.digest == kernel.classes[1].manifest.digest
+
+
+def test_auto_takes_the_fastest_measured_kernel_that_serves(monkeypatch):
+    rows = {
+        "tma_halo": Tuned("tma_halo", {}, 3.0, "NVIDIA H200"),
+        "tma_im2col": Tuned("tma_im2col", {"tile.m": 64, "tile.n": 16}, 5.0, "NVIDIA H200"),
+        "direct": Tuned("direct", {"tile": 2}, 50.0, "NVIDIA H200"),
+    }
+    monkeypatch.setattr("convgen.planner.database.lookup", lambda *asked: rows.get(asked[3] or "tma_halo"))
+    problem = compilation().request.problem
+    choice = planner.choose(problem, TARGETS["sm_90a"], "auto", {})
+    assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 16})
+    assert "5.0 us" in choice.reason
+    assert planner.choose(problem.static, TARGETS["sm_90a"], "auto", {}).strategy.name == "tma_halo"

@@ -63,3 +63,4 @@ def test_examples_show_every_part_of_the_language():
     assert {p.result.dims for p in problems} >= {("n", "k", "p", "q"), ("n", "p", "q", "k")}
     assert any(len(p.epilogue.body) > 1 for p in problems if p.epilogue)
     assert any(p.elementwise for p in problems) and any(p.sums for p in problems)
+    assert any(p.dynamic for p in problems)
