@@ -17,6 +17,8 @@ ROLE_DIMS: dict[str, tuple[str, ...]] = {
     "w": ("k", "c", *SPATIAL[3].filter),
     "y": ("n", "k", *SPATIAL[3].output),
 }
+#: Dims whose extents a call may decide.
+DYNAMIC_DIMS = ("n", *SPATIAL[3].input)
 #: Least spatial rank whose dims have the name.
 RANK_OF = {
     name: rank for rank in sorted(SPATIAL, reverse=True) for dims in vars(SPATIAL[rank]).values() for name in dims

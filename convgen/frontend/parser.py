@@ -17,6 +17,7 @@ from convgen import habits
 from convgen.diagnostics import Report
 from convgen.frontend import ast, hints, lost, wording
 from convgen.frontend.build import Build, span_of
+from convgen.frontend.dims import DYNAMIC_DIMS
 from convgen.frontend.lost import Region
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
@@ -59,7 +60,7 @@ class _Parse:
             if self._begins_unseen(at, keyword):
                 at, keyword = self._behind_fault(at, unseen=True), ""
                 continue
-            keyword = str(word) if word in wording.KEYWORDS else keyword
+            keyword = str(word) if word in wording.KEYWORDS or word.type == "DYNAMIC" else keyword
             try:
                 tree = self._parser.feed_token(word)
             except UnexpectedToken:
@@ -85,6 +86,8 @@ class _Parse:
         place = Place(self._words, at, frozenset(), ())
         opens = place.opens_block and keyword != "strategy"
         if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
+            return False
+        if keyword == "dynamic" and place.word in DYNAMIC_DIMS:
             return False
         other_name = habits.plain(place.word) in habits.SETTINGS
         operator = place.word in OPERATORS or habits.meant(place.word, OPERATORS, habits.OPS)

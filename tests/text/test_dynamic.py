@@ -117,7 +117,8 @@ def test_the_canonical_spec_says_it():
     problem = compilation().request.problem
     (again,) = frontend.load(str(problem))
     assert problem.dynamic == ("n", "h", "w") and again.problem == problem
-    assert compilation("dynamic w, n").request.problem.dynamic == ("n", "w")
+    for words in ("dynamic w, n", "dynamic w\n n", "dynamic\n w,\n n"):
+        assert compilation(words).request.problem.dynamic == ("n", "w")
     assert problem.static == compilation("").request.problem
 
 
