@@ -74,6 +74,7 @@ class Optimized(Module):
         self._report = Report()
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
+        self._with_parts: tuple[Any, ...] = ()  # the model that calls them; in a tuple, it is no module of this one
         self.eval()
 
     @property
@@ -111,7 +112,7 @@ class Optimized(Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}, "_parts": {}}
+        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": ()}
 
     def _for(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Callable[[Sequence[Any]], Any]:
         key = (structure, autocast(), *map(kind, leaves))
@@ -138,7 +139,10 @@ class Optimized(Module):
 
     def _in_parts(self, structure: Any, reason: str) -> _Ready:
         """Its parts prepare themselves when they are called."""
-        self._parts = self._parts or {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
+        if not self._parts:
+            self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
+            model = put_in(self.model, {name: part.call for name, part in self._parts.items()})
+            self._with_parts = (model,)
         if not self._parts:
             warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=5)
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
@@ -146,8 +150,7 @@ class Optimized(Module):
         note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
         warnings.warn(f"convgen.torch.optimize: {note}", stacklevel=5)
         self._report = Report(notes=[note])
-        model = put_in(self.model, {name: part.call for name, part in self._parts.items()})
-        return _Ready(lambda leaves: self._as_it_is(leaves, structure, model), self._refresh_parts)
+        return _Ready(lambda leaves: self._as_it_is(leaves, structure, *self._with_parts), self._refresh_parts)
 
     def _refresh_parts(self) -> None:
         for part in self._parts.values():
@@ -156,7 +159,7 @@ class Optimized(Module):
     def _as_it_is(self, leaves: Sequence[Any], structure: Any, model: Any = None) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         with torch.no_grad():
-            return (model or self.model)(*args, **kwargs)
+            return (self.model if model is None else model)(*args, **kwargs)
 
     def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
         """Raises what torch.export and Inductor raise."""
