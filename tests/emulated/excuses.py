@@ -167,6 +167,24 @@ HARMLESS = (
     ),
     Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", was=r"place < round_rows"),
     Excuse("guard: > for >=", "the end of the ring of rows stands for its beginning", was=r"(next|top) >= slots"),
+    # winograd, whose product is mma_gemm's
+    Excuse(
+        "(stage: one stage fewer|guard: <= for <)",
+        "a stage more is loaded, of zeros behind the channels, and not read",
+        was=r"const bool more = step \+ STAGES - 1 < K_STEPS",
+        source=r"_filter\(",
+    ),
+    Excuse(
+        "moved: cp_async_wait_group moved behind for",
+        "the zeros of steps that there are not are waited for later",
+        was=r"cp_async_wait_group<0>",
+        source=r"_filter\(",
+    ),
+    Excuse(
+        "guard: > for >=",
+        "channels are filled up to whole blocks of threads",
+        source=r"_filter\([^)]*\) \{\n[^\n]*\n  if \(index > ",
+    ),
     # tma_wgrad, which sums y in the second of three loops over its steps
     Excuse(
         "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for|guard: >= for >)",
@@ -212,6 +230,12 @@ UNSEEN = (
         "tells (test_prologue tries one)",
         was=r"if \(c < \d+\) \{",
         source=r"float prologue\(",
+    ),
+    Excuse(
+        "guard: > for >=",
+        "no sum that is made once more, by the definition, has a window beyond the last row or column",
+        was=r"if \(in_[hw] < 0 \|\| in_[hw] >= \d+\) continue;",
+        source=r"_filter\(",
     ),
 )
 

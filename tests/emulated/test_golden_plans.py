@@ -40,6 +40,7 @@ from convgen.kernels.tma_plain import config as tma_plain
 from convgen.kernels.tma_wgrad import config as tma_wgrad
 from convgen.kernels.tma_wgrad.gemm import gemm
 from convgen.kernels.winograd import config as winograd
+from convgen.kernels.winograd.layout import Layout as WinogradLayout
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -158,9 +159,13 @@ def _im2col(p: ConvProblem, c: im2col.Config) -> Work:
     return Work({"outputs": (p.result.size, 256)})
 
 
-def _winograd(p: ConvProblem, c: winograd.Config) -> Work:
-    # channels are filled up to multiples of 16 and 8
-    return Work({"p": (p.output[0], c.tile), "q": (p.output[1], c.tile), "c": (p.c, 16)})
+def _winograd(plan: Plan) -> Work:
+    layout = plan.layout
+    assert isinstance(layout, WinogradLayout)
+    p, made_by = plan.problem, layout.made_by.config
+    tiles = {"p": (p.output[0], layout.config.tile), "q": (p.output[1], layout.config.tile), "c": (p.c, 16)}
+    tiles |= {"m": (layout.tile_count, made_by.tile_m), "n": (layout.columns, made_by.tile_n)}
+    return Work(tiles, -(-layout.channels // made_by.tile_k) // made_by.split_k, made_by.stages)
 
 
 WORK: dict[type, Callable[..., Work]] = {
@@ -178,16 +183,19 @@ WORK: dict[type, Callable[..., Work]] = {
     depthwise_wgrad.Config: _depthwise_wgrad,
     direct.Config: _direct,
     im2col.Config: _im2col,
+}
+#: What more than a configuration tells.
+OF_PLANS: dict[type, Callable[[Plan], Work]] = {
+    depthwise_stream.Config: _depthwise_stream,
     winograd.Config: _winograd,
 }
 
 
 def complaints(plan: Plan, sms: int) -> list[str]:
     """What a small geometry leaves untried."""
-    known = (*WORK, depthwise_stream.Config)
-    assert type(plan.config) in known, f"say in WORK how {type(plan.config).__name__} tiles a problem"
-    stream = isinstance(plan.config, depthwise_stream.Config)
-    work = _depthwise_stream(plan) if stream else WORK[type(plan.config)](plan.problem, plan.config)
+    kind = type(plan.config)
+    assert kind in (*WORK, *OF_PLANS), f"say in WORK how {kind.__name__} tiles a problem"
+    work = OF_PLANS[kind](plan) if kind in OF_PLANS else WORK[kind](plan.problem, plan.config)
     found = [f"{d}: {tile} divides {extent}" for d, (extent, tile) in work.tiles.items() if extent % tile == 0]
     if work.rounds and work.rounds <= work.stages:
         found.append(f"{work.rounds} steps fit the {work.stages} stages")
