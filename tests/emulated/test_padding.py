@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import make
 from runs import check_plan
-from tma_specs import PLAIN, check_emulated, kernel, laid_out, spec
+from tma_specs import PLAIN, check_emulated, compilation, laid_out, spec
 
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import strategies
@@ -68,7 +68,7 @@ def test_a_pixel_of_padding_is_nan_and_nothing_else(c: int, steps: int) -> None:
     """By TMA's own fill, or by the launch before it, where a box would reach behind the last channel."""
     made = make("fprop", 2, c, 16, (6, 7), (3, 3), pad=1, padding=Padding.NAN)
     x, w = np.ones((2, 6, 7, c), np.float16), np.ones((16, 3, 3, c), np.float16)
-    serving = kernel(spec(made, "tma_im2col", SMALL))
+    serving = compilation(spec(made, "tma_im2col", SMALL)).uncompiled()
     assert len(serving.plan.steps) == steps
     y = serving.emulate(x=x, w=w)
     assert np.isnan(y[:, [0, -1]]).all() and np.isnan(y[:, :, [0, -1]]).all()

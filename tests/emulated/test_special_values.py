@@ -9,7 +9,7 @@ import pytest
 from runs import emulated
 from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
 from special_values import EPILOGUES, EXPRESSIONS, FILLED, expected, of_all_values, with_specials
-from tma_specs import kernel
+from tma_specs import compilation
 
 from convgen.ir import verify
 from convgen.ir.problem import Op
@@ -42,7 +42,7 @@ def test_zeros_of_their_own(case: str, role: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_golden_plans(name: str, seed: int) -> None:
-    made = kernel(shrunk(name, options_of(plan_of(spec(name)))))
+    made = compilation(shrunk(name, options_of(plan_of(spec(name))))).uncompiled()
     problem = made.plan.problem
     factors = [t.role for t in problem.reads if t.element.is_float]
     if not factors:
@@ -51,7 +51,7 @@ def test_golden_plans(name: str, seed: int) -> None:
         arrays = with_specials(problem, role, seed)
         results = made.emulate(*arrays.values(), sms=GEOMETRIES[name].sms)
         out = results[0] if problem.further else results
-        right = expected(problem, arrays, made.manifest.arithmetic)
+        right = expected(problem, arrays, made.plan.arithmetic)
         assert right.special.any() and not right.special.all()
         report = verify.compare(problem, out, right)
         assert report, f"{role}: {report}\nseed {seed}\n{made.source}"
