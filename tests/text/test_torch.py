@@ -292,8 +292,9 @@ class TestEnabled:
                 assert inner is serving
         assert [(row.layer, row.why_not) for row in serving.report] == [
             ("(2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
+            ("wgrad of (2, 3, 5, 6) by (4, 3, 3, 3), and the bias", "not on a GPU"),
             ("wgrad of (2, 3, 5, 6) by (4, 3, 3, 3)", "not on a GPU"),
             ("transposed (2, 3, 5, 6) by (3, 4, 3, 3)", "not on a GPU"),
         ]
         model(x[:1])
-        assert len(serving.report) == 3
+        assert len(serving.report) == 4

@@ -13,7 +13,7 @@ import torch
 
 from convgen.spec import known_tuning
 from convgen.torch.network.prepare import Options, Prepared, kind
-from convgen.torch.network.report import Report
+from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
 from convgen.torch.network.views import View, joined, views_of
@@ -112,7 +112,7 @@ class _Graph:
                     raise
                 made = Prepared(computed, weights, self._names, tensors, self._options)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = told(error)
             warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
             return None

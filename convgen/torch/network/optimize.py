@@ -15,7 +15,7 @@ from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
-from convgen.torch.network.report import Report
+from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
 
 Tensor = Any
@@ -134,7 +134,7 @@ class Optimized(Module):
         try:
             return self._exported(args, kwargs)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = told(error)
             return self._in_parts(structure, reason)
 
     def _in_parts(self, structure: Any, reason: str) -> _Ready:

@@ -76,7 +76,8 @@ class Prepared:
         constants = first[: len(weights)]
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         if folded:
-            self.report.notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
+            one, several = "1 BatchNorm is", f"{folded} BatchNorms are"
+            self.report.notes.append(f"{one if folded == 1 else several} folded into the convolutions before them")
         linears_as_convolutions(graph)
         _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))

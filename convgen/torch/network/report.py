@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
@@ -47,6 +48,11 @@ class Report:
     def _repr_html_(self) -> str:
         rows = (tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)
         return table(_HEADS, rows, note="; ".join(self.notes))
+
+
+def told(error: Exception) -> str:
+    """An error of torch's in a line: some are pages long."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 200, placeholder=" ...")
 
 
 def _shown(value: object) -> str:
