@@ -91,6 +91,8 @@ def outputs(layout: Layout) -> Kernel:
     run = layout.channels_at_once(problem.y, "k") if along.role == "channels" else 1
     tile = _tile(scope, layout, "k", problem.k, run)
     lines = scope.take()
+    if tile.at["k"] == 0 and problem.k > 1:  # one vector, whose first channel formulas name
+        lines.append("const int k = 0;")
     source = scope.text((tile.number * layout.points + _point(scope, layout)) * layout.columns + tile.at["k"])
     loads = output.load_run("f32", "loaded", f"m + {bracket(source)}", run)
     dims = ("n", *problem.spatial.output, "k")
