@@ -52,6 +52,8 @@ class All:
     def row(self, asked):
         return Row(asked.layer, "tma_im2col")
 
+    measure = row
+
     @property
     def layers(self):
         return [asked.layer for asked in self.asked]
@@ -332,6 +334,21 @@ def test_the_faster_one_is_taken_and_kept(clock):
         ("aten", 3.0, 2.0, "tma_wgrad is slower"),
     ]
     assert Choices(measure=False).launch(slower) is not None
+
+
+def test_what_was_taken_unmeasured_is_measured_when_that_is_asked_for(clock):
+    chosen, faster, slower = Choices(), Kind("a"), Kind("b")
+    for kind in (faster, slower):
+        chosen.take(kind)
+        assert chosen.launch(kind) is not None and chosen.row(kind).us is None
+    assert not clock.measured
+    chosen.measure(faster)
+    clock.us = 3.0, 2.0
+    chosen.measure(slower)
+    chosen.measure(faster)  # known by now
+    assert clock.measured == 2
+    assert chosen.launch(faster) is not None and chosen.launch(slower) is None
+    assert [chosen.row(kind).us for kind in (faster, slower)] == [1.0, 3.0]
 
 
 def test_what_is_not_served_or_cannot_be_timed_is_atens_with_the_reason(clock):

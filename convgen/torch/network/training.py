@@ -165,7 +165,7 @@ def _decide(asked: Sequence[Asked], choices: Choices, measure: bool, tune: str |
         if tune:
             one.served(tune)
         if measure:
-            choices.row(one)
+            choices.measure(one)
         else:
             choices.take(one)
 
