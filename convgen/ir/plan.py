@@ -13,6 +13,7 @@ from math import lcm, prod
 
 from convgen.hypertext import table
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.targets import Target
 
 
@@ -166,7 +167,7 @@ class Limit:
     """What a call's sizes may make of a number that a kernel counts in 32 bits, or that hardware bounds."""
 
     what: str  # such as "elements of x"
-    size: int
+    size: Size
     most: int
 
 

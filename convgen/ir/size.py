@@ -156,7 +156,10 @@ def evaluate(formula: str, sizes: Mapping[str, int]) -> int:
     code, dims = _compiled(formula)
     if missing := dims - sizes.keys():
         raise BadFormula(f"{formula!r} is over {', '.join(sorted(missing))}, too")
-    return eval(code, {"__builtins__": {}}, dict(sizes))
+    try:
+        return eval(code, {"__builtins__": {}}, dict(sizes))
+    except ZeroDivisionError:
+        raise BadFormula(f"{formula!r} divides by zero") from None
 
 
 @lru_cache(maxsize=4096)

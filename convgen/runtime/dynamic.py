@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate
 from convgen.runtime.errors import WrongArguments, WrongShape
 from convgen.runtime.kernel import Array, Kernel
@@ -21,6 +23,8 @@ from convgen.runtime.manifest import Dynamic
 if TYPE_CHECKING:
     from convgen.runtime.artifacts import Artifact
 
+#: The input's dim for each of the output's.
+_INPUTS = exchanged_dims()
 #: Of an int.
 _MOST = 2**31 - 1
 
@@ -42,7 +46,9 @@ class DynamicKernel(Kernel):
         if unknown := [name for name in sizes if name not in dims]:
             hint = f"hint: {', '.join(dims)} are"
             raise WrongArguments(f"{self.name}: {', '.join(unknown)} cannot be chosen in a call\n{hint}")
-        return self._of({**self._written, **sizes})
+        if wrong := [name for name, size in sizes.items() if not isinstance(size, SupportsIndex)]:
+            raise WrongArguments(f"{self.name}: {wrong[0]} is a {type(sizes[wrong[0]]).__name__}, not a whole number")
+        return self._of({**self._written, **{name: index(size) for name, size in sizes.items()}})
 
     @cached_property
     def classes(self) -> tuple[DynamicKernel, ...]:
@@ -93,8 +99,19 @@ class DynamicKernel(Kernel):
         tensors = [t for t in (*self._given, *self.manifest.results) if t.axes is None]
         return {
             dim: tuple((i, t.dims.index(dim), len(t.dims)) for i, t in enumerate(tensors) if dim in t.dims)
-            for dim in self._dynamic.dims
+            for dim in (*self._dynamic.dims, *(dim for dim, _ in self._dynamic.derived))
         }
+
+    @cached_property
+    def _inverse(self) -> dict[str, tuple[str, int]]:
+        """The dims that follow from the output's, of windows one pixel apart: which, and how much larger they are."""
+        found = {}
+        for output, extent in self._dynamic.derived:
+            dim = _INPUTS[output]
+            low, high = (evaluate(extent.formula, {dim: value}) for value in (1, 1001))
+            if high - low == 1000:
+                found[dim] = output, 1 - low
+        return found
 
     @cached_property
     def _written(self) -> dict[str, int]:
@@ -120,6 +137,9 @@ class DynamicKernel(Kernel):
                     tensor = (*self._given, *self.manifest.results)[i]
                     raise WrongShape(f"{tensor.name} has shape {shape}, expected dims {' '.join(tensor.dims)}")
                 return shape[axis]
+        if dim in self._inverse and len(arrays) >= len(self._given):
+            output, taken = self._inverse[dim]
+            return self._size(output, arrays) + taken
         hint = f"hint: pass the result as out=, or choose it: {self.name}.at({dim}=...)"
         raise WrongArguments(f"{self.name}: {dim} does not follow from the arguments\n{hint}")
 
@@ -142,14 +162,14 @@ class DynamicKernel(Kernel):
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes with those that follow.  Raises WrongShape where the kernel does not go as far."""
         found = dict(sizes)
-        for dim, size in self._dynamic.derived:
-            found[dim] = evaluate(size.formula, sizes)  # type: ignore[attr-defined]
+        for dim, extent in self._dynamic.derived:
+            found[dim] = evaluate(extent.formula, sizes)
         said = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
         for dim, size in found.items():
             if not 1 <= size <= _MOST:
                 raise WrongShape(f"{self.name}: {said} makes {dim} {size}; it must be from 1 to {_MOST}")
         for limit in self._dynamic.limits:
-            count = evaluate(limit.size.formula, found)  # type: ignore[attr-defined]
+            count = evaluate(limit.size.formula, found)
             if count > limit.most:
                 hint = "hint: compile the spec for sizes as large"
                 raise WrongShape(f"{self.name}: {said} makes {count} {limit.what}; it goes up to {limit.most}\n{hint}")

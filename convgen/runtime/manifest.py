@@ -40,7 +40,7 @@ class Dynamic:
     `limits` are what these must not exceed.  Any number of the manifest may be a `Size`, which follows from these."""
 
     dims: tuple[str, ...]
-    derived: tuple[tuple[str, int], ...]
+    derived: tuple[tuple[str, Size], ...]
     limits: tuple[Limit, ...]
 
 
@@ -193,7 +193,7 @@ def _record(kind: Any, data: Any) -> Any:
         return {key: _record(arguments[1], item) for key, item in data.items()}
     if kind is float and isinstance(data, int):
         return float(data)
-    if kind is int and isinstance(data, dict):
+    if kind in (int, Size) and isinstance(data, dict):
         return Size(_record(int, data["written"]), _record(str, data["formula"]))
     if not isinstance(data, kind):
         raise TypeError(f"expected {kind.__name__}, got {data!r}")

@@ -90,6 +90,12 @@ TMA = {
 }  # fmt: skip
 
 
+TMA["dgrad"] = (
+    conv("n=2, h=9, w=7, c=72", "k=40, r=3, s=3, c=72", "pad h=(1, 0) w=0 op dgrad"),
+    {"tile.m": 64, "tile.n": 64, "consumers": 1, "stages": 3},
+)
+
+
 @pytest.mark.parametrize("name", TMA)
 def test_tma_im2col(name: str) -> None:
     problem, options = TMA[name]

@@ -34,6 +34,8 @@ SPECS = {
     " strategy tma_im2col { split_k 4 swap_ab 0 }",
     "first layer": "x: f16[n=8, h=14, w=14, c=3] filter w: f16[k=64, r=7, s=7, c=3] output y: f16[n, p, q, k] pad 3"
     " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm",
+    "dgrad": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=72, r=3, s=3, c=64] output y: f16[n, p, q, k] pad 1"
+    " op dgrad strategy tma_im2col",
     "groups": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=64, r=3, s=3, c=16] output y: f16[n, p, q, k] pad 1"
     " groups 4 strategy implicit_gemm { kernel mma_gemm }",
     "channels as rows": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=128, r=3, s=3, c=64] output y: f16[n, p, q, k]"
@@ -106,7 +108,7 @@ def test_what_is_beyond_the_kernel_is_refused(target: Target) -> None:
     compilation, kernel = compiled("3x3", target)
     sizes = {"n": 60000, "h": 200, "w": 200}
     assert all_sizes(compilation.request.problem, sizes)["p"] == 200
-    with pytest.raises(WrongShape, match="pixels of y; it goes up to"):
+    with pytest.raises(WrongShape, match="pixels of the result; it goes up to"):
         kernel.at(**sizes)
 
 

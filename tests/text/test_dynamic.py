@@ -263,8 +263,17 @@ def test_a_formula_in_a_manifest_is_checked():
     text = manifest(compilation().plan).to_json()
     formula = re.search(r'"formula": ("[^"]*n \* p[^"]*")', text)
     assert formula and ast.literal_eval(formula[1])
+    with pytest.raises(ManifestError, match="divides by zero"):
+        Manifest.from_json(text.replace(formula[1], '"n // (h - h)"'))
     with pytest.raises(ManifestError, match="no formula"):
         Manifest.from_json(text.replace(formula[1], "\"__import__('os')\""))
+
+
+class Shaped:
+    """An array's shape."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
 
 
 def test_sizes_that_the_kernel_does_not_reach():
@@ -275,11 +284,10 @@ def test_sizes_that_the_kernel_does_not_reach():
         kernel.at(n=10**8)
     with pytest.raises(WrongShape, match="makes h 0; it must be from 1"):
         kernel.at(h=0)
+    with pytest.raises(WrongArguments, match="h is a float, not a whole number"):
+        kernel.at(h=2.5)
     with pytest.raises(WrongArguments, match="p cannot be chosen in a call"):
         kernel.at(p=3)
-    gradient = compilation(op="dgrad").uncompiled()
-    with pytest.raises(WrongArguments, match="h does not follow from the arguments"):
-        gradient.emulate(*(slot.poisoned() for slot in gradient.at()._slots[:2]))
     with pytest.raises(host.NoHostProgram, match="fixed sizes"):
         host.program(kernel.manifest)
 
@@ -334,3 +342,14 @@ def test_auto_takes_the_fastest_measured_kernel_that_serves(monkeypatch):
     assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 16})
     assert "5.0 us" in choice.reason
     assert planner.choose(problem.static, TARGETS["sm_90a"], "auto", {}).strategy.name == "tma_halo"
+
+
+def test_sizes_of_dgrad_follow_from_its_result_or_from_windows_one_pixel_apart():
+    y, w, x = Shaped(3, 4, 7, 8), Shaped(8, 3, 3, 16), Shaped(3, 8, 7, 16)
+    gradient = compilation(op="dgrad").uncompiled()
+    assert gradient._for((y, w), x) is gradient.at(n=3, h=8, w=7)
+    with pytest.raises(WrongArguments, match="h does not follow from the arguments"):
+        gradient._for((y, w), None)
+    text = compilation(op="dgrad").spec.text.replace("stride h=2", "stride h=1").replace("pad 1", "pad h=(0, 1) w=2")
+    kernel = driver.load(Spec(text))[0].uncompiled()
+    assert kernel._for((y, w), None) is kernel.at(n=3, h=5, w=5)

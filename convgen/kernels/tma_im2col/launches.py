@@ -32,11 +32,12 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     # of sums that have to be made once more: x and w as they were given
     factors = factor_pointers(assignment(layout.problem).problem) if layout.fills else ()
     given = g.assigned.params(p.param for p in factors)
+    extents = (Param(name, "int", value=size) for name, size in sizes(layout.problem).items())
     main = Launch(
         entry=prefix,
         grid=(blocks, 1, 1),
         block=layout.threads,
-        params=(*_assigned(layout, params), *given, *(Param(d, "int", value=e) for d, e in sizes(problem).items())),
+        params=(*_assigned(layout, params), *given, *extents),
         shared_bytes=layout.shared_bytes,
         cluster=config.split_k * config.cluster,
         persistent=not config.stream_k,  # the second kernel must know how many blocks there are

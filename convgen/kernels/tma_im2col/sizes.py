@@ -7,7 +7,7 @@ tile's windows begin.  TMA does the rest, so everything shaped like y has to lea
 from __future__ import annotations
 
 from convgen.ir.plan import Limit
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.kernels.base import Obstacles
 from convgen.kernels.parts.hopper import LIMITS
@@ -28,16 +28,17 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     if not problem.dynamic:
         return found
     hint = "leave `dynamic` out, or take strategy direct"
-    if problem.op is not Op.FPROP:
-        found.no(f"op {problem.op} needs fixed sizes", hint)
+    if gemm.phases:
+        found.no(f"op {problem.op} with a stride needs fixed sizes", hint)
+    x, y = gemm.assigned.problem.x, gemm.assigned.problem.y
     if problem.prologue:
         found.no("a prologue needs fixed sizes", hint)
     if any(copy.source.role == "x" for copy in gemm.prepared.copies):
         lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
-        found.no(f"{problem.x.name} needs fixed sizes, since it is copied: it {lies}", hint)
+        found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", hint)
     if not gemm.stores_by_tma or gemm.plane:
         lies = "lies otherwise than n, pixels, channels of 2 bytes in rows of 16"
-        found.no(f"{problem.y.name} needs fixed sizes, since TMA cannot store it: it {lies}", hint)
+        found.no(f"{y.name} needs fixed sizes, since TMA cannot store it: it {lies}", hint)
     for axis in gemm.axes:  # whose corner varies with what a stride leaves over
         if axis.upper - axis.element_stride < LIMITS[len(gemm.axes) + 2].corner_low:
             found.no(f"the window along {axis.dim} is too large for sizes that a call decides", hint)
@@ -62,6 +63,6 @@ def illegal_sizes(layout: Layout) -> Obstacles:
 
 def limits(layout: Layout) -> tuple[Limit, ...]:
     """What sizes that a call decides must not exceed."""
-    found = [("pixels of y", layout.gemm.pixels, MOST_PIXELS)]
-    found += [("bytes of x from one to the next", stride, MOST_STRIDE) for stride in a_map(layout).strides[-1:]]
+    found = [("pixels of the result", layout.gemm.pixels, MOST_PIXELS)]
+    found += [("bytes from one image to the next", stride, MOST_STRIDE) for stride in a_map(layout).strides[-1:]]
     return tuple(Limit(what, size, most) for what, size, most in found if isinstance(size, Size))
