@@ -237,12 +237,13 @@ def products(problem):
 
 
 def as_kernel(problem, arrays, drop=lambda at: False):
-    """What an fprop kernel accumulates: exact inputs, one float32 addition at a time.
+    """What an fprop kernel accumulates: exact inputs, one addition at a time, in float32 or of f64 in float64.
 
     `drop(at)` leaves out products.
     """
-    acc = np.zeros(problem.output_pixels * problem.k, np.float32)
-    x, w = (arrays[r].astype(np.float32).reshape(-1) for r in "xw")
+    wide = numpy_dtype(problem.number)
+    acc = np.zeros(problem.output_pixels * problem.k, wide)
+    x, w = (arrays[r].astype(wide).reshape(-1) for r in "xw")
     for at, y, of_x, of_w in products(problem):
         if not drop(at):
             acc[y] += x[of_x] * w[of_w]
