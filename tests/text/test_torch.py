@@ -237,10 +237,12 @@ def test_the_first_call_that_asks_for_it_tunes_the_kernel_of_all(monkeypatch):
     asked = []
     monkeypatch.setattr(launch, "kernel_of", lambda key: asked.append(key[2]) or Kernel(key))
     monkeypatch.setattr(launch, "_SERVED", {})
+    captured = [True, False, False]
+    monkeypatch.setattr(launch, "capturing", lambda: captured.pop(0))
     x, w = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3)
     arguments = x, w, [], "relu", [1, 1], [0, 0], [1, 1], 1
-    found = [launch.served(*arguments, tune=tune).kernel for tune in (None, None, "quick", None, "quick")]
-    assert found == ["direct: tuned: None"] * 2 + ["direct: tuned: quick"] * 3 and asked == [None, "quick"]
+    found = [launch.served(*arguments, tune=tune).kernel for tune in (None, None, "quick", "quick", None, "quick")]
+    assert found == ["direct: tuned: None"] * 3 + ["direct: tuned: quick"] * 3 and asked == [None, "quick"]
     unserved = x.long(), *arguments[1:]
     assert launch.served(*unserved, tune="quick") is launch.served(*unserved, tune="quick")
 
