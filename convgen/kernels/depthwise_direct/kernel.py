@@ -69,12 +69,13 @@ class Layout(Depthwise[Config]):
     def vectors(self) -> int:
         return self.read.k // self.config.vector
 
-    @property
+    @cached_property
     def slice_vectors(self) -> int:
         """Channel vectors of a block: all of them, or a divisor."""
         if self.planes:
             return 1
-        return max(d for d in range(1, MOST_SLICE + 1) if self.vectors % d == 0)
+        vectors = self.vectors
+        return next(d for d in range(MOST_SLICE, 0, -1) if vectors % d == 0)
 
     @property
     def slice(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sympy import Expr, Integer, Symbol
 
@@ -328,6 +329,7 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
     return lines, load(x.dtype, rounded, problem.accumulate)
 
 
+@lru_cache(maxsize=64)  # asked for each configuration of a search
 def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands of the epilogue that results depend on, in order."""
     used = {e.name for a in used_body(problem) for e in a.value.walk() if isinstance(e, OperandRef)}
