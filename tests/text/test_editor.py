@@ -228,7 +228,7 @@ def test_the_server_speaks_the_protocol():
 
         client.ask("shutdown", None)
         client.notify("exit", None)
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
 
 
 # ---- the extension -----------------------------------------------------------------------------

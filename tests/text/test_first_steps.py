@@ -212,7 +212,7 @@ def test_work_that_takes_long_is_spoken_of(monkeypatch):
     monkeypatch.setattr(console, "PATIENCE_SECONDS", 0)
     with console.spinner("reading") as say:
         say("planning res4")
-        assert heard.event.wait(60)
+        assert heard.event.wait(600)
 
 
 def test_work_that_is_done_at_once_is_not(monkeypatch):

@@ -113,7 +113,7 @@ def lose(*_: object) -> None:
 
 def test_every_gpu_takes_layers(place: Path):
     together = threading.Barrier(3)
-    first = lambda n, i: together.wait(60) if i == 0 and n <= 3 else None  # noqa: E731
+    first = lambda n, i: together.wait(600) if i == 0 and n <= 3 else None  # noqa: E731
     members = [Measuring(first) for _ in range(3)]
     watching = spread(place, [(H200, m) for m in members], layers=7)
     assert everything(place, 7, H200) and sorted(watching.finished_) == list(range(1, 8))
@@ -166,7 +166,7 @@ def test_a_gpu_that_does_not_come_back_leaves_its_layers_to_the_others(place: Pa
             away.set()
             raise ConvgenError("no process could be started")
 
-    members = [Measuring(leaves), Measuring(lambda n, i: away.wait(60))]
+    members = [Measuring(leaves), Measuring(lambda n, i: away.wait(600))]
     watching = spread(place, [(H200, m) for m in members], layers=4)
     assert everything(place, 4, H200)
     assert watching.gone_ == ["NVIDIA H200: no process could be started; 1 left"]
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_all_and_condemns_no_candidate(place: Path):
             if not interrupted.is_set():
                 interrupted.set()
                 signal.pthread_kill(main, signal.SIGINT)
-            stopping.wait(60)
+            stopping.wait(600)
             raise CandidateFailed("its process died")
 
     stopping = threading.Event()
