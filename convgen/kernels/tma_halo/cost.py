@@ -29,6 +29,7 @@ class Rates:
     tap: float = 100.1  # cycles of waiting and signalling, a tap of streamed weights
     weights: float = 48.46  # bytes a cycle of resident weights, loaded once
     serial_store: float = 4.63e-5  # a tile's element: what the other consumers' MMAs do not hide
+    l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
     memory: float = 4.75e6
     apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
 
@@ -72,4 +73,6 @@ def time(
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
+    fetched = blocks * (box + (taps * weight_box if weight_stages else 0)) * tiles * channel_tiles
+    time = max(time, fetched / r.l2)
     return over(latency + halo + prologue + time + r.start, (reads + writes) / memory + r.start)
