@@ -45,6 +45,13 @@ __device__ __forceinline__ u32 ld_shared_u32(u32 address) {
   return v;
 }
 
+__device__ __forceinline__ Vec4 ld_shared_v4_u32(u32 address) {
+  Vec4 v;
+  asm volatile("ld.shared.v4.u32 { %0, %1, %2, %3 }, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void ld_shared_v4_f32(float (&v)[4], u32 address) {
   asm volatile("ld.shared.v4.f32 { %0, %1, %2, %3 }, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address) : "memory");
@@ -129,6 +136,10 @@ __device__ __forceinline__ void wgmma_m64n56k16_f32_f16_f16(float (&d)[28], u64 
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
+// A barrier of its own number for `threads` threads; immediates, or ptxas reserves all sixteen.
+template <int barrier, int threads>
+__device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
+
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -178,6 +189,7 @@ constexpr int H = 224;
 constexpr int W = 224;
 constexpr int R = 7;
 constexpr int row_elements = 21;  // of a filter row
+constexpr int filter_elements = R * row_elements;
 constexpr int channels = 64;  // of y
 constexpr int output_rows = 896;  // of all images
 constexpr int tile_m = 64;
@@ -412,6 +424,7 @@ void convgen_stem_wgrad(
       }
     }
     wgmma_wait_group<0>();
+    bar_sync<1, consumers * 128>();  // all products are done: their operands make room for the sums
 
     // a fragment's rows are output channels; each 8 of its columns are a vector's elements, of one filter row
 #pragma unroll
@@ -427,12 +440,19 @@ void convgen_stem_wgrad(
           if (element < used && c < row_elements) {
 #pragma unroll
             for (int tap = 0; tap < R; ++tap) {
-              partials[k * 147 + tap * 21 + c] = acc[i / 2 * own_vectors + j][tap * 4 + i % 2 * 2 + e];
+              const int at = (k - first_k) * filter_elements + tap * row_elements + c;
+              st_shared_u32(base + at * 4, __float_as_uint(acc[i / 2 * own_vectors + j][tap * 4 + i % 2 * 2 + e]));
             }
           }
         }
       }
     }
+    bar_sync<1, consumers * 128>();
+    // the tile's filters are neighbors, and leave 16 bytes a thread
+    Vec4* sums = reinterpret_cast<Vec4*>(partials + first_k * filter_elements);
+    const int vectors = tile_m * filter_elements / 4;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < vectors; i += consumers * 128) sums[i] = ld_shared_v4_u32(base + i * 16);
   }
 }
 

@@ -201,6 +201,15 @@ class Layout(base.Layout[Config]):
         return is_whole(self.problem, self.config.slices)
 
     @cached_property
+    def gathers(self) -> bool:
+        """Whether a tile's sums meet in shared memory, to leave in runs of 16 bytes: where w has them as neighbors, and
+        the pipelines' memory has room for them."""
+        w = self.problem.w
+        neighbors = w.dims == ("k", *self.problem.spatial.filter, "c") and not w.pitch and w.size % 4 == 0
+        room = self.config.stages * self.stage + (self.slots + self.copies) * self.x_row
+        return not self.stores_w and neighbors and self.config.tile_m * w.size // self.problem.k * 4 <= room
+
+    @cached_property
     def sums_y(self) -> bool:
         """Whether y is summed, by a column of ones in vectors that have room for it."""
         return y_sum(self.problem) is not None and room_for_ones(self.problem)
