@@ -20,7 +20,7 @@
 // digest   5f511547f6eea3cb
 // strategy implicit_gemm { kernel stem_wgrad  tile m=64 k=112  stages 4  depth 2  warps m=4 n=2  slices 5 }
 // target   sm_90a
-// launch   convgen_stem_wgrad: 1 x 5 blocks of 384 threads, 97104 bytes of shared memory
+// launch   convgen_stem_wgrad: 1 x 5 blocks of 384 threads, 98944 bytes of shared memory
 // launch   convgen_stem_wgrad_sum: 19 blocks of 256 threads, 4112 bytes of shared memory
 // launch   convgen_stem_wgrad_sum_db_1: 4 blocks of 128 threads, 512 bytes of shared memory
 // map      y_map: y of 64 x 112 x 896 f16, tiled: boxes of 64 x 112 x 1, 128-byte swizzle
@@ -212,11 +212,11 @@ constexpr int row_vectors = phases * line_columns;
 constexpr int round_rows = 2;  // rows of x that an output row adds to those above it
 constexpr int fresh_rounds = 4;  // as many rounds of them are all rows under it
 constexpr int thread_vectors = 3;  // that a builder makes in a round
-constexpr int slots = 15;  // rows of x, a ring; the first 6 are kept again behind it, so that any R are neighbors
+constexpr int slots = 16;  // rows of x, a ring; the first 6 are kept again behind it, so that any R are neighbors
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle of y looks at absolute addresses):
 //   y         4 stages x 1 boxes of 112 pixels x 128
-//   x         21 rows x 1 lines of 115 vectors x 16
+//   x         22 rows x 1 lines of 115 vectors x 16
 //   barriers  12 x 8
 //
 // Two rings feed the consumers: stages of y, and output rows, for which builders lay out rows of x.  A full barrier

@@ -76,7 +76,7 @@ GEOMETRIES = {
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
     "tma_plain_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 72, "k": 72}),
     "mma_wgrad": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
-    "stem_wgrad": Small({"n": 3, "h": 19, "w": 227, "c": 3, "k": 40}),
+    "stem_wgrad": Small({"n": 3, "h": 17, "w": 227, "c": 3, "k": 40}),
     "winograd_f32": Small({"n": 2, "h": 13, "w": 11, "c": 136, "k": 72}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_cluster": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
