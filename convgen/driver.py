@@ -323,9 +323,13 @@ def compile_classes(spec: Spec, images: Sequence[int]) -> Kernel:
 
     found = load(spec)
     if len(found) != 1 or "n" not in found[0].request.problem.dynamic:
-        raise UsageError("images= takes a spec of one convolution\nhint: write `dynamic n` into it")
-    if not images or not all(isinstance(n, int) and 1 <= n < 1 << 31 for n in images):
-        raise UsageError(f"images={images!r}\nhint: give the numbers to plan for, such as (1, 8, 64)")
+        what = "one whose number of images is fixed" if len(found) == 1 else f"{len(found)} convolutions"
+        hint = "hint: write `dynamic n` into a spec of one convolution"
+        raise UsageError(f"images= takes a spec of one convolution with dynamic `n`; this is {what}\n{hint}")
+    numbers = images if isinstance(images, Sequence) else ()
+    if not numbers or not all(isinstance(n, int) and 1 <= n < 1 << 31 for n in numbers):
+        hint = "hint: give the numbers of images to plan for, such as images=(1, 8, 64)"
+        raise UsageError(f"images={images!r}: expected whole numbers from 1 to {(1 << 31) - 1}\n{hint}")
     return joined([found[0].planned_for(n).kernel() for n in sorted(set(images))])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from convgen import habits
 from convgen.diagnostics import Report, listing
 from convgen.frontend import ast
 from convgen.frontend.geometry import Geometry
@@ -25,10 +26,13 @@ def check_dynamic(
         return ()
     for op in ops:
         if op.exchanged:
-            hint = "leave it out, or write the dgrad of a convolution"
-            report.error("E217", f"sizes of `op {op}` are fixed", setting.span, hint)
+            hint = "leave `dynamic` out, or write it as the dgrad of a convolution"
+            report.error("E217", f"`op {op}` needs fixed sizes", setting.span, hint)
     if geometry is None or "x" not in tensors:
         return ()
+    if geometry.padding.repeats:
+        hint = "leave `dynamic` out, or pad with zeros"
+        report.error("E217", f"padding by `{geometry.padding}` needs fixed sizes", setting.span, hint)
     own, named = ("n", *geometry.spatial.input), [d.text for d in setting.dims]
     outputs = dict(zip(own, ("n", *geometry.spatial.output), strict=True))
     for i, dim in enumerate(setting.dims):
@@ -43,7 +47,7 @@ def check_dynamic(
         like = tensors.get("x" if {"c", *own[1:]} & set(t.dims) else "y")
         dims = [d.name.text for d in like.dims] if like else []
         if left_out := [d for d in (*named, *follows) if d in dims and d not in t.dims]:
-            message = f"`{t.name}` is summed over {listing(left_out, 'and')}, whose sizes then have to be fixed"
+            message = f"`{t.name}` is summed over {listing(left_out, 'and')}, which therefore must be fixed"
             report.error("E217", message, setting.span, "leave `dynamic` out, or sum in another kernel")
     return tuple(d for d in own if d in named)
 
@@ -60,4 +64,6 @@ def _hint(dim: str, own: Sequence[str]) -> str:
     outputs = SPATIAL[len(own) - 1].output
     if dim in outputs:
         return f"it follows from `{own[1 + outputs.index(dim)]}`, which can"
-    return f"{listing(own, 'and')} can: the plan is made for these channels and this filter"
+    if habits.plain(dim) in own:
+        return f"did you mean `{habits.plain(dim)}`?"
+    return f"{listing(own, 'and')} can; the plan is made for these channels and this filter"

@@ -47,7 +47,8 @@ def explain(place: Place) -> tuple[str, Span, str | None]:
         earlier = place.words[place.at - 2]
         return f"expected an operator between {quote(earlier)} and {quote(before)}", span_of(before), _hint(place)
     if place.is_setting and word.type == "NAME":
-        return f"no setting is named {quote(word)}", span_of(word), _hint(place)
+        fault = "malformed setting" if word in wording.CONTEXTUAL else "no setting is named"
+        return f"{fault} {quote(word)}", span_of(word), _hint(place)
     message = f"expected {wording.expected(place.kinds, before.type if before else '', place.keyword)}"
     span = span_of(word)
     if before is not None:
@@ -101,6 +102,8 @@ def _setting(place: Place) -> str | None:
     word = place.word
     if not place.is_setting or word.type not in ("NAME", "OPERAND"):
         return None
+    if form := wording.CONTEXTUAL.get(word) or (place.is_assigned and wording.CONTEXTUAL.get(str(place.before))):
+        return form
     if (no_setting := habits.NO_SETTINGS.get(habits.plain(word))) and not place.is_assigned:
         return no_setting
     if keyword := place.keyword_meant:
@@ -109,7 +112,7 @@ def _setting(place: Place) -> str | None:
         return f"put options in braces: `strategy {place.before} {{ {word} ... }}`"
     if word.type == "OPERAND" or place.is_assigned:
         return "operands and assignments belong in `epilogue { ... }`"
-    return f"the settings are {listing(wording.SETTINGS, 'and')}"
+    return f"the settings are {listing((*wording.SETTINGS, *wording.CONTEXTUAL), 'and')}"
 
 
 def _statement(place: Place) -> str | None:

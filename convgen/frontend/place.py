@@ -20,7 +20,7 @@ _REACH = 500
 
 def setting_meant(word: str) -> str | None:
     """The setting that a word is, or is another name or a misspelling of."""
-    return _meant(word, wording.SETTINGS, habits.SETTINGS)
+    return _meant(word, (*wording.SETTINGS, *wording.CONTEXTUAL), habits.SETTINGS)
 
 
 def _meant(word: str, known: Sequence[str], others: dict[str, str]) -> str | None:

@@ -55,7 +55,7 @@ def check_strategy(
     if strategies is not None:
         known = (AUTO, *strategies)
         if name not in known:
-            hint = habits.did_you_mean(name, known, habits.STRATEGIES)
+            hint = _as_kernel(name, strategies) or habits.did_you_mean(name, known, habits.STRATEGIES)
             hint = hint or f"the strategies are {listing(known, 'and')}"
             report.error("E402", f"no strategy is named `{name}`", setting.name.span, hint)
         elif setting.options:  # what a strategy's options are costs an import
@@ -100,6 +100,14 @@ def _value(
         return value
     hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
     report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)
+    return None
+
+
+def _as_kernel(name: str, strategies: Mapping[str, Sequence[OptionRow]]) -> str | None:
+    """What to write for a kernel that is named in place of the strategy that has it."""
+    for strategy, rows in strategies.items():
+        if any(row.name == "kernel" and name in (row.choices or ()) for row in rows):
+            return f"it is a kernel of {strategy}: `strategy {strategy} {{ kernel {name} }}`"
     return None
 
 

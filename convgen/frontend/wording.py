@@ -15,6 +15,11 @@ SETTINGS = (
     "groups", "accumulate", "epilogue", "op", "strategy", "target",
 )  # fmt: skip
 KEYWORDS = (*SETTINGS, "let", "conv", "operand")
+#: Settings whose words are names elsewhere, each with how it is written.
+CONTEXTUAL = {
+    "dynamic": "write `dynamic` with the names of dims alone: `dynamic n h w`; extents belong to the input's dims",
+    "prologue": "put the block in braces: `prologue { ... }`",
+}
 
 SETTING_KINDS = frozenset(word.upper() for word in SETTINGS)
 #: Kinds that begin or end a statement.

@@ -113,7 +113,8 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
     if len(numbers) > len(known.defaults) or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-        takes = f"{len(known.defaults)} finite numbers at most" if known.defaults else "no numbers"
+        count = len(known.defaults)
+        takes = f"at most {count} finite number{'s' if count > 1 else ''}" if count else "no numbers"
         raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
     given_numbers = [float(n) for n in numbers if isinstance(n, int | float)]
     return (Step(str(name), (*given_numbers, *known.defaults[len(numbers) :])),)

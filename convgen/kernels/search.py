@@ -159,16 +159,11 @@ def _unapplied(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
 
 
 def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
-    """Sizes that a call decides, where the kernel is compiled for fixed ones, and padding that depends on them."""
-    if not problem.dynamic:
+    """Sizes that a call decides, where the kernel is compiled for fixed ones."""
+    if kernel.dynamic or not problem.dynamic:
         return []
-    if not kernel.dynamic:
-        hint = "leave `dynamic` out, or take tma_im2col, mma_gemm or direct"
-        return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
-    if problem.padding.repeats:
-        hint = "leave `dynamic` out, or pad with zeros"
-        return [Obstacle(f"`{problem.padding}` needs an input of fixed size", hint)]
-    return []
+    hint = "leave `dynamic` out, or take tma_im2col, mma_gemm or direct"
+    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
 
 
 _Stated = tuple[tuple[str, int | str], ...]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate
-from convgen.runtime.errors import WrongArguments, WrongShape
+from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 from convgen.runtime.kernel import Array, Kernel
 from convgen.runtime.launch import OnEachGpu, keep
 from convgen.runtime.manifest import Dynamic
@@ -44,8 +44,8 @@ class DynamicKernel(Kernel):
         Raises WrongArguments, WrongShape."""
         dims = self._dynamic.dims
         if unknown := [name for name in sizes if name not in dims]:
-            hint = f"hint: {', '.join(dims)} are"
-            raise WrongArguments(f"{self.name}: {', '.join(unknown)} cannot be chosen in a call\n{hint}")
+            hint = f"hint: the spec's dynamic dims are {', '.join(dims)}"
+            raise WrongArguments(f"{self.name}.at cannot choose {', '.join(unknown)}\n{hint}")
         if wrong := [name for name, size in sizes.items() if not isinstance(size, SupportsIndex)]:
             raise WrongArguments(f"{self.name}: {wrong[0]} is a {type(sizes[wrong[0]]).__name__}, not a whole number")
         return self._of({**self._written, **{name: index(size) for name, size in sizes.items()}})
@@ -133,8 +133,11 @@ class DynamicKernel(Kernel):
         for i, axis, rank in self._places[dim]:
             if i < len(arrays):
                 shape = _shape(arrays[i])
-                if len(shape) != rank:
+                if shape is None or len(shape) != rank:
                     tensor = (*self._given, *self.manifest.results)[i]
+                    if shape is None:
+                        kind = type(arrays[i]).__name__
+                        raise WrongType(f"{tensor.name} is of type {kind}: expected an array, with a shape")
                     raise WrongShape(f"{tensor.name} has shape {shape}, expected dims {' '.join(tensor.dims)}")
                 return shape[axis]
         if dim in self._inverse and len(arrays) >= len(self._given):
@@ -167,12 +170,12 @@ class DynamicKernel(Kernel):
         said = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
         for dim, size in found.items():
             if not 1 <= size <= _MOST:
-                raise WrongShape(f"{self.name}: {said} makes {dim} {size}; it must be from 1 to {_MOST}")
+                raise WrongShape(f"{self.name}: {said} gives {dim}={size}; it must be from 1 to {_MOST}")
         for limit in self._dynamic.limits:
             count = evaluate(limit.size.formula, found)
             if count > limit.most:
-                hint = "hint: compile the spec for sizes as large"
-                raise WrongShape(f"{self.name}: {said} makes {count} {limit.what}; it goes up to {limit.most}\n{hint}")
+                hint = "hint: write sizes as large into the spec and compile it again"
+                raise WrongShape(f"{self.name}: {said} gives {count} {limit.what}; it goes up to {limit.most}\n{hint}")
         return found
 
     def _made(self, sizes: Mapping[str, int]) -> Kernel:
@@ -204,9 +207,9 @@ def _face(kernel: Kernel) -> tuple[object, ...]:
     return m.target, tensors, m.dynamic.dims, settings
 
 
-def _shape(array: Array) -> tuple[int, ...]:
-    """() of what is no array, which the kernel refuses."""
+def _shape(array: Array) -> tuple[int, ...] | None:
+    """None for an object that is not an array."""
     shape = getattr(array, "shape", None)
     if shape is None:
-        shape = getattr(array, "__cuda_array_interface__", {}).get("shape", ())
-    return tuple(shape)
+        shape = getattr(array, "__cuda_array_interface__", {}).get("shape")
+    return None if shape is None else tuple(shape)

@@ -413,6 +413,12 @@ def test_options_against_what_is_known(block, options, found):
         assert frontend.load(text, strategies=KNOWN)[0].options == options
 
 
+def test_a_kernel_in_the_place_of_its_strategy():
+    known = {"gemm": (Option("kernel", "", choices=("mma", "stem")),)}
+    (found,) = errors(conv(rest="strategy stem"), strategies=known)
+    assert found.hint == "it is a kernel of gemm: `strategy gemm { kernel stem }`"
+
+
 def test_targets_against_what_is_known():
     text = conv(rest="target sm_90a")
     assert frontend.load(text)[0].target == frontend.load(text, targets=["sm_90a"])[0].target == "sm_90a"

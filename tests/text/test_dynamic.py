@@ -26,7 +26,7 @@ from convgen.kernels import strategies
 from convgen.planner.database import Tuned
 from convgen.runtime import host
 from convgen.runtime.dynamic import joined
-from convgen.runtime.errors import WrongArguments, WrongShape
+from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 from convgen.runtime.manifest import Manifest, ManifestError
 from convgen.spec import Spec
 from convgen.targets import TARGETS
@@ -144,7 +144,9 @@ def test_elsewhere_the_word_is_a_name(text: str):
         ("dynamic p", "fprop", "`p` cannot be dynamic"),
         ("dynamic n d", "fprop", "`d` cannot be dynamic"),
         ("dynamic n h n", "fprop", "`n` is listed twice"),
-        ("dynamic n", "transposed", "sizes of `op transposed` are fixed"),
+        ("dynamic N", "fprop", "did you mean `n`?"),
+        ("dynamic n reflect", "fprop", "`reflect` cannot be dynamic"),
+        ("dynamic n", "transposed", "`op transposed` needs fixed sizes"),
     ],
 )
 def test_what_cannot_be_dynamic(setting: str, op: str, message: str):
@@ -154,7 +156,7 @@ def test_what_cannot_be_dynamic(setting: str, op: str, message: str):
 
 def test_sums_need_fixed_sizes():
     text = SPEC.format(setting="dynamic n", op="fprop").replace("y = relu", "result s: f32[k]\n s = acc\n y = relu")
-    with pytest.raises(SpecError, match="`s` is summed over `n`, whose sizes then have to be fixed"):
+    with pytest.raises(SpecError, match="`s` is summed over `n`, which therefore must be fixed"):
         driver.load(Spec(text))
 
 
@@ -162,9 +164,13 @@ def test_kernels_of_fixed_sizes_say_so():
     fixed = replace(compilation().spec, text=compilation().spec.text.replace("strategy direct", "strategy im2col"))
     with pytest.raises(SpecError, match="kernel im2col is compiled for fixed sizes"):
         _ = driver.load(fixed)[0].choice
-    reflected = replace(fixed, text=compilation().spec.text.replace("pad 1", "pad 1 reflect"))
-    with pytest.raises(SpecError, match="`reflect` needs an input of fixed size"):
-        _ = driver.load(reflected)[0].choice
+
+
+@pytest.mark.parametrize("fill", ["reflect", "replicate", "circular"])
+def test_padding_that_repeats_pixels_needs_fixed_sizes(fill: str):
+    with pytest.raises(SpecError, match=f"padding by `{fill}` needs fixed sizes") as raised:
+        driver.load(Spec(compilation().spec.text.replace("pad 1", f"pad 1 {fill}")))
+    assert len(raised.value.diagnostics) == 1
 
 
 # ---- kernels ---------------------------------------------------------------------------------------
@@ -282,11 +288,13 @@ def test_sizes_that_the_kernel_does_not_reach():
     assert kernel.at(n=5) is kernel.at(h=8, w=9, n=5)
     with pytest.raises(WrongShape, match="elements of x; it goes up to"):
         kernel.at(n=10**8)
-    with pytest.raises(WrongShape, match="makes h 0; it must be from 1"):
+    with pytest.raises(WrongShape, match="gives h=0; it must be from 1"):
         kernel.at(h=0)
     with pytest.raises(WrongArguments, match="h is a float, not a whole number"):
         kernel.at(h=2.5)
-    with pytest.raises(WrongArguments, match="p cannot be chosen in a call"):
+    with pytest.raises(WrongType, match="x is of type NoneType: expected an array"):
+        kernel.emulate(*[None] * 4)
+    with pytest.raises(WrongArguments, match="at cannot choose p"):
         kernel.at(p=3)
     with pytest.raises(host.NoHostProgram, match="fixed sizes"):
         host.program(kernel.manifest)
@@ -314,10 +322,10 @@ def test_classes_differ_in_sizes_alone():
     with pytest.raises(WrongArguments, match="differ in more than the sizes"):
         joined([compilation().uncompiled(), other])
     text = compilation().spec.text
-    for images in ((0,), (1, "8"), "n"):
-        with pytest.raises(driver.UsageError, match="give the numbers to plan for"):
+    for images in ((0,), (1, "8"), "n", 4):
+        with pytest.raises(driver.UsageError, match="give the numbers of images to plan for"):
             convgen.compile(text, images=images)
-    with pytest.raises(driver.UsageError, match="write `dynamic n` into it"):
+    with pytest.raises(driver.UsageError, match="number of images is fixed"):
         convgen.compile(text.replace("dynamic n h w", "dynamic h"), images=(1, 8))
 
 

@@ -529,6 +529,17 @@ def test_what_is_no_module_is_refused():
         ct.optimize(lambda x: x, torch.randn(1))
 
 
+def test_wrong_arguments_are_no_reason_to_leave_a_model_as_it_is():
+    model, x = nn.Conv2d(3, 4, 3).eval(), torch.randn(1, 3, 8, 8)
+    for wrong in (None, "x", x.numpy()):
+        with pytest.raises(ConvgenError, match="without a tensor\nhint: pass a tensor, or a tuple"):
+            ct.optimize(model, wrong)
+    with pytest.raises(ConvgenError, match="Inductor has no option 'nonsense'"):
+        ct.optimize(model, x, options={"nonsense": True})
+    with pytest.raises(ConvgenError, match="inductor is 'no': expected True or False"):
+        ct.optimize(model, x, inductor="no")
+
+
 def test_a_model_in_training_mode_is_refused():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     with pytest.raises(ConvgenError, match="training mode"):

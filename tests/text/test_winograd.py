@@ -145,12 +145,12 @@ def test_sixteen_bits_get_small_tiles_unless_asked() -> None:
 @pytest.mark.parametrize(
     ("problem", "options", "words"),
     [
-        (make("dgrad", 1, 8, 8, (6, 6), (3, 3)), {}, "op dgrad: winograd serves fprop alone"),
-        (make("fprop", 1, 8, 8, (6, 6), (3, 1)), {}, "the filter is 3x1; winograd serves 3x3 alone"),
-        (make("fprop", 1, 8, 8, (6,), (3,)), {}, "the filter is 3; winograd serves 3x3 alone"),
-        (make("fprop", 1, 8, 8, (6, 6), (3, 3), stride=(1, 2)), {}, "a stride of 1 2: winograd serves"),
-        (make("fprop", 1, 8, 8, (6, 6), (3, 3), dilation=2), {}, "a dilation of 2 2: winograd serves"),
-        (make("fprop", 1, 8, 8, (6, 6), (3, 3), groups=2), {}, "2 groups: winograd serves one alone"),
+        (make("dgrad", 1, 8, 8, (6, 6), (3, 3)), {}, "op dgrad; winograd serves fprop only"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 1)), {}, "the filter is 3 x 1; winograd needs 3 x 3"),
+        (make("fprop", 1, 8, 8, (6,), (3,)), {}, "the filter is 3 along w; winograd needs 3 x 3"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), stride=(1, 2)), {}, "stride 1 x 2; winograd needs stride 1"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), dilation=2), {}, "dilation 2 x 2; winograd needs dilation 1"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), groups=2), {}, "2 groups; winograd serves a single group"),
         (make("fprop", 1, 8, 8, (6, 6), (3, 3), dtype="e4m3"), {}, "types e4m3 x e4m3"),
         (make("fprop", 1, 8, 8, (6, 6), (3, 3), pad=1, padding=Padding.REFLECT), {}, "reads zeros beyond x"),
         (make("fprop", 1, 8, 8, (6, 6), (3, 3)), {"math": "tf32"}, "math tf32 is for f32"),

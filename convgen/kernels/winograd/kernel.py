@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from convgen.ir.plan import Plan
@@ -33,6 +33,11 @@ TILES = {"f32": (4, 2), "f16": (2,), "bf16": (2,)}
 PRODUCTS = ("tma_im2col", "mma_gemm")
 
 
+def _by_axis(values: Sequence[int]) -> str:
+    """`3 x 3`, or `3 along w` where there is one axis."""
+    return " x ".join(map(str, values)) if len(values) > 1 else f"{values[0]} along w"
+
+
 class Winograd(base.Kernel[Config, Layout]):
     name = "winograd"
     config = Config
@@ -42,14 +47,14 @@ class Winograd(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(type_obstacles(problem, target))
         if problem.op is not Op.FPROP:
-            found.no(f"op {problem.op}: winograd serves fprop alone")
+            found.no(f"op {problem.op}; winograd serves fprop only")
         if problem.filter != (TAPS, TAPS):
-            found.no(f"the filter is {'x'.join(map(str, problem.filter))}; winograd serves 3x3 alone")
+            found.no(f"the filter is {_by_axis(problem.filter)}; winograd needs 3 x 3")
         for what, values in (("stride", problem.stride), ("dilation", problem.dilation)):
             if set(values) != {1}:
-                found.no(f"a {what} of {' '.join(map(str, values))}: winograd serves a {what} of 1 alone")
+                found.no(f"{what} {_by_axis(values)}; winograd needs {what} 1")
         if problem.groups > 1:
-            found.no(f"{problem.groups} groups: winograd serves one alone")
+            found.no(f"{problem.groups} groups; winograd serves a single group")
         if problem.x.dtype != problem.w.dtype or problem.x.dtype not in TILES:
             types = f"types {problem.x.dtype} x {problem.w.dtype}"
             found.no(f"{types}: {problem.x.name} and {problem.w.name} must both be f16, bf16 or f32")

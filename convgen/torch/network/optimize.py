@@ -50,7 +50,8 @@ def optimize(
     themselves at their first call.  The model is not changed, and shares its weights with the result.  Where a model
     cannot be traced, its parts are prepared one by one, and the rest runs as it is; the report says why.
 
-    Raises WrongArguments for a model in training mode, and for what is no module; UsageError for an unknown `tune`.
+    Raises WrongArguments for a model that is not a module or is in training mode, for an example without a tensor, and
+    for an unknown option; UsageError for an unknown `tune`.
     """
     if not isinstance(model, Module):
         raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
@@ -59,6 +60,9 @@ def optimize(
     if tune is not None:
         known_tuning(tune)
     made = Optimized(model, Options(measure, inductor, dict(options or {}), tune=tune))
+    if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
+        hint = "hint: pass a tensor, or a tuple of the model's arguments"
+        raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
     arguments = example if isinstance(example, tuple) else (example,)
     made.prepare(*arguments)
     return made

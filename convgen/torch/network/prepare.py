@@ -12,6 +12,7 @@ import torch
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuild
+from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
 from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
@@ -43,6 +44,16 @@ class Options:
     config: Mapping[str, Any] = field(default_factory=dict)
     sums: bool = True
     tune: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongArguments: what Inductor refuses later looks like a model that cannot be compiled."""
+        for name in ("measure", "inductor", "sums"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise WrongArguments(f"{name} is {value!r}: expected True or False")
+        known = torch._inductor.list_options() if self.config else ()
+        if wrong := [name for name in self.config if name not in known]:
+            hint = "hint: torch._inductor.list_options() has the names"
+            raise WrongArguments(f"Inductor has no option {', '.join(map(repr, wrong))}\n{hint}")
 
 
 def kind(argument: Any) -> Any:
