@@ -53,11 +53,11 @@ def illegal_sizes(layout: Layout) -> Obstacles:
     if config.stream_k:
         found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
     if layout.fills:
-        found.no("groups whose channels leave a product's unfilled need fixed sizes", "strategy direct")
+        found.no("groups whose channels leave a product's unfilled need fixed sizes", "take strategy direct")
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
     for t in (*used_operands(problem), *problem.elementwise):
         if t.dims != ("k",) and t.name not in passing:
-            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "strategy direct")
+            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "take strategy direct")
     return found
 
 
