@@ -124,9 +124,9 @@ class Layout(base.Layout[Config]):
 
     @property
     def slots(self) -> int:
-        """Places of rows of x.  An output row is begun when all but `depth - 1` above it are done with theirs.  A row that
-        is made and not read has a place, too: builders do not wait for each other, and a late one would write it into
-        the row that comes next."""
+        """Places of rows of x.  An output row is begun when all but `depth - 1` above it are done with theirs.  A row
+        that is made and not read has a place, too: builders do not wait for each other, and a late one would write it
+        into the row that comes next."""
         return self.config.depth * self.fresh_rows
 
     @property
