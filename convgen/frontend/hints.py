@@ -161,7 +161,7 @@ def _keyword(place: Place) -> str | None:
 
 def _assigned_setting(place: Place) -> str | None:
     before = place.before
-    if place.word.type in ("ASSIGN", "COLON") and before in wording.SETTINGS:
+    if place.word.type in ("ASSIGN", "COLON") and (before in wording.SETTINGS or before == "dynamic"):
         return f"settings are written without `{place.word}`: `{before} {place.rest_of_line() or '...'}`"
     return None
 
