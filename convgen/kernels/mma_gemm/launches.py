@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from convgen.ir.plan import Launch, Param, Workspace
+from convgen.ir.plan import Launch, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.parts import output
-from convgen.kernels.parts.elementwise import Pointer, factor_pointers, fprop_pointers, result_pointers, sizes
+from convgen.kernels.parts.elementwise import Pointer, factor_pointers, fprop_pointers, result_pointers, size_params
 
 REDUCE_BLOCK = 256
 
@@ -36,8 +36,7 @@ def reduce_pointers(layout: Layout) -> tuple[Pointer, ...]:
 def launches(layout: Layout) -> tuple[Launch, ...]:
     problem, config = layout.problem, layout.config
     entry = f"convgen_{problem.name}"
-    params = tuple(p.vector_param for p in pointers(layout))
-    params += tuple(Param(name, "int", value=size) for name, size in sizes(problem).items())
+    params = (*(p.vector_param for p in pointers(layout)), *size_params(problem))
     grid = (math.prod(layout.tiles), problem.groups, config.split_k)
     first = Launch(entry, grid, config.threads, params, layout.shared_bytes, blocks_per_sm=config.blocks)
     if config.split_k == 1:

@@ -24,6 +24,11 @@ def over(time: float, memory: float) -> float:
     return (time**4 + memory**4) ** 0.25
 
 
+def product(n: int, shared_wait: float) -> float:
+    """Cycles of a wgmma of 64 x n x 16 at the tensor cores' peak: a narrow one waits for its A operand."""
+    return max(n / 2, n / 4 + shared_wait)
+
+
 @cache
 def lines(row: int, pitch: int, line: int = LINE) -> float:
     """Lines of L2 that a row of so many bytes touches on average, rows beginning `pitch` bytes apart."""

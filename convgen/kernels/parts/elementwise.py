@@ -107,6 +107,11 @@ def sizes(problem: ConvProblem) -> dict[str, int]:
     return {dim.upper(): problem.extent(dim) for dim in dynamic.varying(problem)}
 
 
+def size_params(problem: ConvProblem) -> tuple[Param, ...]:
+    """The same as parameters, behind all others."""
+    return tuple(Param(name, "int", value=size) for name, size in sizes(problem).items())
+
+
 def fprop_pointers(problem: ConvProblem) -> list[Pointer]:
     """x, w, y, the operands and further results."""
     return [*factor_pointers(problem), *result_pointers(problem)]

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
-from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.parts.cost import CYCLES, over, product
 from convgen.kernels.stem_wgrad.layout import BUILDERS, Layout
 
 
@@ -40,8 +40,8 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     """Microseconds of a layout's launches."""
     r, c, problem = rates, layout.config, layout.problem
     columns = layout.part_columns
-    product = max(columns / 2, columns / 4 + r.shared_wait) * r.mma
-    mma = layout.chunks * (c.tile_k / 16 * layout.y_boxes * layout.vectors * product + r.step)
+    each = product(columns, r.shared_wait) * r.mma
+    mma = layout.chunks * (c.tile_k / 16 * layout.y_boxes * layout.vectors * each + r.step)
     bring = layout.chunks * layout.stage / r.l2
     build = layout.thread_vectors * (BUILDERS / 32) * layout.used * r.element
     first = layout.fresh_rounds * (r.latency + build)

@@ -165,9 +165,13 @@ class Layout(base.Layout[Config]):
         return 2 * 8 * (self.config.stages + self.config.depth)
 
     @property
+    def operands(self) -> int:
+        """Of both pipelines: stages of y, and rows of x."""
+        return self.config.stages * self.stage + (self.slots + self.copies) * self.x_row
+
+    @property
     def shared_bytes(self) -> int:
-        lines = (self.slots + self.copies) * self.x_row
-        return SWIZZLE_ALIGNMENT + self.config.stages * self.stage + lines + self.barriers
+        return SWIZZLE_ALIGNMENT + self.operands + self.barriers
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -208,8 +212,8 @@ class Layout(base.Layout[Config]):
         the pipelines' memory has room for them."""
         w = self.problem.w
         neighbors = w.dims == ("k", *self.problem.spatial.filter, "c") and not w.pitch and w.size % 4 == 0
-        room = self.config.stages * self.stage + (self.slots + self.copies) * self.x_row
-        return not self.stores_w and neighbors and self.config.tile_m * w.size // self.problem.k * 4 <= room
+        needed = self.config.tile_m * w.size // self.problem.k * 4
+        return not self.stores_w and neighbors and needed <= self.operands
 
     @cached_property
     def sums_y(self) -> bool:

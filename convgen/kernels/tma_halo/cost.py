@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
-from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.parts.cost import CYCLES, over, product
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,7 @@ def time(
     of other groups share.  The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
-    if by_channels:
-        step = max(pixels / 2, pixels / 4 + r.shared_wait)
-    else:
-        step = pixels / 64 * max(channels / 2, channels / 4 + r.shared_wait)
+    step = product(pixels, r.shared_wait) if by_channels else pixels / 64 * product(channels, r.shared_wait)
     mma = shares * products * step * r.mma / CYCLES
     latency = r.latency / CYCLES
     a_byte = r.row / (2 * k) * (1 + r.ragged * (x_pitch % SECTOR != 0)) / CYCLES

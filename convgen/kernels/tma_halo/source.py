@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from sympy import Integer
 
@@ -32,7 +33,7 @@ def source(plan: Plan, layout: Layout) -> str:
     planes = not pixels_outside(problem)
     deep = _depth(problem)
     taps = "T * R * S" if deep and deep.taps > 1 else "R * S"
-    offset = _Offset("n * O + o" if deep else "n")
+    offset = partial(_offset, "(n * O + o)" if deep else "n")
     return render(
         "tma_halo/kernel.cu.j2",
         plan,
@@ -106,16 +107,10 @@ def _look(layout: Layout) -> str:
     return look(threads, fragment_place(config.tile_n // 4))
 
 
-@dataclass(frozen=True)
-class _Offset:
+def _offset(image: str, tensor: Tensor) -> str:
     """C text of where y, or an operand that lies as it does, has its element at (n, p, q, k): `image` is n, or the
     plane of all images' planes."""
-
-    image: str
-
-    def __call__(self, tensor: Tensor) -> str:
-        image = self.image if self.image == "n" else f"({self.image})"
-        return f"(({image} * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
+    return f"(({image} * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, loading, over, storing
+from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def time(
     write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments."""
     r = rates
     units = tiles * split_k
-    mma = rows / 64 * products * max(columns / 2, columns / 4 + r.shared_wait) * r.mma
+    mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
     load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
         2 * k, x_pitch, r.straddle, r.ragged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.kernels.parts import operand_tiles, sums
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.elementwise import factor_pointers, sizes
+from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map, b_map, c_map
 
@@ -32,12 +32,11 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     # of sums that have to be made once more: x and w as they were given
     factors = factor_pointers(assignment(layout.problem).problem) if layout.fills else ()
     given = g.assigned.params(p.param for p in factors)
-    extents = (Param(name, "int", value=size) for name, size in sizes(layout.problem).items())
     main = Launch(
         entry=prefix,
         grid=(blocks, 1, 1),
         block=layout.threads,
-        params=(*_assigned(layout, params), *given, *extents),
+        params=(*_assigned(layout, params), *given, *size_params(layout.problem)),
         shared_bytes=layout.shared_bytes,
         cluster=config.split_k * config.cluster,
         persistent=not config.stream_k,  # the second kernel must know how many blocks there are

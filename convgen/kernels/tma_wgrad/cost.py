@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.kernels.parts.cost import CYCLES, over
+from convgen.kernels.parts.cost import CYCLES, over, product
 from convgen.kernels.tma_wgrad.layout import Layout
 
 
@@ -44,7 +44,8 @@ H200 = Rates()
 def time(layout: Layout, rates: Rates = H200) -> float:
     """Microseconds of a layout's launches."""
     r, c = rates, layout.config
-    mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * _product(layout.part_columns, r)
+    each = product(layout.part_columns, r.shared_wait) * r.mma
+    mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
     rows = layout.y_boxes * c.tile_k * (saved if c.shared == "a" else 1)
     rows += layout.tile_boxes * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
@@ -66,11 +67,6 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     if not layout.stores_w:
         us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us
-
-
-def _product(columns: int, r: Rates) -> float:
-    """Cycles of 64 x columns x 16."""
-    return max(columns / 2, columns / 4 + r.shared_wait) * r.mma
 
 
 def bytes_read(layout: Layout) -> int:
