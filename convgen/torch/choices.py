@@ -67,7 +67,7 @@ class Choices:
         """Lets the faster one compute it, by measure now where it was decided without one."""
         kind = self._kind(asked, measure=True)
         with self._lock:
-            if kind.launch is not None and kind.row.us is None:
+            if kind.launch is not None and kind.row.us is None and not torch.cuda.is_current_stream_capturing():
                 kind.row = self._faster(kind.row, asked)
                 if kind.row.kernel == "aten":
                     kind.launch = None

@@ -341,7 +341,10 @@ def test_what_was_taken_unmeasured_is_measured_when_that_is_asked_for(clock):
     for kind in (faster, slower):
         chosen.take(kind)
         assert chosen.launch(kind) is not None and chosen.row(kind).us is None
+    clock.capturing = True
+    chosen.measure(faster)
     assert not clock.measured
+    clock.capturing = False
     chosen.measure(faster)
     clock.us = 3.0, 2.0
     chosen.measure(slower)
