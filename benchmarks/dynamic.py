@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
@@ -32,6 +31,7 @@ from geometries import of_suite
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Checker, buffer_sets, capture, launcher, time_in_turn
+from convgen.bench.results import geomean
 from convgen.bench.runner import alone
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
@@ -128,8 +128,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 by_batch.setdefault(row["n"], []).append(row[over] / row[under])
         every = [ratio for ratios in by_batch.values() for ratio in ratios]
         for name, ratios in (("all", every), *by_batch.items()):
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            found[f"{over} over {under}, n={name}"] = {"mean": round(mean, 4), "worst": round(max(ratios), 4)}
+            if mean := geomean(ratios):
+                found[f"{over} over {under}, n={name}"] = {"mean": round(mean, 4), "worst": round(max(ratios), 4)}
     return found
 
 

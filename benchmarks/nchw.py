@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Captured, Checker, buffer_sets, capture, launcher, time_in_turn
+from convgen.bench.results import geomean
 from convgen.bench.runner import alone
 from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
@@ -157,8 +157,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
             for r in rows
             if what == "best" or "us" in r["columns"].get(what, {})
         ]
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        if mean := geomean(ratios):
             found[what] = {"geomean": round(mean, 3), "least": round(min(ratios), 3), "layers": len(ratios)}
     return found
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
 
+from convgen.bench.results import geomean
 from convgen.picture import Picture
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,11 +52,11 @@ def _is_right(eager: float, compile: float, convgen: float) -> bool:
 
 def of_layers(record: dict) -> dict[str, float]:
     """Geometric mean over cuDNN by suite."""
-    logs: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for row in record["rows"]:
         if row["speedup"]:
-            logs.setdefault(row["name"].partition("/")[0], []).append(math.log(row["speedup"]))
-    return {suite: math.exp(sum(own) / len(own)) for suite, own in logs.items()}
+            times.setdefault(row["name"].partition("/")[0], []).append(row["speedup"])
+    return {suite: mean for suite, own in times.items() if (mean := geomean(own))}
 
 
 def draw() -> str:

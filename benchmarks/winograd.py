@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from convgen.bench import baselines
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Captured, Checker, buffer_sets, capture, launcher, time_in_turn
+from convgen.bench.results import geomean
 from convgen.bench.runner import alone
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
@@ -114,8 +114,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
             own = [c["us"] for name, c in columns.items() if name.startswith("F(") and "us" in c]
             if own and "us" in columns[beside]:
                 ratios.append(columns[beside]["us"] / min(own))
-        if ratios:
-            found[beside] = round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 3)
+        if mean := geomean(ratios):
+            found[beside] = round(mean, 3)
     return found
 
 
