@@ -1,6 +1,6 @@
 """Convolutions to measure: the networks' layers, the strided suite, and geometries drawn at random.
 
-All are f16, fprop, channels last, as TMA takes them: channels are multiples of 8.
+All are f16, fprop, channels last.  Channels are multiples of 8, as TMA takes them, unless any number is asked for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ NETWORKS = ("alexnet", "zfnet", "vgg16", "googlenet", "resnet50", "densenet121",
 FILTERS = (*((1, 1),) * 3, *((3, 3),) * 4, (5, 5), (1, 7), (7, 1))
 #: What a drawn geometry may take: GFLOP of a launch, bytes of its tensors.
 LEAST_GFLOP, MOST_GFLOP, MOST_BYTES = 0.05, 250, 1 << 30
+#: What channels are multiples of, where any number will do: one, the step, of these is drawn for each tensor.
+STEPS = (1, 4, 8, 8)
 
 
 def of_suite(name: str, n: int) -> Iterator[ConvProblem]:
@@ -36,13 +38,14 @@ def suites(batches: tuple[int, ...], names: tuple[str, ...] = (*NETWORKS, "strid
             yield from (p for p in of_suite(name, n) if p.c % 8 == 0 and p.k % 8 == 0)
 
 
-def drawn(seed: int, count: int) -> list[tuple[str, str]]:
+def drawn(seed: int, count: int, any_channels: bool = False, most_images: int = 64) -> list[tuple[str, str]]:
     """`count` geometries at random: (name, spec).  The same seed draws the same."""
     rng = random.Random(seed)
     found: list[tuple[str, str]] = []
     while len(found) < count:
-        n, size = _log_uniform(rng, 1, 64), _log_uniform(rng, 7, 112)
-        c, k = (8 * _log_uniform(rng, 2, 128) for _ in "ck")
+        n, size = _log_uniform(rng, 1, most_images), _log_uniform(rng, 7, 112)
+        steps = [rng.choice(STEPS) if any_channels else 8 for _ in "ck"]
+        c, k = (step * _log_uniform(rng, 16 // step, 1024 // step) for step in steps)
         (r, s), stride = rng.choice(FILTERS), rng.choice((1, 1, 2))
         dilation = rng.choice((1, 1, 1, 1, 1, 2)) if max(r, s) > 1 else 1
         pads = tuple(dilation * (taps - 1) // 2 for taps in (r, s))
@@ -59,8 +62,8 @@ def drawn(seed: int, count: int) -> list[tuple[str, str]]:
     return found
 
 
-def random_problems(seed: int, count: int) -> list[ConvProblem]:
-    return [load(spec)[0].problem for _, spec in drawn(seed, count)]
+def random_problems(seed: int, count: int, any_channels: bool = False, most_images: int = 64) -> list[ConvProblem]:
+    return [load(spec)[0].problem for _, spec in drawn(seed, count, any_channels, most_images)]
 
 
 def _log_uniform(rng: random.Random, low: int, high: int) -> int:

@@ -4,16 +4,19 @@
     python benchmarks/networks.py --budget 540 --out networks.json          # all of them, as far as the time goes
     python benchmarks/networks.py --networks vgg16 --prepare                # one process for each network, at once
     python benchmarks/networks.py --networks resnet50 --batches 64 --specs out   # what `convgen tune` may tune
+    python benchmarks/networks.py --networks resnet18 r3d_18 --batches 8    # any torchvision model of images or clips
 
-Weights are random, tensors float16 with channels last (bfloat16 for diffusers' models), cudnn.benchmark is on, results
-are compared with a float64 run on the first images.  Rows are written as they come, so that a run that is cut off
-leaves what it has; with --append those of the file stay, and what they have is not measured again.
+Weights are random, BatchNorm's statistics those of random images, tensors float16 with channels last (bfloat16 for
+diffusers' models), cudnn.benchmark is on, results are compared with a float64 run on the first images.  Rows are
+written as they come, so that a run that is cut off leaves what it has; with --append those of the file stay, and what
+they have is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -33,11 +36,11 @@ _CHECKED = 4
 
 @dataclass(frozen=True)
 class Network:
-    """A network of the table: what makes it, and of its input the batches, the side of an image and the type."""
+    """A network: what makes it, and of its input the batches, the shape but for the batch, and the type."""
 
     make: Callable[[], Any]
     batches: tuple[int, ...] = (1, 8, 64)
-    side: int = 224
+    shape: tuple[int, ...] = (3, 224, 224)
     dtype: str = "float16"
     least: float = 1.4  # the aim: times torch.compile
 
@@ -82,10 +85,40 @@ NETWORKS: dict[str, Network] = {
         )
     },
     "googlenet": Network(_of_torchvision("googlenet", init_weights=False, aux_logits=False)),
-    "deeplabv3_resnet50": Network(_of_torchvision("deeplabv3_resnet50", weights_backbone=None), (1, 8), 520),
-    "sd15_unet": Network(_unet, (2,), 64, "bfloat16", least=1.1),
-    "sd15_vae_decoder": Network(_vae_decoder, (1,), 64, "bfloat16", least=1.2),
+    "deeplabv3_resnet50": Network(
+        _of_torchvision("deeplabv3_resnet50", weights_backbone=None), (1, 8), (3, 520, 520)
+    ),
+    "sd15_unet": Network(_unet, (2,), (4, 64, 64), "bfloat16", least=1.1),
+    "sd15_vae_decoder": Network(_vae_decoder, (1,), (4, 64, 64), "bfloat16", least=1.2),
 }  # fmt: skip
+#: Inputs of torchvision's models that take others than 224x224, by the start of their names.
+SHAPES = {"inception": (3, 299, 299), "fcn": (3, 520, 520), "lraspp": (3, 520, 520), "deeplab": (3, 520, 520)}
+CLIP = (3, 16, 112, 112)
+#: Images that BatchNorm's statistics are taken from.
+_SAMPLE = 8
+
+
+def _network(name: str) -> Network:
+    """Of the table, or of torchvision's models that give one tensor for images or clips."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    import torchvision
+
+    try:
+        builder = torchvision.models.get_model_builder(name)
+    except ValueError:
+        raise SystemExit(f"networks.py: {name} is neither {', '.join(NETWORKS)} nor a model of torchvision") from None
+    options = {key: None for key in ("weights_backbone",) if key in inspect.signature(builder).parameters}
+    clips = ".video" in builder.__module__
+    shape = CLIP if clips else next((s for key, s in SHAPES.items() if name.startswith(key)), (3, 224, 224))
+    return Network(_of_torchvision(name, **options), shape=shape)
+
+
+def _format(rank: int) -> Any:
+    """Channels last."""
+    import torch
+
+    return torch.channels_last_3d if rank == 5 else torch.channels_last
 
 
 def _inputs(name: str, network: Network, batch: int) -> tuple[Any, ...]:
@@ -93,9 +126,8 @@ def _inputs(name: str, network: Network, batch: int) -> tuple[Any, ...]:
     import torch
 
     dtype = getattr(torch, network.dtype)
-    channels = 4 if name.startswith("sd15") else 3
-    shape = (batch, channels, network.side, network.side)
-    image = torch.randn(shape, device="cuda").to(dtype).to(memory_format=torch.channels_last)
+    image = torch.randn((batch, *network.shape), device="cuda").to(dtype)
+    image = image.to(memory_format=_format(image.dim()))
     if name == "sd15_unet":
         text = torch.randn((batch, 77, 768), device="cuda").to(dtype)
         return image, torch.full((batch,), 500, device="cuda"), text
@@ -141,11 +173,28 @@ def _made(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
     """The model and its arguments, with nothing compiled yet."""
     import torch
 
-    network = NETWORKS[name]
+    network = _network(name)
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model = network.make().eval().to("cuda", getattr(torch, network.dtype)).to(memory_format=torch.channels_last)
+    model = network.make().eval().cuda()
+    _calibrate(model, network)
+    model = model.to(getattr(torch, network.dtype)).to(memory_format=_format(1 + len(network.shape)))
     return model, _inputs(name, network, batch)
+
+
+def _calibrate(model: Any, network: Network) -> None:
+    """Gives BatchNorm the statistics of random images: with a new model's, deep networks' activations vanish in f16."""
+    import torch
+
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    for module in norms:
+        module.momentum = None  # the mean of all batches, of which there is one
+        module.reset_running_stats()
+        module.train()
+    if norms:
+        with torch.no_grad():
+            model(torch.randn((_SAMPLE, *network.shape), device="cuda"))
+    model.eval()
 
 
 def prepare(name: str, batch: int) -> None:
@@ -164,7 +213,7 @@ def measure(name: str, batch: int, backend: TorchBackend, folder: Path | None) -
     """One row: milliseconds of a pass, errors, seconds of preparing, the report."""
     import convgen.torch as ct
 
-    torch, network = backend.torch, NETWORKS[name]
+    torch, network = backend.torch, _network(name)
     model, inputs = _made(name, batch)
     exact = _exact(model, inputs)
     compiled = torch.compile(model, dynamic=False)
@@ -206,7 +255,7 @@ def _write_specs(report: Any, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=tuple(NETWORKS), metavar="NAME")
+    parser.add_argument("--networks", nargs="+", default=tuple(NETWORKS), metavar="NAME", help="(default: the table's)")
     parser.add_argument("--batches", nargs="+", type=int, help="(default: each network's own)")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="start no row after this time")
     parser.add_argument("--out", type=Path, help="JSON of all rows")
@@ -221,7 +270,7 @@ def main() -> None:
     rows = json.loads(arguments.out.read_text())["rows"] if arguments.append and arguments.out.exists() else []
     known = {(row["network"], row["batch"]) for row in rows}
     for name in arguments.networks:
-        for batch in arguments.batches or NETWORKS[name].batches:
+        for batch in arguments.batches or _network(name).batches:
             if (name, batch) in known or time.monotonic() - start > arguments.budget:
                 continue
             try:

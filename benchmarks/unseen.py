@@ -1,6 +1,7 @@
 """Geometries that nothing was tuned or fitted on: what `auto` takes by the cost models alone, beside cuDNN.
 
     python benchmarks/unseen.py --seed 2026 --count 40 --out benchmarks/results/unseen_h200.json
+    python benchmarks/unseen.py --count 100 --any-channels --most-images 96 --batch
 
 Draws geometries (geometries.py), and measures them as `convgen bench` does: verified, in turn with cuDNN on
 channels_last tensors.  The suites' layers at --batch are measured in the same run, without the tuning database too,
@@ -58,12 +59,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--any-channels", action="store_true", help="channels that are no multiples of 8, too")
+    parser.add_argument("--most-images", type=int, default=64, metavar="N", help="the largest batch that is drawn")
     parser.add_argument("--batch", type=int, nargs="*", default=[8, 64], help="batches of the suites")
     parser.add_argument("--out", type=Path, help="write every figure as JSON")
     args = parser.parse_args()
     need_gpu("torch")
     backend = backends.at_hand()
-    samples = {"unseen": entries(random_problems(args.seed, args.count))}
+    samples = {"unseen": entries(random_problems(args.seed, args.count, args.any_channels, args.most_images))}
     samples |= {f"suites, batch {n}": entries(suites((n,))) for n in args.batch}
     measured: dict[str, list[Row]] = {}
     with Builder() as builder:
