@@ -3,6 +3,7 @@
     python tests/mutation.py                              all of them: hours of one core
     python tests/mutation.py --names split --kinds moved  goldens and classes by a part of their name
     python tests/mutation.py --log mutants.jsonl          what became of each, one a line; what it has is not run again
+    python tests/mutation.py --share 0.2                  a fifth of them, the same in every run
 
 A mutant is noticed when a seed brings a finding or a wrong result.  The others are listed: harmless, where
 tests/emulated/excuses.py says why, or missed.  The exit code is 1 where one is missed without an excuse.
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -32,8 +34,13 @@ def key(name: str, mutant: Mutant) -> str:
     return f"{name} {mutant}"
 
 
+def drawn(name: str, mutant: Mutant, share: float) -> bool:
+    """Whether a sample of this share has the mutant: by its hash, so that a larger sample has all of a smaller one."""
+    return zlib.crc32(key(name, mutant).encode()) < share * 2**32
+
+
 def run(
-    names: Iterable[str], kinds: str, seeds: int, processes: int, log: Path | None
+    names: Iterable[str], kinds: str, share: float, seeds: int, processes: int, log: Path | None
 ) -> Iterator[tuple[str, Mutant, str]]:
     """Each mutant's golden, itself and what becomes of it."""
     from mutate import mutants
@@ -44,7 +51,7 @@ def run(
     with ProcessPoolExecutor(processes) as pool:
         for name in names:
             source = case(name).source
-            chosen = [m for m in mutants(source) if kinds in m.kind]
+            chosen = [m for m in mutants(source) if kinds in m.kind and drawn(name, m, share)]
             fresh = [m for m in chosen if key(name, m) not in known]
             texts = [m.text for m in fresh]
             if fresh and (clean := verdict_of(name, source, seeds)) != UNNOTICED:
@@ -74,7 +81,9 @@ def main(arguments: argparse.Namespace) -> int:
     counts: Counter[tuple[str, str, str]] = Counter()
     missed = 0
     for family, names in chosen.items():
-        for name, mutant, verdict in run(names, arguments.kinds, arguments.seeds, arguments.processes, log):
+        for name, mutant, verdict in run(
+            names, arguments.kinds, arguments.share, arguments.seeds, arguments.processes, log
+        ):
             if verdict == NOT_COMPILED:
                 continue
             harmless = next((e for e in HARMLESS if e.covers(mutant)), None)
@@ -119,6 +128,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default="", metavar="PART", help="of goldens")
     parser.add_argument("--kinds", default="", metavar="PART", help="of classes")
+    parser.add_argument("--share", type=float, default=1.0, help="of the mutants, a sample of them (1: all)")
     parser.add_argument("--seeds", type=int, default=16, help="until a mutant counts as not noticed (16)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="mutants at once")
     parser.add_argument("--log", metavar="FILE", help="keep what became of each mutant, and read it")

@@ -1,6 +1,7 @@
 """Kernels to make mutants of, and what becomes of a mutant: a finding, a wrong result, or nothing.
 
-The kernels are the small goldens, by family.  A mutant that nobody notices is listed in excuses.py, with the reason.
+The kernels are the small goldens, by family, and modes that no golden has.  A mutant that nobody notices is listed in
+excuses.py, with the reason.
 """
 
 from __future__ import annotations
@@ -8,51 +9,77 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from result_specs import READ_SUMS, sums_spec
 from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
 from special_values import expected, with_specials
 from tma_specs import compilation
 
 from convgen.emulator import EmulationError, compiler, emulate
 from convgen.ir import verify
-from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Plan
 from convgen.planner import database
 
+#: Kernels that no golden has: sums of channels, and a bias's gradient.
+MODES: Mapping[str, str] = {
+    "sums, swap_ab": sums_spec("tma_im2col, swap_ab"),
+    "sums, split_k": sums_spec("tma_im2col, split_k"),
+    "sums, strided dgrad": sums_spec("tma_im2col, strided dgrad"),
+    **{name: READ_SUMS[name] for name in ("mma_wgrad, slices", "depthwise_wgrad, cluster", "depthwise_wgrad, slices")},
+}
+
+#: Small goldens and modes; a golden whose kernel differs from another's by its size alone stands for both.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "tma_im2col, cooperative": ("tma_im2col_1x1", "tma_im2col_3d_dilated", "tma_im2col_residual"),
+    "tma_im2col, cooperative": (
+        "tma_im2col_1d", "tma_im2col_1x1", "tma_im2col_3x3", "tma_im2col_3d_dilated", "tma_im2col_residual",
+    ),
     "tma_im2col, swapped": ("tma_im2col_channels_as_rows",),
-    "tma_im2col, ping-pong": ("tma_im2col_pingpong",),
+    "tma_im2col, ping-pong": ("tma_im2col_pingpong", "tma_im2col_strided_7x7", "tma_im2col_last_channels"),
+    "tma_im2col, threads store": ("tma_im2col_odd_channels",),
+    "tma_im2col, slices and further results": ("tma_im2col_slices", "tma_im2col_further_result"),
     "tma_im2col, multicast": ("tma_im2col_cluster",),
     "tma_im2col, split": ("tma_im2col_split_k",),
     "tma_im2col, stream-K": ("tma_im2col_stream_k",),
+    "tma_im2col, groups": ("tma_im2col_groups", "tma_im2col_grouped_dgrad"),
     "tma_im2col, strided dgrad": ("tma_im2col_strided_dgrad",),
+    "tma_im2col, sums": ("tma_im2col_statistics", "sums, swap_ab", "sums, split_k", "sums, strided dgrad"),
+    "tma_im2col, dynamic": ("tma_im2col_dynamic",),
     "tma_im2col, prologue": ("tma_im2col_prologue",),
-    "tma_im2col, prepare": ("tma_im2col_nchw",),
-    "tma_halo, resident": ("tma_halo_few_channels", "tma_halo_fold"),
+    "tma_im2col, prepare": ("tma_im2col_nchw", "tma_im2col_1x1_nchw"),
+    "tma_plain": ("tma_plain_3x3",),
+    "tma_halo, resident": (
+        "tma_halo_few_channels", "tma_halo_fold", "tma_halo_groups", "tma_halo_last_channels", "tma_halo_pixels",
+        "tma_halo_residual", "tma_halo_stride",
+    ),
     "tma_halo, streamed": ("tma_halo_streamed",),
+    "tma_halo, three axes": ("tma_halo_three_axes",),
+    "tma_halo, dgrad": ("tma_halo_dgrad",),
     "tma_halo, prepare": ("tma_halo_nchw",),
     "depthwise_direct": ("depthwise_nhwc",),
-    "depthwise_stream, FMA": ("depthwise_stream", "depthwise_strided_dgrad"),
-    "depthwise_stream, MMA": ("depthwise_mma",),
-    "depthwise_wgrad": ("depthwise_wgrad",),
-    "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32"),
-    "stem_mma": ("implicit_gemm_first_layer",),
+    "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),
+    "depthwise_stream, MMA": ("depthwise_mma", "depthwise_bands"),
+    "depthwise_wgrad": ("depthwise_wgrad", "depthwise_wgrad, cluster", "depthwise_wgrad, slices"),
+    "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8"),
+    "mma_gemm, dynamic": ("implicit_gemm_dynamic",),
+    "stem_mma": ("implicit_gemm_first_layer", "tl_conv1d_im2col"),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),
     "small_groups": ("implicit_gemm_cardinality",),
-    "im2col": ("im2col_gemm", "im2col_lowered", "col2im_gather"),
-    "tma_wgrad": ("tma_wgrad_accumulated",),
+    "im2col": (
+        "im2col_gemm", "im2col_lowered", "im2col_pixel", "im2col_planes", "im2col_taps", "col2im_gather",
+    ),
+    "tma_wgrad": ("tma_wgrad_accumulated", "tma_wgrad_3x3"),
     "tma_wgrad, multicast": ("tma_wgrad_cluster",),
-    "mma_wgrad": ("mma_wgrad",),
+    "mma_wgrad": ("mma_wgrad", "mma_wgrad, slices"),
     "stem_wgrad": ("stem_wgrad",),
     "winograd": ("winograd_f32",),
-    "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad"),
-}
+    "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad", "direct_dynamic", "direct_sums"),
+}  # fmt: skip
 
 #: Seconds of one core that a mutant may take; one that takes longer does not end.
 LIMIT = 120
@@ -62,7 +89,7 @@ WRONG_RESULT, NOT_COMPILED, DOES_NOT_END, UNNOTICED = "wrong result", "not compi
 
 @dataclass(frozen=True)
 class Case:
-    """A small golden: its plan and source, inputs, and what comes out."""
+    """A small kernel: its plan and source, inputs, and what comes out."""
 
     name: str
     sms: int
@@ -75,10 +102,7 @@ class Case:
         """The first kind of finding that a seed brings, or another of the verdicts."""
         problem = self.plan.problem
         for seed in seeds:
-            results = {
-                t.name if t.role == "result" else t.role: verify.poison(np.empty(t.shape, numpy_dtype(t.dtype)))
-                for t in problem.results
-            }
+            results = {t.name if t.role == "result" else t.role: verify.poisoned(t) for t in problem.results}
             try:
                 emulate(
                     source,
@@ -104,7 +128,11 @@ class Case:
         if child == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
             os.environ["CONVGEN_CACHE"] = "0"
-            os.write(writing, self._verdict_without_traces(source, seeds).encode())
+            try:
+                os.write(writing, self._verdict_without_traces(source, seeds).encode())
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as pipe:
@@ -112,7 +140,9 @@ class Case:
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             return DOES_NOT_END if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
-        return said or "crash"
+        if not said:
+            raise RuntimeError(f"{self.name}: no verdict; the traceback is above")
+        return said
 
     def _verdict_without_traces(self, source: str, seeds: Iterable[int]) -> str:
         entries = sorted({launch.entry for launch in self.plan.launches})
@@ -128,18 +158,23 @@ class Case:
 
 @cache
 def case(name: str) -> Case:
-    """The small golden of this name."""
+    """The small golden or the mode of this name."""
     with untuned():
-        made = compilation(shrunk(name, options_of(plan_of(spec(name)))))
+        made = compilation(MODES.get(name) or shrunk(name, options_of(plan_of(spec(name)))))
         plan, source = made.plan, made.source
     problem = plan.problem
     # kernels that make sums once more are given what they make them for
-    arrays = with_specials(problem, "x", 0) if "window_sum" in source else verify.random_inputs(problem, seed=0)
+    arrays = (
+        with_specials(problem, problem.reads[0].role, 0)
+        if "window_sum" in source
+        else verify.random_inputs(problem, seed=0)
+    )
     right = (
         expected(problem, arrays, plan.arithmetic),
         *verify.expect_all(problem, arrays, arithmetic=plan.arithmetic)[1:],
     )
-    return Case(name, GEOMETRIES[name].sms, plan, source, arrays, right)
+    sms = GEOMETRIES[name].sms if name in GEOMETRIES else 1
+    return Case(name, sms, plan, source, arrays, right)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from excuses import excuse
 from mutate import OPERATORS, Mutant, mutants
-from mutation_cases import FAMILIES, UNNOTICED, case
+from mutation_cases import FAMILIES, MODES, UNNOTICED, case
 from small_goldens import GEOMETRIES
 
 #: A golden that is quick to emulate for some families.
@@ -40,9 +40,9 @@ def test_mutants_are_noticed(name: str):
     assert not missed, "\n".join(["neither noticed nor in excuses.py:", *map(str, missed)])
 
 
-def test_every_family_has_a_golden():
+def test_every_golden_and_every_mode_has_a_family():
     names = [name for family in FAMILIES.values() for name in family]
-    assert set(names) <= GEOMETRIES.keys()
+    assert sorted(names) == sorted([*GEOMETRIES, *MODES])
     assert set(SAMPLED) <= set(names)
 
 
