@@ -261,7 +261,7 @@ __device__ __forceinline__ void load_vectors(u16 (&element)[thread_vectors][used
   }
 }
 
-// Stores them, packed, in the slots from `next` on.
+// Stores them, packed, in the slots from `next` on; the ring has room for whole rounds.
 __device__ __forceinline__ void store_vectors(const u16 (&element)[thread_vectors][used], u32 rows, int next, int thread) {
 #pragma unroll
   for (int i = 0; i < thread_vectors; ++i) {
@@ -272,8 +272,7 @@ __device__ __forceinline__ void store_vectors(const u16 (&element)[thread_vector
     for (int e = 0; e < used; ++e) word[e / 2] |= u32(element[i][e]) << 16 * (e % 2);
     word[used / 2] |= 0x3c00u << 16 * (used % 2);
     const Vec4 vector{word[0], word[1], word[2], word[3]};
-    int slot = next + place / row_vectors;
-    if (slot >= slots) slot -= slots;
+    const int slot = next + place / row_vectors;
     const u32 address = rows + slot * x_row_bytes + place % row_vectors * vector_bytes;
     st_shared_v4_u32(address, vector);
     if (slot < 6) st_shared_v4_u32(address + slots * x_row_bytes, vector);

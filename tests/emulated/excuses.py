@@ -10,12 +10,13 @@ from mutate import Mutant
 
 @dataclass(frozen=True)
 class Excuse:
-    """Patterns: of the class and the change, of the line before the change, of the two lines above it, of anything in
-    the source."""
+    """Patterns: of the class and the change, of the line before and after the change, of the two lines above it, of
+    anything in the source."""
 
     change: str
     reason: str
     was: str = ""
+    now: str = ""
     above: str = ""
     source: str = ""
 
@@ -23,6 +24,7 @@ class Excuse:
         return (
             re.fullmatch(self.change, f"{mutant.kind}: {mutant.what}") is not None
             and re.search(self.was, mutant.was) is not None
+            and re.search(self.now, mutant.now) is not None
             and re.search(self.above, mutant.above) is not None
             and re.search(self.source, mutant.text) is not None
         )
@@ -165,8 +167,14 @@ HARMLESS = (
         "an arrival that comes later orders more, not less",
         was=r"chunk == 0 && previous_group",
     ),
-    Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", was=r"place < round_rows"),
+    Excuse("guard: <= for <", "a vector behind the last is loaded, and not stored", now=r"place <= round_rows"),
     Excuse("guard: > for >=", "the end of the ring of rows stands for its beginning", was=r"(next|top) >= slots"),
+    Excuse(
+        "guard: <= for <",
+        "the rows so far are a multiple of a round's, which R is not",
+        was=r"top < R \? top - R \+ slots",
+        source=r"constexpr int round_rows = 2;",
+    ),
     # winograd, whose product is mma_gemm's
     Excuse(
         "(stage: one stage fewer|guard: <= for <)",
