@@ -5,11 +5,12 @@
 Of each layer that tma_im2col serves with `dynamic n h w`:
 
 - `same`: the dynamic kernel and the fixed one of the same configuration, planned for a batch and timed at it;
-- `classes`: the kernel with a plan for each of --images, timed at each of --batch, beside the best plan for that batch
-  (what `auto` takes);
+- `classes`: the kernel with up to four plans for batches from 1 to --most, timed at each of --batch, beside the best
+  plan for that batch (what `auto` takes);
 - `new size`: the host's time of a call with a size that the kernel has not had, and of the same call again.
 
 Results are verified against the float64 reference, then all of a batch is timed in turn, each launch alone.
+With --model, the cost models' estimates of `classes` and of the best plan stand for times; that needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,17 @@ import records
 from at_hand import need_gpu
 from geometries import of_suite
 
+from convgen import planner
 from convgen.bench.backend import TorchBackend
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Checker, buffer_sets, capture, launcher, time_in_turn
 from convgen.bench.results import geomean
 from convgen.bench.runner import alone
+from convgen.ir.estimates import between
+from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
+from convgen.planner import classes
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.dynamic import joined
 from convgen.runtime.kernel import Kernel
@@ -56,7 +62,31 @@ def layers(suites: Iterable[str]) -> list[ConvProblem]:
     return list(found.values())
 
 
-def jobs(layer: ConvProblem, batches: Iterable[int], images: Iterable[int]) -> dict[str, Job]:
+def planned(problem: ConvProblem, choose: Callable[..., planner.Choice]) -> Plan:
+    choice = choose(problem, TARGET, "auto", {})
+    return choice.strategy.plan(problem, TARGET, choice.options)
+
+
+def class_plans(layer: ConvProblem, most: int, choose: Callable[..., planner.Choice]) -> dict[int, Plan]:
+    """Those of a kernel for batches from 1 to `most`, by the batches that they were planned for."""
+    plan = cache(lambda n: planned(layer.with_images(n), choose))
+    return {n: plan(n) for n in classes.choose(range(1, most + 1), plan)}
+
+
+def expected(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of estimates, where nothing was measured."""
+    for p in layers(args.suite):
+        if args.only and p.name not in args.only:
+            continue
+        found = class_plans(p, args.most, planner.untuned)
+        for n in args.batch:
+            best = planned(p.with_images(n).static, planner.untuned).us
+            us = min(between(plan.estimates, n) for plan in found.values())
+            print(f"{p.name:16} n={n:<3} best {best:.2f} classes {us:.2f} of {list(found)}", flush=True)
+            yield {"layer": p.name, "n": n, "best": round(best, 3), "classes": round(us, 3), "planned": list(found)}
+
+
+def jobs(layer: ConvProblem, batches: Iterable[int], most: int) -> dict[str, Job]:
     """By name: what `auto` takes for each batch, the dynamic kernels for the classes, and two of one configuration."""
     found = {}
     for n in batches:
@@ -65,7 +95,7 @@ def jobs(layer: ConvProblem, batches: Iterable[int], images: Iterable[int]) -> d
         options = SERVING.plan(fixed, TARGET, {}).options
         found[f"fixed {n}"] = Job(fixed, TARGET, "tma_im2col", options)
         found[f"dynamic {n}"] = Job(layer.with_images(n), TARGET, "tma_im2col", options)
-    for n in images:
+    for n in class_plans(layer, most, planner.choose):
         found[f"class {n}"] = Job(layer.with_images(n), TARGET, "auto", {}, planned=True)
     return found
 
@@ -73,7 +103,7 @@ def jobs(layer: ConvProblem, batches: Iterable[int], images: Iterable[int]) -> d
 def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     backend = TorchBackend()
     found = [p for p in layers(args.suite) if not args.only or p.name in args.only]
-    wanted = [jobs(p, args.batch, args.images) for p in found]
+    wanted = [jobs(p, args.batch, args.most) for p in found]
     with Builder() as builder:
         built = builder.build_all(job for row in wanted for job in row.values())
         for p, row in zip(found, wanted, strict=True):
@@ -87,12 +117,12 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def layer_rows(
     p: ConvProblem, kernels: dict[str, Artifact], args: argparse.Namespace, backend: TorchBackend
 ) -> Iterator[dict[str, Any]]:
-    classes = joined([Kernel(alone(kernels[f"class {n}"])) for n in args.images])
+    of_classes = [Kernel(alone(kernels[name])) for name in kernels if name.startswith("class ")]
     for n in args.batch:
         at = p.with_images(n).static
         sets, checker = buffer_sets(at, backend), Checker(at, backend)
         entrants = {name: Kernel(alone(kernels[f"{name} {n}"])) for name in ("best", "fixed", "dynamic")}
-        entrants["classes"] = classes
+        entrants["classes"] = joined(of_classes)
         wrong = [f"{name}: {r.message}" for name, k in entrants.items() if not (r := checker(k, k.manifest.arithmetic))]
         timings = time_in_turn([[capture(launcher(k, sets), len(sets), backend)] for k in entrants.values()], backend)
         row: dict[str, Any] = {"layer": p.name, "n": n, "wrong": wrong}
@@ -124,7 +154,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for over, under in (("dynamic", "fixed"), ("classes", "best")):
         by_batch: dict[int, list[float]] = {}
         for row in rows:
-            if "n" in row:
+            if over in row:
                 by_batch.setdefault(row["n"], []).append(row[over] / row[under])
         every = [ratio for ratios in by_batch.values() for ratio in ratios]
         for name, ratios in (("all", every), *by_batch.items()):
@@ -138,13 +168,13 @@ def main() -> int:
     parser.add_argument("--suite", nargs="+", default=["resnet50"])
     parser.add_argument("--only", nargs="+", default=[], help="layers by name")
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 2, 8, 32, 64])
-    parser.add_argument(
-        "--images", nargs="+", type=int, default=[1, 4, 16, 64], help="numbers that classes are planned for"
-    )
+    parser.add_argument("--most", type=int, default=64, help="the largest batch that classes are chosen for")
+    parser.add_argument("--model", action="store_true", help="estimates in place of times, without tuned choices")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
-    need_gpu("torch")
-    rows = list(measure(args))
+    if not args.model:
+        need_gpu("torch")
+    rows = list((expected if args.model else measure)(args))
     summary = summarise(rows)
     print(json.dumps(summary, indent=1))
     if args.json:

@@ -42,19 +42,14 @@ def compile(
     `tune="quick"` measures the best few candidates on this machine's GPU, for at most a second, unless that was done
     before, and takes the fastest; without a GPU a warning says that nothing is measured (docs/tuning.md).
 
-    `images`, for a spec with `dynamic n`, are numbers of images to plan for, such as (1, 8, 64): the kernel then has
-    code for each, and a call runs the one whose size is nearest (docs/calling.md).
+    `images`, for a spec with `dynamic n`, are the numbers of images that calls will have, such as range(1, 65): the
+    kernel then has up to four plans, each with its code, and a call runs the fastest of them (docs/calling.md).
 
     Needs no GPU.  Raises SpecError, which has every diagnostic of the spec, or another ConvgenError.
 
     Deprecated: for a spec with several convolutions or operators, it returns the dict of `compile_all`.
     """
-    if images:
-        from convgen import driver
-        from convgen.spec import Spec, read
-
-        return driver.compile_classes(Spec(*read(source), defines or {}, target, strategy, tune=tune), images)
-    kernels = compile_all(source, defines, target, strategy, tune)
+    kernels = compile_all(source, defines, target, strategy, tune, images)
     if len(kernels) == 1:
         return next(iter(kernels.values()))
     import warnings
@@ -72,13 +67,14 @@ def compile_all(
     target: str | None = None,
     strategy: str | None = None,
     tune: str | None = None,
+    images: Sequence[int] = (),
 ) -> dict[str, Kernel]:
     """Compile every convolution and operator of a spec, as `compile` does.  Returns the kernels by name, in the
     order of the spec."""
     from convgen import driver
     from convgen.spec import Spec, read
 
-    return driver.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune))
+    return driver.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune, images=images))
 
 
 def gradient(

@@ -149,8 +149,30 @@ class Compilation:
         return made
 
     def planned_for(self, n: int) -> Compilation:
-        """The same convolution planned for n images.  Raises SpecError."""
-        return Compilation(self.spec, replace(self.request, problem=self.request.problem.with_images(n)))
+        """The same convolution planned for n images alone."""
+        problem = self.request.problem.with_images(n)
+        return Compilation(replace(self.spec, images=()), replace(self.request, problem=problem))
+
+    @cached_property
+    def classes(self) -> tuple[Compilation, ...]:
+        """One for each class of sizes: itself, where calls are not said to have any of several numbers of images.
+
+        Raises SpecError, and UsageError where the number of images is fixed."""
+        from convgen.planner import classes
+
+        images = self.spec.images
+        if not images:
+            return (self,)
+        if "n" not in self.request.problem.dynamic:
+            raise UsageError(f"{self.name}: its number of images is fixed\nhint: write `dynamic n` into the spec")
+        unmeasured = Compilation(replace(self.spec, tune=None), self.request)
+
+        def plan(n: int) -> Plan:
+            if self.progress:
+                self.progress(f"{self.name} for n={n}")
+            return unmeasured.planned_for(n).plan
+
+        return tuple(self.planned_for(n) for n in classes.choose(images, plan))
 
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
@@ -236,7 +258,7 @@ def choose_all(spec: Spec, progress: Callable[[str], None] | None = None) -> lis
     """The compilations of a spec, each with its choice made; `progress` hears each name before.
 
     Raises SpecError with what stands against all of them."""
-    return _each(load(spec), lambda compilation: compilation.choice, progress)
+    return _each(load(spec), lambda compilation: [own.choice for own in compilation.classes], progress)
 
 
 def _each(
@@ -303,50 +325,36 @@ def compile_all(spec: Spec, progress: Callable[[str], None] | None = None) -> di
     from convgen.planner import database
 
     cache = Cache()
-    key = _request_key(spec, asked="compile", tune=spec.tune or "", tuned=database.stamp())
+    key = _request_key(spec, asked="compile", tune=spec.tune or "", images=spec.images, tuned=database.stamp())
     found = _recall(cache, key)
     if found is None:
         found = []
-        compilations = choose_all(spec, progress if spec.tune else None)
+        compilations = choose_all(spec, progress if spec.tune or spec.images else None)
         for compilation in compilations:
             if progress:
                 progress(compilation.name)
-            found.append(compilation.build(cache))
-        if not any(c.request.outdated or c.unmeasured for c in compilations):  # which the cache would not warn of
-            cache.put(key, {_INDEX: json.dumps([artifact.key for artifact in found]).encode()})
-    return {artifact.manifest.name: _kernel(spec, artifact) for artifact in found}
+            found.append([own.build(cache) for own in compilation.classes])
+        asked = [own for c in compilations for own in c.classes]
+        if not any(c.request.outdated or c.unmeasured for c in asked):  # which the cache would not warn of
+            index = [[artifact.key for artifact in artifacts] for artifacts in found]
+            cache.put(key, {_INDEX: json.dumps(index).encode()})
+    return {artifacts[0].manifest.name: _kernel(spec, artifacts) for artifacts in found}
 
 
-def compile_classes(spec: Spec, images: Sequence[int]) -> Kernel:
-    """One kernel with a plan for each of these numbers of images.  Raises as `compile_all` does."""
-    from convgen.runtime.dynamic import joined
-
-    found = load(spec)
-    if len(found) != 1 or "n" not in found[0].request.problem.dynamic:
-        what = "one whose number of images is fixed" if len(found) == 1 else f"{len(found)} convolutions"
-        hint = "hint: write `dynamic n` into a spec of one convolution"
-        raise UsageError(f"images= takes a spec of one convolution with dynamic `n`; this is {what}\n{hint}")
-    numbers = images if isinstance(images, Sequence) else ()
-    if not numbers or not all(isinstance(n, int) and 1 <= n < 1 << 31 for n in numbers):
-        hint = "hint: give the numbers of images to plan for, such as images=(1, 8, 64)"
-        raise UsageError(f"images={images!r}: expected whole numbers from 1 to {(1 << 31) - 1}\n{hint}")
-    return joined([found[0].planned_for(n).kernel() for n in sorted(set(images))])
-
-
-#: The file of a request's cache entry: its artifacts' keys.
+#: The file of a request's cache entry: the keys of each kernel's artifacts.
 _INDEX = "artifacts.json"
 
 
-def _recall(cache: Cache, key: str) -> list[Artifact] | None:
+def _recall(cache: Cache, key: str) -> list[list[Artifact]] | None:
     """What a request gave the last time; None where the cache does not have all of it."""
     from convgen.runtime import artifacts
 
     entry = cache.get(key)
     if entry is None:
         return None
-    found = [artifacts.load(artifact, cache) for artifact in json.loads(entry[_INDEX])]
-    whole = [artifact for artifact in found if artifact is not None]
-    return whole if len(whole) == len(found) else None
+    found = [[artifacts.load(artifact, cache) for artifact in keys] for keys in json.loads(entry[_INDEX])]
+    whole = [[artifact for artifact in made if artifact is not None] for made in found]
+    return whole if list(map(len, whole)) == list(map(len, found)) else None
 
 
 def target_at_hand() -> Target:
@@ -373,13 +381,20 @@ def _request_key(spec: Spec, **more: object) -> str:
     )
 
 
-def _kernel(spec: Spec, artifact: Artifact) -> Kernel:
-    """A kernel that, though it may have come from the cache, can make its plan and explanation anew."""
+def _kernel(spec: Spec, artifacts: Sequence[Artifact]) -> Kernel:
+    """A kernel of one artifact for each class that, though it may have come from the cache, can make its plan and
+    explanation anew."""
     from convgen.runtime.kernel import Kernel
 
     measured = replace(spec, tune=None)
 
-    def again() -> Compilation:
-        return next(c for c in load(measured) if c.name == artifact.manifest.name)
+    def of(artifact: Artifact) -> Kernel:
+        def again() -> Compilation:
+            found = next(c for c in load(measured) if c.name == artifact.manifest.name)
+            return found.planned_for(artifact.manifest.written["n"]) if spec.images else found
 
-    return Kernel(artifact, replan=lambda: again().plan, explain=lambda: str(again().explain()))
+        return Kernel(artifact, replan=lambda: again().plan, explain=lambda: str(again().explain()))
+
+    from convgen.runtime.saved import one
+
+    return one([of(artifact) for artifact in artifacts])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import index
@@ -17,6 +17,8 @@ from convgen.targets import TARGETS, Target, other_target
 
 #: Bytes of text.
 LARGEST_SPEC = 4 << 20
+#: Numbers of images that calls may be said to have.
+MOST_IMAGES = 1 << 16
 #: What may be measured when a kernel is first built.
 TUNINGS = ("quick",)
 
@@ -32,7 +34,8 @@ class Spec:
     """A spec's text and what overrides it: `defines` its lets, `target` and `strategy` its own.
 
     `tune` is "quick" where the best few candidates are to be measured before one is chosen.  `only` names the
-    convolutions that are wanted, or conv blocks for all of theirs; empty, all are.
+    convolutions that are wanted, or conv blocks for all of theirs; empty, all are.  `images` are the numbers of images
+    that calls will have, where the spec says `dynamic n`; empty, the spec's alone is planned for.
     """
 
     text: str
@@ -42,6 +45,7 @@ class Spec:
     strategy: str | None = None
     only: tuple[str, ...] = ()
     tune: str | None = None
+    images: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -58,6 +62,7 @@ class Spec:
             object.__setattr__(self, "strategy", known_strategy(self.strategy))
         if self.tune is not None:
             known_tuning(self.tune)
+        object.__setattr__(self, "images", known_images(self.images))
 
 
 def read(source: str | os.PathLike[str]) -> tuple[str, str]:
@@ -119,6 +124,18 @@ def known_tuning(name: str) -> str:
     if name not in TUNINGS:
         raise UsageError(unknown("tuning", name, TUNINGS))
     return name
+
+
+def known_images(images: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of images, each once, in rising order.  Raises UsageError."""
+    numbers = images if isinstance(images, Sequence) and not isinstance(images, str) else (None,)
+    if len(numbers) > MOST_IMAGES or not all(hasattr(n, "__index__") and 1 <= index(n) < 1 << 31 for n in numbers):
+        said = str(images)
+        raise UsageError(
+            f"images={said if len(said) <= 40 else f'{said[:37]}...'}: expected at most {MOST_IMAGES} whole numbers "
+            f"from 1 to {(1 << 31) - 1}\nhint: give the numbers of images that calls will have, such as range(1, 65)"
+        )
+    return tuple(sorted({index(n) for n in numbers}))
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = None) -> str:

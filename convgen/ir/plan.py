@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import lcm, prod
 
 from convgen.hypertext import table
+from convgen.ir.estimates import Estimates
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
 from convgen.targets import Target
@@ -184,7 +185,7 @@ class Plan:
     `us` is the cost model's estimate, 0 where there is none.
     `kernel` made the plan, from `layout`: its own record of what follows from problem and configuration.
     `behind` is the source of launches that follow the kernel's own; it is set where a plan is rendered.
-    `limits` are those of the sizes that a call decides.
+    `limits` are those of the sizes that a call decides, `estimates` the cost model's where it decides how many images.
     """
 
     problem: ConvProblem
@@ -201,6 +202,7 @@ class Plan:
     layout: object = field(default=None, compare=False, repr=False)
     behind: str = field(default="", compare=False, repr=False)
     limits: tuple[Limit, ...] = ()
+    estimates: Estimates = field(default=(), compare=False, repr=False)
 
     @property
     def options(self) -> dict[str, int | str]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from convgen.ir import estimates
+from convgen.ir.estimates import Estimates
 from convgen.kernels.base import Obstacle
 from convgen.kernels.config import Option, Options, excess, joined, option_rows
 from convgen.kernels.registry import kernel, kernels_of
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Candidates of a strategy for a tuner, and those among them that a kernel calls alike.
 MOST_CANDIDATES, OF_A_KIND = 40, 12
+#: Images for which a plan's time is estimated, where a call decides how many there are.
+MOST_ESTIMATED = 1024
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Strategy:
         assert found.best is not None, "obstacles are asked for first"
         plan = found.kernel.plan(found.best.layout)
         us = found.us if found.us < math.inf else 0.0
-        plan = replace(plan, strategy=self.name, kernel=found.kernel.name, us=us)
+        plan = replace(plan, strategy=self.name, kernel=found.kernel.name, us=us, estimates=_estimates(found))
         return _sums().completed(plan, problem) if problem.sums else plan
 
     def stated(self, problem: ConvProblem, target: Target, options: Options) -> Options:
@@ -117,6 +121,19 @@ class Strategy:
         if plan.problem.sums:
             plan = replace(plan, behind=_sums().source(plan))
         return kernel(plan.kernel).source(plan)
+
+
+def _estimates(found: Search) -> Estimates:
+    """Of the best configuration, where a call decides how many images there are."""
+    from convgen.kernels.search import Search
+
+    problem, best = found.problem, found.best
+    if "n" not in problem.dynamic or best is None or best.us == math.inf:
+        return ()
+    options = best.layout.config.options
+    of = ((n, problem.with_images(n).static) for n in estimates.numbers(max(MOST_ESTIMATED, problem.n)))
+    timed = ((n, Search(found.kernel, p, found.target, options).us) for n, p in of)
+    return tuple((n, round(us, 2)) for n, us in timed if us < math.inf)
 
 
 def _sums() -> ModuleType:

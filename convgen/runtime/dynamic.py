@@ -13,6 +13,7 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from convgen.ir.estimates import between
 from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
@@ -42,19 +43,30 @@ class DynamicKernel(Kernel):
         """The kernel of these sizes; dims that are left out have those of the spec.
 
         Raises WrongArguments, WrongShape."""
+        return self._of(self._sizes(sizes))
+
+    def _sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """All that a call decides, where a user gives some.  Raises WrongArguments."""
         dims = self._dynamic.dims
         if unknown := [name for name in sizes if name not in dims]:
             hint = f"hint: the spec's dynamic dims are {', '.join(dims)}"
             raise WrongArguments(f"{self.name}.at cannot choose {', '.join(unknown)}\n{hint}")
         if wrong := [name for name, size in sizes.items() if not isinstance(size, SupportsIndex)]:
             raise WrongArguments(f"{self.name}: {wrong[0]} is a {type(sizes[wrong[0]]).__name__}, not a whole number")
-        return self._of({**self._written, **{name: index(size) for name, size in sizes.items()}})
+        return {**self.manifest.written, **{name: index(size) for name, size in sizes.items()}}
 
     @cached_property
     def classes(self) -> tuple[DynamicKernel, ...]:
-        """The kernels that calls are handed to, each to the one that was planned for the nearest size; itself alone
-        unless `joined` has given others."""
+        """The kernels that calls are handed to, each planned for other sizes; itself alone unless `joined` has given
+        others."""
         return (self,)
+
+    def class_at(self, **sizes: int) -> DynamicKernel:
+        """The one of `classes` that a call of these sizes runs: that was planned for them, else the one that the cost
+        model expects to be fastest, else, where there is no model, the one planned for the nearest size.
+
+        Raises as `at` does."""
+        return self._class(self._all(self._sizes(sizes)))
 
     def __call__(
         self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
@@ -113,16 +125,6 @@ class DynamicKernel(Kernel):
                 found[dim] = output, 1 - low
         return found
 
-    @cached_property
-    def _written(self) -> dict[str, int]:
-        """The sizes that the plan was made for."""
-        extents = [
-            (dim, extent)
-            for t in (*self._given, *self.manifest.results)
-            for dim, extent in zip(t.dims, t.extents, strict=True)
-        ]
-        return {dim: int(next(e for d, e in extents if d == dim)) for dim in self._dynamic.dims}
-
     def _for(self, given: tuple[Array, ...], out: Array) -> Kernel:
         """The kernel of the sizes that arrays have.  Raises WrongArguments, WrongShape."""
         arrays = given if out is None else (*given, *self._each_out(out))
@@ -152,31 +154,49 @@ class DynamicKernel(Kernel):
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
-                nearest = min(self.classes, key=lambda kernel: kernel._distance(sizes))
-                found = nearest._made(nearest._all(sizes))
+                every = self._all(sizes)
+                found = self._class(every)._made(every)
                 keep(self._kernels, key, found)
         return found
 
-    def _distance(self, sizes: Mapping[str, int]) -> float:
-        """How many times as many pixels the plan was made for, or as many as it was made for."""
-        asked, planned = prod(sizes.values()), prod(self._written.values())
-        return max(asked, planned) / max(min(asked, planned), 1)
+    def _class(self, sizes: Mapping[str, int]) -> DynamicKernel:
+        """The one of `classes` for all these sizes.  Raises WrongShape where none goes as far."""
+        ranked = sorted(self.classes, key=lambda kernel: kernel._behind(sizes))
+        found = next((kernel for kernel in ranked if not kernel._exceeded(sizes)), ranked[0])
+        if exceeded := found._exceeded(sizes):
+            raise WrongShape(exceeded)
+        return found
+
+    def _behind(self, sizes: Mapping[str, int]) -> tuple[float, float]:
+        """What ranks the class among others for these sizes: its time by the cost model, which does not overrule what
+        was chosen for these very sizes; how many times as many pixels it was planned for, or as many as it was."""
+        asked, planned = (prod(of[dim] for dim in self._dynamic.dims) for of in (sizes, self.manifest.written))
+        us = between(self._dynamic.estimates, asked / planned * self.manifest.written.get("n", 1))
+        return 0.0 if asked == planned else us, max(asked, planned) / min(asked, planned)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes with those that follow.  Raises WrongShape where the kernel does not go as far."""
+        """The sizes with those that follow.  Raises WrongShape where there is no such."""
         found = dict(sizes)
         for dim, extent in self._dynamic.derived:
             found[dim] = evaluate(extent.formula, sizes)
-        said = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
         for dim, size in found.items():
             if not 1 <= size <= _MOST:
+                said = self._said(sizes)
                 raise WrongShape(f"{self.name}: {said} gives {dim}={size}; it must be from 1 to {_MOST}")
+        return found
+
+    def _exceeded(self, sizes: Mapping[str, int]) -> str:
+        """How far the kernel goes, where these sizes are beyond it."""
         for limit in self._dynamic.limits:
-            count = evaluate(limit.size.formula, found)
+            count = evaluate(limit.size.formula, sizes)
             if count > limit.most:
                 hint = "hint: write sizes as large into the spec and compile it again"
-                raise WrongShape(f"{self.name}: {said} gives {count} {limit.what}; it goes up to {limit.most}\n{hint}")
-        return found
+                said = self._said(sizes)
+                return f"{self.name}: {said} gives {count} {limit.what}; it goes up to {limit.most}\n{hint}"
+        return ""
+
+    def _said(self, sizes: Mapping[str, int]) -> str:
+        return ", ".join(f"{dim}={sizes[dim]}" for dim in self._dynamic.dims)
 
     def _made(self, sizes: Mapping[str, int]) -> Kernel:
         manifest = self.manifest.at(sizes)

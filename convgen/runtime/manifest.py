@@ -19,13 +19,14 @@ from typing import Any
 from convgen.diagnostics import ConvgenError
 from convgen.ir import size
 from convgen.ir.dynamic import derived
+from convgen.ir.estimates import Estimates
 from convgen.ir.plan import Fill, Gemm, Launch, Limit, Plan, Step, Workspace
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import Resources
 
 #: Changes whenever a field changes its name or its meaning.
-SCHEMA = 4
+SCHEMA = 5
 _STEPS: dict[str, type] = {"launch": Launch, "gemm": Gemm, "fill": Fill}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 
@@ -37,11 +38,21 @@ class ManifestError(ConvgenError):
 @dataclass(frozen=True)
 class Dynamic:
     """The sizes that a call decides: `dims`, as its arrays have them, and those of the output that are `derived`.
-    `limits` are what these must not exceed.  Any number of the manifest may be a `Size`, which follows from these."""
+    `limits` are what these must not exceed.  `estimates` are the cost model's, of images as large as the spec's, where
+    `dims` has n.  Any number of the manifest may be a `Size`, which follows from these."""
 
     dims: tuple[str, ...]
     derived: tuple[tuple[str, Size], ...]
     limits: tuple[Limit, ...]
+    estimates: Estimates = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> Dynamic | None:
+        """None where all sizes are fixed."""
+        problem = plan.problem
+        if not problem.dynamic:
+            return None
+        return cls(problem.dynamic, tuple(derived(problem).items()), plan.limits, plan.estimates)
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class Manifest:
             result=problem.result,
             further=problem.further,
             in_place=problem.in_place,
-            dynamic=Dynamic(problem.dynamic, tuple(derived(problem).items()), plan.limits) if problem.dynamic else None,
+            dynamic=Dynamic.of(plan),
             steps=plan.steps,
             workspaces=plan.workspaces,
             resources=dict(resources),
@@ -122,6 +133,13 @@ class Manifest:
     def results(self) -> tuple[Tensor, ...]:
         """All that a call gives, in order."""
         return (self.result, *self.further)
+
+    @cached_property
+    def written(self) -> dict[str, int]:
+        """The sizes of dynamic dims that the plan was made for."""
+        tensors = reversed(self.tensors)  # of operands that broadcast, the extent is 1
+        extents = {dim: int(extent) for t in tensors for dim, extent in zip(t.dims, t.extents, strict=True)}
+        return {dim: extents[dim] for dim in self.dynamic.dims} if self.dynamic else {}
 
     def at(self, sizes: Mapping[str, int]) -> Manifest:
         """That of a kernel whose dims that vary have these sizes, all of which are given."""

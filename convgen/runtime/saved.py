@@ -40,12 +40,16 @@ def restore(files: Mapping[str, bytes]) -> Kernel:
     for path, data in files.items():
         folder, _, name = path.rpartition("/")
         folders.setdefault(folder, {})[name] = data
-    first, *others = [Kernel(Artifact.of(folders[folder])) for folder in sorted(folders, key=lambda f: int(f or 0))]
-    if not others:
-        return first
+    return one([Kernel(Artifact.of(folders[folder])) for folder in sorted(folders, key=lambda f: int(f or 0))])
+
+
+def one(kernels: Sequence[Kernel]) -> Kernel:
+    """The kernel of one kernel for each class of sizes.  Raises WrongArguments."""
+    if len(kernels) == 1:
+        return kernels[0]
     from convgen.runtime.dynamic import joined
 
-    return joined([first, *others])
+    return joined(kernels)
 
 
 def write(path: str | os.PathLike[str], artifacts: Sequence[Artifact]) -> None:

@@ -18,15 +18,18 @@ import convgen
 from convgen import driver, frontend, planner
 from convgen.diagnostics import SpecError
 from convgen.ir import integer
+from convgen.ir.estimates import between
 from convgen.ir.formula import number
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import BadFormula, Size, evaluate, short
 from convgen.kernels import strategies
+from convgen.planner import classes
 from convgen.planner.database import Tuned
-from convgen.runtime import host
+from convgen.runtime import artifacts, host, saved
 from convgen.runtime.dynamic import joined
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
+from convgen.runtime.kernel import Kernel
 from convgen.runtime.manifest import Manifest, ManifestError
 from convgen.spec import Spec
 from convgen.targets import TARGETS
@@ -323,10 +326,82 @@ def test_classes_differ_in_sizes_alone():
         joined([compilation().uncompiled(), other])
     text = compilation().spec.text
     for images in ((0,), (1, "8"), "n", 4):
-        with pytest.raises(driver.UsageError, match="give the numbers of images to plan for"):
+        with pytest.raises(driver.UsageError, match="give the numbers of images that calls will have"):
             convgen.compile(text, images=images)
-    with pytest.raises(driver.UsageError, match="number of images is fixed"):
+    with pytest.raises(driver.UsageError, match="layer: its number of images is fixed"):
         convgen.compile(text.replace("dynamic n h w", "dynamic h"), images=(1, 8))
+
+
+def test_a_call_takes_the_class_of_the_least_estimate():
+    made = compilation()
+    plans = [made.planned_for(n).plan for n in (4, 16)]
+    times = [((1, 1.0), (4, 2.0), (8, 9.0), (12, 13.0)), ((1, 3.0), (8, 3.0), (12, 3.0))]
+    small, large = (
+        Kernel(artifacts.uncompiled("", replace(plan, estimates=of))) for plan, of in zip(plans, times, strict=True)
+    )
+    kernel = joined([small, large])
+    taken = {n: kernel.class_at(n=n).manifest.written["n"] for n in (1, 4, 5, 7, 8, 12, 10**5)}
+    assert taken == {1: 4, 4: 4, 5: 16, 7: 16, 8: 16, 12: 16, 10**5: 16}
+    assert kernel.class_at(n=1, h=16).manifest.written["n"] == 4  # as many pixels as 2 images
+    assert kernel.class_at(n=1, h=48).manifest.written["n"] == 16
+    assert kernel.at(n=5).manifest.digest == large.manifest.digest
+    again = saved.restore(saved.files(kernel._artifacts))
+    assert again.class_at(n=5).manifest == large.manifest
+
+
+def test_what_was_planned_for_a_size_serves_it_whatever_the_model_says():
+    made = compilation()
+    slow, quick = (replace(made.planned_for(n).plan, estimates=((1, us),)) for n, us in ((4, 9.0), (16, 1.0)))
+    kernel = joined([Kernel(artifacts.uncompiled("", plan)) for plan in (slow, quick)])
+    assert [kernel.class_at(n=n).manifest.written["n"] for n in (3, 4, 5)] == [16, 4, 16]
+
+
+def test_a_class_that_does_not_go_as_far_is_passed_over():
+    made = compilation()
+    narrow, wide = (made.planned_for(n).plan for n in (4, 16))
+    narrow = replace(narrow, estimates=((1, 1.0),), limits=(replace(narrow.limits[0], most=10**6),))
+    kernel = joined([Kernel(artifacts.uncompiled("", plan)) for plan in (narrow, replace(wide, estimates=((1, 2.0),)))])
+    assert [kernel.class_at(n=n).manifest.written["n"] for n in (100, 10**5)] == [4, 16]
+    with pytest.raises(WrongShape, match="it goes up to"):
+        kernel.class_at(n=10**8)
+
+
+@pytest.mark.parametrize(
+    "images, wanted",
+    [
+        (range(1, 65), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)),
+        ((64, 1, 8, 8), (1, 8, 64)),
+        (range(9, 29), (9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28)),
+    ],
+)
+def test_the_roundest_numbers_of_images_are_compared(images, wanted):
+    assert classes.compared(images) == wanted
+
+
+def test_classes_are_chosen_by_how_far_they_are_behind():
+    plan = compilation().plan
+
+    def plans(times: dict[int, str]) -> dict[int, Plan]:
+        return {n: replace(plan, estimates=tuple(zip((1, 2, 4, 8, 16, 32), map(float, row.split()), strict=True)))
+                for n, row in times.items()}  # fmt: skip
+
+    steep, flat = "1 2 4 8 16 32", "4 4 4 4 8 16"
+    assert classes.chosen(plans({1: steep, 2: steep, 4: flat, 8: flat, 16: flat, 32: flat}), range(1, 33)) == (1, 4)
+    assert classes.chosen(plans({1: flat, 8: flat}), (1, 8)) == (1,)
+    assert classes.chosen(plans({8: flat}), (8,)) == (8,)
+    unknown = {n: replace(plan, estimates=()) for n in (1, 2, 4, 8, 16, 32)}
+    assert len(classes.chosen(unknown, range(1, 33))) == 4
+
+
+def test_the_numbers_of_images_give_classes():
+    """Of a convolution whose plans for one image and for many differ."""
+    text = compilation().spec.text.replace("strategy direct", "strategy implicit_gemm { kernel mma_gemm }")
+    text = text.replace("c=16", "c=64").replace("k=8", "k=64")
+    (few,), (many,) = (driver.choose_all(Spec(text, images=images)) for images in ((1,), (1, 512)))
+    assert [int(c.request.problem.n) for c in few.classes] == [1]
+    assert [int(c.request.problem.n) for c in many.classes] == [1, 512]
+    slow, quick = (between(c.plan.estimates, 512) for c in many.classes)
+    assert slow > quick > 0
 
 
 def test_a_saved_kernel_keeps_its_classes(tmp_path):
