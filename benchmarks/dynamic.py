@@ -172,6 +172,8 @@ def main() -> int:
     parser.add_argument("--model", action="store_true", help="estimates in place of times, without tuned choices")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
+    if args.model and args.json:
+        parser.error("--json is for what was measured; --model prints estimates")
     if not args.model:
         need_gpu("torch")
     rows = list((expected if args.model else measure)(args))

@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any, NoReturn
 
 from convgen.ir.dtypes import numpy_dtype
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor, packed_strides
 from convgen.runtime.errors import WrongDevice, WrongLayout, WrongShape, WrongType
 
@@ -51,6 +52,11 @@ class Slot:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether a call decides the shape."""
+        return any(isinstance(extent, Size) for extent in self.tensor.extents)
 
     @cached_property
     def packed(self) -> bool:

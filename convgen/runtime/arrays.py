@@ -63,7 +63,7 @@ class CupyLibrary:
     def reading(self) -> Reading:
         """How a warm call reads arrays."""
         return Reading(
-            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {layout} and {a}.data.device_id == _device",
+            "{a}.dtype is _dtype_{i} and {shape} and {layout} and {a}.data.device_id == _device",
             "{a}._c_contiguous",
             "not {a}._c_contiguous and {a}.strides == _strides_{i}",
             "{a}.data.ptr",
@@ -118,7 +118,7 @@ class TorchLibrary:
     def reading(self) -> Reading:
         """How a warm call reads tensors."""
         return Reading(
-            "{a}.dtype is _dtype_{i} and {a}.shape == _shape_{i} and {layout} and {a}.get_device() == _device",
+            "{a}.dtype is _dtype_{i} and {shape} and {layout} and {a}.get_device() == _device",
             "{a}.is_contiguous()",
             "{a}.stride() == _strides_{i}",
             "{a}.data_ptr()",

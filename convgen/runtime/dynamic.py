@@ -18,10 +18,11 @@ from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 from convgen.runtime.kernel import Array, Kernel
-from convgen.runtime.launch import OnEachGpu, keep
+from convgen.runtime.launch import Enqueue, OnEachGpu, keep
 from convgen.runtime.manifest import Dynamic
 
 if TYPE_CHECKING:
+    from convgen.runtime.arrays import CupyLibrary, TorchLibrary
     from convgen.runtime.artifacts import Artifact
 
 #: The input's dim for each of the output's.
@@ -43,7 +44,9 @@ class DynamicKernel(Kernel):
         """The kernel of these sizes; dims that are left out have those of the spec.
 
         Raises WrongArguments, WrongShape."""
-        return self._of(self._sizes(sizes))
+        made = self._of(self._sizes(sizes))
+        made.alone = True
+        return made
 
     def _sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """All that a call decides, where a user gives some.  Raises WrongArguments."""
@@ -68,19 +71,19 @@ class DynamicKernel(Kernel):
         Raises as `at` does."""
         return self._class(self._all(self._sizes(sizes)))
 
-    def __call__(
-        self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
+    def _call(
+        self,
+        arrays: tuple[Array, ...],
+        named: Mapping[str, Array],
+        out: Array,
+        stream: object,
+        workspace: Array,
+        raw: bool = False,
     ) -> Array:
         """Compute the result of these sizes, as a kernel of fixed sizes does."""
-        given = self._bind(arrays, named)
-        return self._for(given, out)(*given, out=out, stream=stream, workspace=workspace)
-
-    def launch_raw(
-        self, /, *arrays: Array, out: Array = None, stream: object = None, workspace: Array = None, **named: Array
-    ) -> Array:
-        """Like a call, but launches `raw_module` with CuPy."""
-        given = self._bind(arrays, named, ".launch_raw")
-        return self._for(given, out).launch_raw(*given, out=out, stream=stream, workspace=workspace)
+        given = self._bind(arrays, named, ".launch_raw" if raw else "")
+        kernel = self._for(given, out)
+        return (kernel.launch_raw if raw else kernel)(*given, out=out, stream=stream, workspace=workspace)
 
     def emulate(self, *arrays: Array, out: Array = None, **options: Any) -> Array:
         """Run the generated source on the CPU, as a kernel of fixed sizes does."""
@@ -101,7 +104,7 @@ class DynamicKernel(Kernel):
         return self.manifest.dynamic
 
     @cached_property
-    def _kernels(self) -> dict[tuple[int, ...], Kernel]:
+    def _kernels(self) -> dict[tuple[int, ...], _OfSizes]:
         """By sizes."""
         return {}
 
@@ -148,14 +151,14 @@ class DynamicKernel(Kernel):
         hint = f"hint: pass the result as out=, or choose it: {self.name}.at({dim}=...)"
         raise WrongArguments(f"{self.name}: {dim} does not follow from the arguments\n{hint}")
 
-    def _of(self, sizes: Mapping[str, int]) -> Kernel:
+    def _of(self, sizes: Mapping[str, int]) -> _OfSizes:
         """The kernel of all these sizes, made when they are first asked for."""
         key = tuple(sizes[dim] for dim in self._dynamic.dims)
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
                 every = self._all(sizes)
-                found = self._class(every)._made(every)
+                found = self._class(every)._made(every, self)
                 keep(self._kernels, key, found)
         return found
 
@@ -198,12 +201,38 @@ class DynamicKernel(Kernel):
     def _said(self, sizes: Mapping[str, int]) -> str:
         return ", ".join(f"{dim}={sizes[dim]}" for dim in self._dynamic.dims)
 
-    def _made(self, sizes: Mapping[str, int]) -> Kernel:
+    def _made(self, sizes: Mapping[str, int], whole: DynamicKernel) -> _OfSizes:
         manifest = self.manifest.at(sizes)
-        made = Kernel(replace(self._artifact, manifest=manifest))
+        made = _OfSizes(replace(self._artifact, manifest=manifest))
+        made.whole = whole
         made._programs = OnEachGpu(lambda device: self._programs[device].resized(manifest))
         made._raw_programs = OnEachGpu(lambda device: self._raw_programs[device].resized(manifest))
         return made
+
+
+class _OfSizes(Kernel):
+    """The kernel of one set of sizes of a dynamic kernel.  What it has launched once, `whole` launches the quick way;
+    where it is called `alone`, so does it."""
+
+    whole: DynamicKernel
+    alone = False
+
+    def _warm_up(
+        self,
+        library: CupyLibrary | TorchLibrary,
+        given: tuple[Array, ...],
+        device: int,
+        key: tuple[Any, ...],
+        enqueue: Enqueue,
+    ) -> bool:
+        def run() -> None:
+            enqueue()
+
+        vars(run)["kernel"] = self  # whose workspace must live
+        slots = self.whole._slots
+        shapes = (array.shape for array, slot in zip(given, slots, strict=True) if slot.varies)
+        quick = self.whole._warm_up(library, given, device, (*key, *shapes), run if self._scratch_bytes else enqueue)
+        return super()._warm_up(library, given, device, key, enqueue) if self.alone or not quick else quick
 
 
 def joined(kernels: Sequence[Kernel]) -> Kernel:
@@ -215,6 +244,7 @@ def joined(kernels: Sequence[Kernel]) -> Kernel:
         if _face(kernel) != _face(first):
             raise WrongArguments(f"{kernel.name} and {first.name} differ in more than the sizes that a call decides")
     vars(first)["classes"] = (first, *others)
+    first._scratch_bytes = max(kernel._scratch_bytes for kernel in (first, *others))
     return first
 
 

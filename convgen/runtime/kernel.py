@@ -85,7 +85,7 @@ class Kernel:
         self._names = tuple(t.name for t in self._given)
         self._readers: dict[tuple[type, ...], Readers] = {}
         #: by library, GPU and types: a call, and what it launches by stream and addresses
-        self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[int, ...], Any]]] = {}
+        self._warm: dict[tuple[Any, ...], tuple[Callable[..., Array] | None, dict[tuple[Any, ...], Any]]] = {}
         self._programs = OnEachGpu(lambda device: Program(self.manifest, self.cubin, device))
         self._workspaces: dict[tuple[int, int], Scratch] = {}  # by GPU and stream
         self._scratch_bytes = self.workspace_bytes
@@ -321,16 +321,17 @@ class Kernel:
         library: CupyLibrary | TorchLibrary,
         given: tuple[Array, ...],
         device: int,
-        key: tuple[int, ...],
+        key: tuple[Any, ...],
         enqueue: Enqueue,
-    ) -> None:
-        """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key."""
+    ) -> bool:
+        """Makes `__call__` the quick way to launches for arrays like these, and to this one by its key; false where
+        there is none."""
         dtypes = tuple(array.dtype for array in given)
         seen = library, device, dtypes
         with self._lock:
             if seen not in self._warm:
-                launched: dict[tuple[int, ...], Enqueue] = {}
-                shapes = [slot.shape for slot in self._slots]
+                launched: dict[tuple[Any, ...], Enqueue] = {}
+                shapes = [None if slot.varies else slot.shape for slot in self._slots]
                 strides = [None if slot.packed else library.strides(slot) for slot in self._slots]
                 capturing = cuda.driver().is_capturing if self._scratch_bytes else None
                 results = [slot.out for slot in self._slots if slot.written]
@@ -344,6 +345,7 @@ class Kernel:
             keep(launched, key, enqueue)
             if call and type(self).__call__ is not call:
                 type(self).__call__ = call  # type: ignore[method-assign]
+        return call is not None
 
     def _scratch(self, given: Array, device: int, stream: int) -> tuple[Any, bool]:
         """Memory for the workspaces, with its address as `ptr`, and whether later calls on the stream use it again."""

@@ -18,6 +18,7 @@ kernel(x, w, b=b, out=y) with arrays of CuPy it reads
         return self._call((x, w, b), {}, out, stream, workspace)
 
 A kernel that brings its own workspace also asks whether the stream is being captured, since a capture has another.
+Where a call decides sizes, arrays' shapes are part of the key.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def __call__(self, /, {names}, *, out=None, stream=None, workspace=None):
     try:
         if out is not None and workspace is None and {count}{right}:
             handle = {stream} if stream is None else _handle(stream)
-            enqueue = _launched.get((handle, {addresses}))
+            enqueue = _launched.get((handle, {key}))
             if enqueue{idle}:
                 enqueue()
                 return out
@@ -46,8 +47,8 @@ _TAKEN = {"self", "out", "stream", "workspace", "handle", "enqueue", "AttributeE
 
 
 class Reading(NamedTuple):
-    """A library's arrays in Python expressions: of an array `{a}` whether it is of type `_dtype_{i}` and shape
-    `_shape_{i}`, lies as `{layout}` says, and is on GPU `_device`; its layouts: packed, or with the strides
+    """A library's arrays in Python expressions: of an array `{a}` whether it is of type `_dtype_{i}`, has the shape
+    that `{shape}` says, lies as `{layout}` says, and is on GPU `_device`; its layouts: packed, or with the strides
     `_strides_{i}`; its address; the handle of the current stream.  `current` is `_current` in them."""
 
     right: str
@@ -66,27 +67,34 @@ def _compiled(text: str) -> CodeType:
 
 def write(
     names: Sequence[str], results: Sequence[str], reading: Reading, handle: Callable[[object], int],
-    launched: Mapping[tuple[int, ...], Callable[[], object]], device: int, shapes: Sequence[tuple[int, ...]],
+    launched: Mapping[tuple[Any, ...], Callable[[], object]], device: int, shapes: Sequence[tuple[int, ...] | None],
     strides: Sequence[tuple[int, ...] | None], dtypes: Sequence[object], capturing: Callable[[int], bool] | None = None,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """The call of a kernel whose tensors have these names, whose results are called "out", or "out[0]" and so on, and
-    whose arrays, the results last, are as stated: of channel slices, `strides` are in the library's own units.
-    `launched` has what enqueues a call, by the handle of the stream and addresses; not for a stream of which
-    `capturing` is true.
+    whose arrays, the results last, are as stated: of channel slices, `strides` are in the library's own units; a shape
+    is None where a call decides it.  `launched` has what enqueues a call, by the handle of the stream, addresses, and
+    the shapes that calls decide; not for a stream of which `capturing` is true.
 
-    None where a tensor's name is none that a parameter of a Python function can have.
+    None where a tensor's name is none that a parameter of a Python function can have, and for slices whose shape a call
+    decides.
     """
     if any(iskeyword(name) or name in _TAKEN or name.startswith("_") for name in names):
         return None
+    if any(shape is None and of is not None for shape, of in zip(shapes, strides, strict=True)):
+        return None
     arrays = (*names, *results)
+    key = [reading.address.format(a=array) for array in arrays]
+    key += [f"{array}.shape" for array, shape in zip(arrays, shapes, strict=True) if shape is None]
     text = _TEXT.format(
         names=", ".join(names),
         count=f"type(out) is tuple and len(out) == {len(results)} and " if len(results) > 1 else "",
         right=" and ".join(
-            reading.right.replace("{layout}", reading.sliced if of else reading.packed).format(a=array, i=i)
-            for i, (array, of) in enumerate(zip(arrays, strides, strict=True))
+            reading.right.replace("{shape}", "{a}.shape == _shape_{i}" if shape else "True")
+            .replace("{layout}", reading.sliced if of else reading.packed)
+            .format(a=array, i=i)
+            for i, (array, shape, of) in enumerate(zip(arrays, shapes, strides, strict=True))
         ),
-        addresses=", ".join(reading.address.format(a=array) for array in arrays),
+        key=", ".join(key),
         stream=reading.stream,
         idle=" and not _capturing(handle)" if capturing else "",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int
 from dataclasses import replace
@@ -11,8 +12,9 @@ from fake_driver import FakeDriver, install
 from fake_kernels import STREAM, array, parameter
 
 from convgen import driver
+from convgen.ir.plan import Workspace
 from convgen.ir.tensor import Tensor
-from convgen.runtime import saved
+from convgen.runtime import saved, scratch
 from convgen.runtime.dynamic import joined
 from convgen.runtime.errors import WrongShape
 from convgen.runtime.kernel import Kernel
@@ -71,6 +73,52 @@ def test_each_call_has_the_sizes_of_its_arrays(fake, kernel):
         assert [parameter(launch, 4 + i, c_int).value for i in range(5)] == [n, h, w, h, w]
     assert fake.launch_count == 4
     assert fake.module_count == 1
+
+
+def test_a_size_that_was_seen_takes_the_quick_call(fake, kernel, monkeypatch):
+    given = {n: arrays(kernel, n, 8, 9) for n in (2, 5)}
+    for sizes in given.values():
+        kernel(**sizes, stream=STREAM)
+    with monkeypatch.context() as slow:
+        slow.setattr(type(kernel), "_call", lambda *_: pytest.fail("the call is not the quick one"))
+        for n in (5, 2, 5):
+            assert kernel(**given[n], stream=STREAM) is given[n]["out"]
+    assert [parameter(launch, 4, c_int).value for launch in fake.launches] == [2, 5, 5, 2, 5]
+    with pytest.raises(WrongShape, match=r"out has shape \(2, 8, 9, 8\), expected \(5, 8, 9, 8\)"):
+        kernel(**given[5] | {"out": given[2]["out"]}, stream=STREAM)
+    kernel(**arrays(kernel, 7, 8, 9), stream=STREAM)
+    assert parameter(fake.launches[-1], 4, c_int).value == 7
+
+
+def test_the_kernel_of_some_sizes_has_a_quick_call_of_its_own(fake, kernel, monkeypatch):
+    fixed, given = kernel.at(n=5), arrays(kernel, 5, 8, 9)
+    fixed(**given, stream=STREAM)
+    monkeypatch.setattr(type(fixed), "_call", lambda *_: pytest.fail("the call is not the quick one"))
+    fixed(**given, stream=STREAM)
+    assert fake.launch_count == 2
+
+
+def test_a_quick_call_keeps_the_workspace_that_it_launches_with(fake, kernel, monkeypatch):
+    freed = []
+
+    class Memory:
+        ptr = 0x50000000
+
+        def __del__(self) -> None:
+            freed.append(self)
+
+    monkeypatch.setattr(scratch, "allocate", lambda *_: Memory())
+    monkeypatch.setattr("convgen.runtime.launch.KEPT", 2)  # kernels of sizes, among others
+    with_scratch = replace(kernel.manifest, workspaces=(Workspace("partial", 512),))
+    kernel = Kernel(replace(kernel._artifact, manifest=with_scratch))
+    given = arrays(kernel, 2, 8, 9)
+    kernel(**given, stream=STREAM)
+    for n in (3, 4, 5):
+        kernel.at(n=n)
+    gc.collect()
+    assert not freed
+    kernel(**given, stream=STREAM)
+    assert fake.launch_count == 2
 
 
 def test_arguments_must_agree(fake, kernel):
