@@ -1,7 +1,8 @@
 """Images have channels last: what is given, and what convolutions read, such as of a channel shuffle, is copied first.
 
 The copy is part of the graph, so that Inductor makes it on the way, with the functions before it.  What follows has
-channels last, too; where a view of the model's own does not go with that, what it is a view of is copied back.
+channels last, too; where a view of the model's own does not go with that, what it is a view of is copied back.  Results
+lie in memory as the model's own do: whoever reads them may take views.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import channels_last, pitch_of, strides_in
+from convgen.functional.arrays import channels_last, inverse, order_of, pitch_of, strides_in
 from convgen.torch.network.padding import PADDINGS
 from convgen.torch.network.trace import call, drop_identities, is_call, value_of
 
 Node = Any
 Tensor = Any
 A: Any = torch.ops.aten
+#: What takes the strides of its first argument for granted, where torch has made a copy before if need be.
+_WANTS_PACKED = (A.native_group_norm.default,)
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -61,9 +64,40 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any]) -> None:
     for node in list(graph.nodes):
         if is_call(node, A.convolution.default):
             _copy_image(graph, node, changed)
-        if node.op == "call_function" and node not in changed and not changed.isdisjoint(node.all_input_nodes):
-            _renew(graph, node, changed)
+        _follow(graph, node, changed)
     drop_identities(graph)
+
+
+def settle(graph: Any, node: Node, before: Any) -> None:
+    """Has the graph follow a node that stands for another, of the value `before`: aten's convolutions of three axes do
+    not always lie as ours do."""
+    if same_strides(value_of(node), before):
+        return
+    changed = {node}
+    for other in list(graph.nodes):
+        _follow(graph, other, changed)
+    drop_identities(graph)
+
+
+def keep_strides(graph: Any, like: Sequence[Any]) -> None:
+    """Copies results that do not lie in memory as these fake ones; views of parts of something stay as they are."""
+    (output,) = graph.find_nodes(op="output")
+    results = list(output.args[0])
+    with graph.inserting_before(output):
+        for i, (node, wanted) in enumerate(zip(results, like, strict=True)):
+            if not isinstance(wanted, torch.Tensor) or same_strides(value_of(node), wanted):
+                continue
+            if order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):
+                packed = call(graph, A.permute.default, node, list(order))
+                packed = call(graph, A.clone.default, packed, memory_format=torch.contiguous_format)
+                results[i] = call(graph, A.permute.default, packed, list(inverse(order)))
+    output.args = (tuple(results),)
+
+
+def same_strides(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape have the same strides, as far as they say something."""
+    axes = [i for i, extent in enumerate(a.shape) if extent != 1]
+    return [a.stride(i) for i in axes] == [b.stride(i) for i in axes]
 
 
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
@@ -102,22 +136,40 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
         _renew(graph, reader, changed)
 
 
+def _follow(graph: Any, node: Node, changed: set[Node]) -> None:
+    if node.op == "call_function" and node not in changed and not changed.isdisjoint(node.all_input_nodes):
+        _renew(graph, node, changed)
+
+
 def _renew(graph: Any, node: Node, changed: set[Node]) -> None:
     """The value of a node whose inputs have other strides."""
     if is_call(node, A.as_strided.default):
         raise ValueError("the network takes strides of a tensor for granted")
     before = node.meta["val"]
+    if is_call(node, *_WANTS_PACKED) and not _is_packed_for_torch(value_of(node.args[0])):
+        _copy_source(graph, node)
     try:
         made = _value(node)
     except (RuntimeError, ValueError):  # a view that needs the strides that were
-        source = node.args[0]
-        with graph.inserting_before(node):
-            copied = call(graph, A.clone.default, source, memory_format=torch.contiguous_format)
-        node.replace_input_with(source, copied)
+        _copy_source(graph, node)
         made = _value(node)
     node.meta["val"] = made
     if _strides(made) != _strides(before):
         changed.add(node)
+
+
+def _copy_source(graph: Any, node: Node) -> None:
+    """Has a node read its first argument as torch lays out what nobody says more of."""
+    source = node.args[0]
+    with graph.inserting_before(node):
+        copied = call(graph, A.clone.default, source, memory_format=torch.contiguous_format)
+    node.replace_input_with(source, copied)
+
+
+def _is_packed_for_torch(tensor: Tensor) -> bool:
+    """Or, on a CPU, with channels last."""
+    on_cpu = tensor.device.type == "cpu" and tensor.dim() in FORMATS
+    return tensor.is_contiguous() or (on_cpu and is_channels_last(tensor))
 
 
 def _value(node: Node) -> Any:

@@ -19,10 +19,18 @@ from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, split
-from convgen.torch.network.layouts import FORMATS, has_one_channel, is_channels_last, lay_out, with_channels_last
+from convgen.torch.network.layouts import (
+    FORMATS,
+    has_one_channel,
+    is_channels_last,
+    keep_strides,
+    lay_out,
+    settle,
+    with_channels_last,
+)
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
-from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of
+from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
 
 Tensor = Any
 Node = Any
@@ -99,6 +107,7 @@ class Prepared:
             self.report.notes.append(f"{written} written in place")
             if on_gpu:
                 prebuild(texts_of_slices(graph))
+        keep_strides(graph, faked(function, [*weights, *inputs])[1])
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
@@ -186,6 +195,7 @@ def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
         choice = chooser.choose(chain, layer)
         rows.append(choice.row)
         if choice.end is not None:
-            choice.chain.fuse(graph, choice.end)
+            before = value_of(choice.end.node)
+            settle(graph, choice.chain.fuse(graph, choice.end), before)
     graph.eliminate_dead_code()
     return rows

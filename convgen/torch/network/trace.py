@@ -46,6 +46,15 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     return made
 
 
+def faked(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Fake tensors like the arguments, and what the function makes of them; nothing is computed."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fakes = [mode.from_tensor(tensor.detach()) for tensor in arguments]
+        return fakes, list(function(*fakes))
+
+
 def drop_identities(graph: Any) -> None:
     """Removes copies and aliases that are other values as they lie, as of a Dropout."""
     for node in list(graph.nodes):

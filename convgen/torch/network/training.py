@@ -24,6 +24,7 @@ from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
+from convgen.torch.network.layouts import same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sums import Ending, ending_of
@@ -96,7 +97,7 @@ class _Candidate:
         operator, numbers = _operator(self.asked)
         first, second = self.asked.reads
         made = operator(first, second, *numbers)
-        return _strides(made) == _strides(value_of(self.results[0]))
+        return same_strides(made, value_of(self.results[0]))
 
 
 @torch.no_grad()
@@ -289,11 +290,6 @@ def _with_bias(graph: Any, made: Node, bias: Node) -> Node:
 def _readers(node: Node, index: int) -> list[Node]:
     """Who reads this result of a node with several."""
     return [user for user in node.users if user.args[1] == index]
-
-
-def _strides(value: Tensor) -> list[int]:
-    """Those that say something."""
-    return [stride for extent, stride in zip(value.shape, value.stride(), strict=True) if extent != 1]
 
 
 def _drop_unread(graph: Any, node: Node) -> None:

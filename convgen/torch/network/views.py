@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.trace import faked
+
 Tensor = Any
 
 
@@ -28,17 +30,14 @@ class View:
 
 def views_of(function: Callable[..., Sequence[Any]], given: Sequence[Tensor]) -> dict[int, View]:
     """The views among the function's results, by their places; nothing is computed."""
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [mode.from_tensor(tensor.detach()) for tensor in given]
-        memory = {fake.untyped_storage()._cdata: place for place, fake in enumerate(fakes)}
-        found = {}
-        for i, result in enumerate(function(*fakes)):
-            place = memory.get(result.untyped_storage()._cdata) if isinstance(result, torch.Tensor) else None
-            if place is not None and result.dtype == fakes[place].dtype:
-                offset = result.storage_offset() - fakes[place].storage_offset()
-                found[i] = View(place, tuple(result.shape), tuple(result.stride()), int(offset))
+    fakes, results = faked(function, given)
+    memory = {fake.untyped_storage()._cdata: place for place, fake in enumerate(fakes)}
+    found = {}
+    for i, result in enumerate(results):
+        place = memory.get(result.untyped_storage()._cdata) if isinstance(result, torch.Tensor) else None
+        if place is not None and result.dtype == fakes[place].dtype:
+            offset = result.storage_offset() - fakes[place].storage_offset()
+            found[i] = View(place, tuple(result.shape), tuple(result.stride()), int(offset))
     return found
 
 

@@ -1,0 +1,100 @@
+"""Models as people write them, on a CPU: what reads a result, what is written around a convolution, what is said."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import convgen.torch as ct  # noqa: E402
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("torch_draws")
+nn = torch.nn
+TF = nn.functional
+
+
+def made(*modules: nn.Module) -> nn.Module:
+    return nn.Sequential(*modules).eval()
+
+
+def near(found, expected) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def fast(model: nn.Module, x: torch.Tensor, compiled: bool = False):
+    if compiled:
+        torch.compiler.reset()
+        return torch.no_grad()(torch.compile(model, backend=ct.compile_graph, options={"inductor": False}))
+    return ct.optimize(model, x, inductor=False)
+
+
+class Branches(nn.Module):
+    """A view of what convolutions make, behind a branch that depends on data."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+        self.features = made(convolution(4, 8, 3, padding=1), nn.ReLU(), convolution(8, 8, 3, padding=1))
+        self.head = nn.Linear(8 * 4**rank, 3)
+
+    def forward(self, x):
+        y = self.features(x)
+        if y.sum().item() > 1e9:
+            return y
+        return self.head(y.view(y.shape[0], -1))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_results_lie_as_the_model_s_own(rank, compiled):
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    model, x = made(convolution(4, 8, 3), nn.ReLU()), torch.randn(2, 4, *[6] * rank)
+    last = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    for image in (x, last) if rank > 1 else (x,):
+        expected = model(image)
+        found = fast(model, image, compiled)(image)
+        near(found, expected)
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_what_reads_a_part_may_take_a_view(rank, compiled):
+    model, x = Branches(rank).eval(), torch.randn(2, 4, *[4] * rank)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        near(fast(model, x, compiled)(x), model(x).detach())
+
+
+class AsRows(nn.Module):
+    def forward(self, x):
+        return x.view(x.shape[0], -1)
+
+
+def test_views_follow_convolutions_that_lie_otherwise_than_aten_s():
+    """aten's result of one small volume has its channels first."""
+    volume = torch.randn(1, 4, 4, 4, 4)
+    model = made(nn.Conv3d(4, 8, 3), nn.ReLU(), nn.Conv3d(8, 8, 1), AsRows(), nn.Linear(64, 3))
+    ready = fast(model, volume)
+    near(ready(volume), model(volume).detach())
+    assert [row.fused for row in ready.report] == ["add relu", "add"]
+
+
+class Attention(nn.Module):
+    """A GroupNorm over pixels in a row, whose kernels want them packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv3d(4, 8, 3, padding=1), nn.GroupNorm(2, 8)
+
+    def forward(self, x):
+        pixels = self.conv(x).permute(0, 2, 3, 4, 1).flatten(1, 3)
+        return self.norm(pixels.transpose(1, 2))
+
+
+def test_a_norm_over_pixels_in_a_row_gets_them_packed():
+    model, x = Attention().eval(), torch.randn(1, 4, 4, 4, 4)
+    near(fast(model, x)(x), model(x).detach())
