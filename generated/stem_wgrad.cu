@@ -381,6 +381,7 @@ void convgen_stem_wgrad(
     int stage = 0;
     int previous = -1;
     u32 parity = 0;
+#pragma unroll 1  // a first row of its own would leave products that wait for one another
     for (int row = first_row; row < end_row; ++row) {
       top += rounds_of(row, first_row) * round_rows;
       if (top >= slots) top -= slots;

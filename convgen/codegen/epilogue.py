@@ -78,6 +78,9 @@ def c_epilogue(  # noqa: C901 - a case for each kind of node
             case ep.Binary(precedence=ep.COMPARISON):
                 left, right = (within(part, ep.COMPARISON + 1) for part in (x.left, x.right))
                 return f"{left} {x.op} {right} ? {one} : {zero}", _CHOICE
+            case ep.Binary(op="/", right=ep.Number(value=divisor)) if number == "f32" and 1e-30 < abs(divisor) < 1e30:
+                # a quotient takes a dozen instructions and a branch; its reciprocal is off by half a unit, as torch's
+                return f"{within(x.left, x.precedence)} * {c_number(1 / divisor, number)}", x.precedence
             case ep.Binary():
                 return f"{within(x.left, x.precedence)} {x.op} {within(x.right, x.precedence + 1)}", x.precedence
             case ep.Call(function="select"):

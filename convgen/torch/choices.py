@@ -63,6 +63,11 @@ class Choices:
         """The report's row for it."""
         return self._kind(asked, self._measure).row
 
+    def is_decided(self, asked: Asked) -> bool:
+        """Whether it was met, built and, where it has to be, timed."""
+        kind = self._kinds.get(asked.key)
+        return kind is not None and kind.decided
+
     def measure(self, asked: Asked) -> None:
         """Lets the faster one compute it, by measure now where it was decided without one."""
         kind = self._kind(asked, measure=True)

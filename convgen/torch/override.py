@@ -117,9 +117,11 @@ class Enabled:
                     continue
                 # the filters' gradient reads y's, but that of a transposed convolution reads it in the place of x
                 if i == 1 and wanted[2] and not geometry[3] and isinstance(asked, Gradient):
-                    both: Any = self._launched(WithBias(asked))
+                    pair = WithBias(asked)
+                    both: Any = self._launched(pair)
                     if both is not None:
                         found[1:] = in_order(both[0], order), both[1].to(grad.dtype)
+                    if both is not None or not self._choices.is_decided(pair):  # the filters' alone may never be asked
                         continue
                 made = self._launched(asked)
                 found[i] = None if made is None else in_order(made, order)

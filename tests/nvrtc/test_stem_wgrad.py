@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from problems import make
 from tma_specs import TARGET, compilation, laid_out, spec, typed
-from wgrad_specs import BIAS
+from wgrad_specs import BIAS, STEM_GEOMETRIES, STEM_PLAIN
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
@@ -16,7 +16,8 @@ LAYERS: dict[str, tuple[ConvProblem, Options]] = {
     "vgg16/conv1_1": (typed(make("wgrad", 8, 3, 64, (224, 224), (3, 3), pad=1, dtype="bf16"), w="f32"), {}),
     "alexnet/conv1": (make("wgrad", 64, 3, 64, (224, 224), (11, 11), 4, 2), {"warps.n": 3}),
     "zfnet/conv1": (make("wgrad", 64, 3, 96, (224, 224), (7, 7), 2, 1), {"tile.m": 128}),
-    "one channel, in planes": (laid_out(make("wgrad", 64, 1, 32, (28, 28), (5, 5)), x="nchw"), {}),
+    "one channel": (laid_out(make("wgrad", 64, 1, 32, (28, 28), (5, 5)), x="nchw"), {}),
+    **{name: (problem, STEM_PLAIN | options) for name, (problem, options) in STEM_GEOMETRIES.items()},
 }
 
 

@@ -45,18 +45,19 @@ EPILOGUES = [*((name, "f32") for name in EXPRESSIONS), *(("relu", dtype) for dty
 def of_all_values(expression: ep.Expr, result: str = "f32") -> tuple[ConvProblem, dict[str, np.ndarray]]:
     """A 1x1 convolution whose epilogue is the expression of every combination of values."""
     count = len(VALUES)
-    base = make(n=count, input=(count, count), filter=(1, 1), dtype="f32")
+    dtype = "f64" if result == "f64" else "f32"  # f64 is not mixed with other types
+    base = make(n=count, input=(count, count), filter=(1, 1), dtype=dtype)
     used = {e.name for e in expression.walk() if isinstance(e, ep.OperandRef)}
     along = {name: dim for name, dim in (("a", "p"), ("b", "q")) if name in used}
-    operands = tuple(Tensor(name, "operand", "f32", (dim,), (count,)) for name, dim in along.items())
+    operands = tuple(Tensor(name, "operand", dtype, (dim,), (count,)) for name, dim in along.items())
     problem = replace(
         base,
         y=replace(base.y, dtype=result),
         epilogue=ep.Epilogue(operands, (ep.Assignment("y", expression),)),
     )
     x = np.broadcast_to(VALUES[:, None, None, None], problem.x.shape)
-    arrays = {"x": np.ascontiguousarray(x), "w": np.ones(problem.w.shape, "f4")}
-    return problem, arrays | dict.fromkeys(along, VALUES)
+    arrays = {"x": x, "w": np.ones(problem.w.shape)} | dict.fromkeys(along, VALUES)
+    return problem, {name: np.ascontiguousarray(a, "f8" if dtype == "f64" else "f4") for name, a in arrays.items()}
 
 
 _IM2COL: Options = {
