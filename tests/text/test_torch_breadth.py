@@ -9,6 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
+from convgen.torch.network.chains import chain_of  # noqa: E402
+from convgen.torch.network.constants import constant_nodes, move_numbers  # noqa: E402
+from convgen.torch.network.trace import flat_graph, placeholders, value_of  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
@@ -98,3 +101,59 @@ class Attention(nn.Module):
 def test_a_norm_over_pixels_in_a_row_gets_them_packed():
     model, x = Attention().eval(), torch.randn(1, 4, 4, 4, 4)
     near(fast(model, x)(x), model(x).detach())
+
+
+def test_numbers_of_the_cpu_join_a_chain_of_the_gpu_where_they_are_constants():
+    """As `x * torch.tensor(2.0).sqrt()`; meta tensors stand for those of a GPU."""
+
+    def function(x, w, constant, given):
+        y = TF.conv2d(x, w)
+        return torch.relu(y * constant.sqrt()), torch.relu(TF.conv2d(x, w) * given)
+
+    tensors = torch.empty(1, 4, 8, 8, device="meta"), torch.empty(8, 4, 3, 3, device="meta")
+    graph = flat_graph(function, [*tensors, torch.tensor(2.0), torch.tensor(3.0)]).graph
+    _, w, constant, _ = placeholders(graph)
+    move_numbers(graph, constant_nodes(graph, [w, constant]))
+    chains = [chain for node in graph.nodes if (chain := chain_of(node))]
+    assert [chain.epilogue(chain.ends[-1]) for chain in chains] == ["mul relu", ""]
+    assert value_of(chains[0].operands[0]).device.type == "meta"
+
+
+# ---- what is said ---------------------------------------------------------------------------------
+
+
+class Writes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3, padding=1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.conv(x) / self.calls
+
+
+class Image:
+    def __init__(self, pixels) -> None:
+        self.pixels = pixels
+
+
+class OfAClass(Branches):
+    def forward(self, image, size=None):
+        return self.features(image.pixels)
+
+
+@pytest.mark.parametrize(
+    ("model", "argument", "reason"),
+    [
+        (Branches(2), lambda x: (x,), r"it branches on values of tensors \(GuardOnDataDependentSymNode: "),
+        (Writes(), lambda x: (x,), r"it writes into its inputs or buffers \(RuntimeError: "),
+        (OfAClass(2), lambda x: (Image(x), x), r"torch.export does not know the class of an argument \(ValueError: "),
+    ],
+)
+def test_the_reason_why_a_model_cannot_be_traced_is_said_in_a_line(model, argument, reason, capfd):
+    x = torch.randn(2, 4, 4, 4)
+    with pytest.warns(UserWarning, match=f"the whole cannot be traced: {reason}"):
+        ready = ct.optimize(model.eval(), argument(x), inductor=False)
+    assert len(ready.report.notes[0]) < 320
+    assert capfd.readouterr().err == ""  # torch.export prints graphs

@@ -174,7 +174,7 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
             return None
         other = b if a is value else a
         steps = (_NEGATED, Step("add")) if kind == "sub" and a is not value else (Step(kind),)
-        return _with_operand(steps, other)
+        return _with_operand(steps, other, value)
 
     return match
 
@@ -182,11 +182,12 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
 _NEGATED = Step("mul", (-1.0,))
 
 
-def _with_operand(steps: tuple[Step, ...], other: Any) -> Match:
-    """Steps of which the last one takes a tensor, or a number."""
+def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
+    """Steps of which the last one takes a tensor where the value is, or a number."""
     if isinstance(other, torch.fx.Node):
         operand = value_of(other)
-        return (steps, other) if isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS else None
+        taken = isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS
+        return (steps, other) if taken and operand.device == value_of(value).device else None
     return ((*steps[:-1], Step(steps[-1].kind, (float(other),))), None) if _is_number(other) else None
 
 
@@ -195,12 +196,12 @@ def _reversed_difference(user: Node, value: Node) -> Match:
     a, b = user.args[:2]
     if a is not value or a is b or _argument(user, 2, "alpha", 1) != 1:
         return None
-    return _with_operand((_NEGATED, Step("add")), b)
+    return _with_operand((_NEGATED, Step("add")), b, value)
 
 
 def _prelu(user: Node, value: Node) -> Match:
     a, slope = user.args
-    return _with_operand((Step("prelu"),), slope) if a is value and slope is not value else None
+    return _with_operand((Step("prelu"),), slope, value) if a is value and slope is not value else None
 
 
 def _division(user: Node, value: Node) -> Match:

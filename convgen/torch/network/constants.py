@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.trace import call
+
 Node = Any
 GraphModule = Any
+A: Any = torch.ops.aten
 
 
 def constant_nodes(graph: Any, weights: Collection[Node]) -> set[Node]:
@@ -24,6 +27,19 @@ def constant_nodes(graph: Any, weights: Collection[Node]) -> set[Node]:
         if inputs and node.op == "call_function" and _is_pure(node.target) and found.issuperset(inputs):
             found.add(node)
     return found
+
+
+def move_numbers(graph: Any, constant: Collection[Node]) -> None:
+    """Copies constant numbers of the CPU to the GPU whose tensors they meet, where kernels can read them."""
+    for node in constant:
+        number = node.meta.get("val")
+        if not isinstance(number, torch.Tensor) or number.dim() or number.device.type != "cpu":
+            continue
+        for user in list(node.users):
+            made = user.meta.get("val")
+            if isinstance(made, torch.Tensor) and made.device != number.device:
+                with graph.inserting_before(user):
+                    user.replace_input_with(node, call(graph, A._to_copy.default, node, device=made.device))
 
 
 def _is_pure(target: Any) -> bool:

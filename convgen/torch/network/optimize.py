@@ -16,7 +16,7 @@ from convgen.spec import known_tuning
 from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import Report, told
-from convgen.torch.network.trace import tracing
+from convgen.torch.network.trace import tracing, without_listing
 
 Tensor = Any
 Module: Any = torch.nn.Module
@@ -167,7 +167,7 @@ class Optimized(Module):
 
     def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
         """Raises what torch.export and Inductor raise."""
-        with torch.no_grad():
+        with torch.no_grad(), without_listing():
             program = torch.export.export(_sharing_tensors(self.model), args, kwargs, strict=False)
         flat = _Flat(program, pytree.tree_leaves((args, kwargs)))
         weights = _Weights(self.model, program)

@@ -18,7 +18,7 @@ from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
-from convgen.torch.network.constants import Packed, constant_nodes, split
+from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, split
 from convgen.torch.network.layouts import (
     FORMATS,
     has_one_channel,
@@ -93,6 +93,7 @@ class Prepared:
         graph_module, first = _traced(function, weights, inputs)
         graph = graph_module.graph
         constants = first[: len(weights)]
+        move_numbers(graph, constant_nodes(graph, constants))
         folded = fold_batch_norms(graph, constant_nodes(graph, constants))
         if folded:
             one, several = "1 BatchNorm is", f"{folded} BatchNorms are"

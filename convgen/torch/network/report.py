@@ -50,9 +50,20 @@ class Report:
         return table(_HEADS, rows, note="; ".join(self.notes))
 
 
+#: What errors of torch's tracers say, and what they mean.
+_REASONS = {
+    "data-dependent expression": "it branches on values of tensors",
+    "_local_scalar_dense": "it reads numbers from tensors, as item() does",
+    "input mutations": "it writes into its inputs or buffers",
+    "Unsupported input type": "torch.export does not know the class of an argument",
+}
+
+
 def told(error: Exception) -> str:
     """An error of torch's in a line: some are pages long."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 200, placeholder=" ...")
+    line = textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 160, placeholder=" ...")
+    reason = next((reason for text, reason in _REASONS.items() if text in str(error)), "")
+    return f"{reason} ({line})" if reason else line
 
 
 def _shown(value: object) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -27,6 +29,20 @@ def tracing() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = before
+
+
+@contextmanager
+def without_listing() -> Iterator[None]:
+    """Where torch.export may stop: it prints the graph that it has so far, which is thousands of lines."""
+    listing, held = "", io.StringIO()
+    try:
+        with redirect_stderr(held):
+            yield
+    except Exception as error:
+        listing = getattr(error, "partial_fx_graph", "")
+        raise
+    finally:
+        sys.stderr.write(held.getvalue().replace(f"{listing}\n", ""))
 
 
 def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
