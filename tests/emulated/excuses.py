@@ -225,7 +225,6 @@ UNSEEN = (
         "the warp may be divided when it comes to an aligned instruction; lanes are emulated one by one and always "
         "meet there",
     ),
-    Excuse("guard: >= for >", "no random value is the zero that the epilogue asks for", was=r"\(value_saved\[i\] > 0"),
     Excuse(
         "guard: > for >=",
         "what lies beyond y is loaded as zeros, and no random value is the infinity that tells (test_depthwise_wgrad "
