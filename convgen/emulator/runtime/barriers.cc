@@ -96,6 +96,7 @@ static void lanes_exit(Thread* t) {
 static void release(NamedBarrier& b) {
   Clock all;
   for (Thread* t : b.participants) all.join(t->clock);
+  all.seen.raise({b.agent, b.generation + 1});
   ++machine->meetings;
   for (Thread* t : b.participants) {
     note(Did::sync, t, b.line, machine->meetings);
@@ -134,6 +135,15 @@ static void arrive_named(Rendezvous& r) {
     fatal("barrier", r.line,
           format("barrier %d is used here for %u threads and at line %d for %u", first->barrier, first->threads, b.line,
                  b.expected));
+  }
+  if (b.generation == 0 && b.arrived == 0) b.agent = new_agent(block);
+  // threads that had no part in the use before must come after it by other means: else both uses may mix
+  const Thread* lowest = warp->threads[u32(__builtin_ctz(r.mask))];
+  if (!lowest->clock.seen.covers({b.agent, b.generation})) {
+    finding("barrier", r.line,
+            format("warp %u comes to barrier %d, which others used at line %d, with nothing to order the two uses",
+                   warp->index, first->barrier, b.line),
+            lowest);
   }
   b.expected = first->threads;
   b.line = r.line;

@@ -70,6 +70,7 @@ struct NamedBarrier {
   u32 expected = 0;  // threads; 0: every thread of the block that has not exited
   u32 arrived = 0;
   u32 generation = 0;
+  Agent agent = 0;  // counts the generations
   int line = 0;
   std::vector<Thread*> participants;
 };
