@@ -256,7 +256,7 @@ constexpr int stages = 2;  // halos in flight, a ring
 constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 3;  // of 32 bytes, as wgmma's descriptors say it
 constexpr u32 halo_bytes = 22528;
-constexpr u32 halo_box_bytes = 21120;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_box_bytes = 21120;  // of a halo, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
 constexpr int epi_tile_pixels = 16;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
@@ -338,13 +338,6 @@ void convgen_tma_halo_fold(
       mbarrier_init(base + empty_barriers + 8 * i, 1);
     }
     fence_mbarrier_init();
-  }
-  // past what TMA brings, taps read zeros: padding, and what dropped outputs read
-  for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 5760, base + i * halo_bytes + 6144);
-    zero_shared(base + i * halo_bytes + 11904, base + i * halo_bytes + 12288);
-    zero_shared(base + i * halo_bytes + 17088, base + i * halo_bytes + 17408);
-    zero_shared(base + i * halo_bytes + 22208, base + i * halo_bytes + 22528);
   }
   // filters have zeros for the channels of other groups and where an output row does not read
   zero_shared(base + weights, base + weights + 36864);

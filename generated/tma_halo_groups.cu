@@ -241,7 +241,7 @@ void convgen_tma_halo_groups(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 4608, base + i * halo_bytes + 6144);
+    zero_shared(base + i * halo_bytes + 4608, base + i * halo_bytes + 5248);
   }
   fence_proxy_async_shared();
   __syncthreads();

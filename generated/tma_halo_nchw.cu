@@ -102,9 +102,6 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
-__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -330,7 +327,7 @@ constexpr int stages = 3;  // halos in flight, a ring
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 halo_bytes = 12288;
-constexpr u32 halo_box_bytes = 11520;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_box_bytes = 11520;  // of a halo, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
 constexpr int epi_tile_pixels = 32;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
@@ -344,10 +341,6 @@ constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
 __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 0) bar_sync<1, 128>();
   if (consumer == 1) bar_sync<2, 128>();
-}
-
-__device__ __forceinline__ void zero_shared(u32 from, u32 to) {
-  for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
 }
 
 extern "C" __global__ __launch_bounds__(384, 1)
@@ -373,11 +366,6 @@ void convgen_tma_halo_nchw(
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
   }
-  // past what TMA brings, taps read zeros: padding, and what dropped outputs read
-  for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 11520, base + i * halo_bytes + 12288);
-  }
-  fence_proxy_async_shared();
   __syncthreads();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();

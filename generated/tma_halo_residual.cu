@@ -45,11 +45,6 @@ __device__ __forceinline__ Vec4 ld_shared_v4_u32(u32 address) {
   return v;
 }
 
-__device__ __forceinline__ void st_shared_v4_u32(u32 address, Vec4 v) {
-  asm volatile("st.shared.v4.u32 [%0], { %1, %2, %3, %4 };"
-               :: "r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-
 // 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
 __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -120,9 +115,6 @@ __device__ __forceinline__ void tma_load_tile_4d(u32 destination, const TensorMa
                "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
-
-// Orders this thread's ordinary writes to shared memory before asynchronous reads of them.
-__device__ __forceinline__ void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -250,7 +242,7 @@ constexpr int stages = 1;  // halos in flight, a ring
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 halo_bytes = 44032;
-constexpr u32 halo_box_bytes = 43776;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_box_bytes = 43776;  // of a halo, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
 constexpr int epi_tile_pixels = 48;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
@@ -283,10 +275,6 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 1) bar_sync<2, 128>();
 }
 
-__device__ __forceinline__ void zero_shared(u32 from, u32 to) {
-  for (u32 at = from + threadIdx.x * 16; at < to; at += blockDim.x * 16) st_shared_v4_u32(at, Vec4{0, 0, 0, 0});
-}
-
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_halo_residual(
     const __grid_constant__ TensorMap x_map,
@@ -312,11 +300,6 @@ void convgen_tma_halo_residual(
     mbarrier_init(base + weights_barrier, 1);
     fence_mbarrier_init();
   }
-  // past what TMA brings, taps read zeros: padding, and what dropped outputs read
-  for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 43776, base + i * halo_bytes + 44032);
-  }
-  fence_proxy_async_shared();
   __syncthreads();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();

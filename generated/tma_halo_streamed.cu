@@ -318,7 +318,7 @@ void convgen_tma_halo_streamed(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 24576, base + i * halo_bytes + 27648);
+    zero_shared(base + i * halo_bytes + 24576, base + i * halo_bytes + 26880);
   }
   fence_proxy_async_shared();
   __syncthreads();

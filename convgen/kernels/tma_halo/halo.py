@@ -108,18 +108,23 @@ def folded(window: Window, fold: int) -> Window:
 @dataclass(frozen=True)
 class Phase:
     """One load of a halo tile: pixels of phase (h, w), `height` rows of each image, at byte `start` of the halo tile.
-    TMA brings `box` bytes; from there to `end` lie zeros."""
+    TMA brings `box` bytes, and taps read `read`: what is behind the box are zeros."""
 
     h: int
     w: int
     height: int
     start: int
     box: int
-    end: int
+    read: int
 
     @property
     def gap(self) -> int:
-        return self.end - self.start - self.box
+        """Bytes of zeros."""
+        return max(0, self.read - self.box)
+
+    @property
+    def end(self) -> int:
+        return self.start + aligned(max(self.box, self.read))
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,6 @@ def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: in
         box = images * height * width * span
         for b in w.phases:
             read = (first + pixels + h.reach(a) * width + w.reach(b)) * span
-            end = start + aligned(max(box, read))
-            phases.append(Phase(a, b, height, start, box, end))
-            start = end
+            phases.append(Phase(a, b, height, start, box, read))
+            start = phases[-1].end
     return Halo(width, image, line, tuple(phases))
