@@ -238,12 +238,6 @@ UNSEEN = (
         was=r"if \(c < \d+\) \{",
         source=r"float prologue\(",
     ),
-    Excuse(
-        "guard: > for >=",
-        "no sum that is made once more, by the definition, has a window beyond the last row or column",
-        was=r"if \(in_[hw] < 0 \|\| in_[hw] >= \d+\) continue;",
-        source=r"_filter\(",
-    ),
 )
 
 
