@@ -18,7 +18,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from convgen.diagnostics import Diagnostic, SpecError, format_json, listing, parse_json
+from convgen.diagnostics import Diagnostic, SpecError, format_json, parse_json
+from convgen.ir.estimates import takes
 from convgen.spec import Spec, UsageError, known_target, unknown
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
-    from convgen.kernels.base import Obstacle, Option
+    from convgen.kernels.base import Option
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.kernel import Kernel
@@ -82,7 +83,7 @@ class Compilation:
         try:
             return planner.choose(self.request.problem, self.target, self.strategy, self.options, self.gpu)
         except planner.CannotServe as e:
-            raise SpecError(self._refusals(e), self.spec.path, self.spec.text) from None
+            raise self._refused(e) from None
 
     def _measure(self) -> None:
         """Has the tuning database know the best candidates."""
@@ -143,8 +144,7 @@ class Compilation:
         options = strategy.stated(self.request.problem, self.target, self.choice.options)
         made = Compilation(self.spec, replace(self.request, problem=problem))
         if obstacles := strategy.obstacles(problem, self.target, options):
-            refused = made._refusals(planner.CannotServe({strategy.name: tuple(obstacles)}))
-            raise SpecError(refused, self.spec.path, self.spec.text)
+            raise made._refused(planner.CannotServe({strategy.name: tuple(obstacles)}))
         made.choice = replace(self.choice, options=options)
         return made
 
@@ -152,6 +152,16 @@ class Compilation:
         """The same convolution planned for n images alone."""
         problem = self.request.problem.with_images(n)
         return Compilation(replace(self.spec, images=()), replace(self.request, problem=problem))
+
+    @property
+    def varies(self) -> bool:
+        """Whether a call decides how many images there are."""
+        return "n" in self.request.problem.dynamic
+
+    def class_at(self, n: int) -> Compilation:
+        """The one of `classes` that a call of n images of the spec's size takes."""
+        by_images = {int(own.request.problem.n): own for own in self.classes}
+        return by_images[takes({m: own.plan.estimates for m, own in by_images.items()}, n)]
 
     @cached_property
     def classes(self) -> tuple[Compilation, ...]:
@@ -163,7 +173,7 @@ class Compilation:
         images = self.spec.images
         if not images:
             return (self,)
-        if "n" not in self.request.problem.dynamic:
+        if not self.varies:
             raise UsageError(f"{self.name}: its number of images is fixed\nhint: write `dynamic n` into the spec")
         unmeasured = Compilation(replace(self.spec, tune=None), self.request)
 
@@ -175,48 +185,27 @@ class Compilation:
         return tuple(self.planned_for(n) for n in classes.choose(images, plan))
 
     def explain(self) -> Explanation:
-        """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves."""
-        from convgen.explain import explain
+        """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves, and the
+        classes of sizes."""
+        from convgen.explain import Explanation, classes, explain
         from convgen.kernels import strategies
 
         try:
             plan = self.plan
         except SpecError:
             plan = None
-        return explain(self.request, plan, strategies.load_all(), self.target)
+        found = explain(self.request, plan, strategies.load_all(), self.target)
+        if plan is None or not self.spec.images:
+            return found
+        plans = {int(own.request.problem.n): own.plan for own in self.classes}
+        of = {n: (p.estimates, f"{p.strategy}, {p.configuration}") for n, p in plans.items()}
+        return Explanation((*found.tables, classes(of, self.spec.images)))
 
-    def _refusals(self, error: CannotServe) -> list[Diagnostic]:
-        """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame.
+    def _refused(self, error: CannotServe) -> SpecError:
+        from convgen.planner import refusals
 
-        What several strategies say is said once; the last that no option is to blame for tells who serves.
-        """
-        spans = self.request.spans
-        whole = spans.get("strategy") or spans.get("conv")
-        names: dict[Obstacle, list[str]] = {}
-        for name, obstacles in error.obstacles.items():
-            for o in obstacles:
-                names.setdefault(o, []).append(name)
-        general = [o for o in names if not (o.hint or o.option)]
-        hints = {general[-1]: self._who_serves(error)} if general else {}
-        return [
-            Diagnostic(
-                "E401",
-                f"{listing(by, 'and').replace('`', '')} cannot serve {self.name}: {o.message}",
-                spans.get(f"strategy.{o.option}", whole),
-                hints.get(o, o.hint) or None,
-            )
-            for o, by in names.items()
-        ]
-
-    def _who_serves(self, error: CannotServe) -> str:
-        from convgen import planner
-        from convgen.kernels import strategies
-
-        if error.obstacles.keys() >= set(strategies.AUTO):
-            return ""
-        names = planner.serving(self.request.problem, self.target)
-        verb = "serves" if len(names) == 1 else "serve"
-        return f"{listing(names, 'and')} {verb} it" if names else "no strategy serves it"
+        found = refusals.diagnostics(error, self.request, self.target)
+        return SpecError(found, self.spec.path, self.spec.text)
 
 
 def load(spec: Spec) -> list[Compilation]:

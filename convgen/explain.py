@@ -8,13 +8,14 @@ a table of text, which `str()` sets plainly and rich in colors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgen import hypertext
 from convgen.gpus import reference
 from convgen.ir import integer
+from convgen.ir.estimates import Estimates, takers
 from convgen.ir.index_map import (
     FORWARD,
     Access,
@@ -160,6 +161,14 @@ def explain(
     if plan:
         tables += _plan(plan)
     return Explanation(tuple(t for t in tables if t))
+
+
+def classes(plans: Mapping[int, tuple[Estimates, str]], images: Iterable[int]) -> Table:
+    """Which of these numbers of images take which plan, where a kernel has several: of each, by the number that it was
+    made for, the estimates and what it is."""
+    taken = takers({n: estimates for n, (estimates, _) in plans.items()}, images)
+    rows = tuple((taken[n], f"n={n}", configuration) for n, (_, configuration) in plans.items())
+    return Table("classes of sizes", ("images", "planned for", "configuration"), rows)
 
 
 def _summary(problem: ConvProblem) -> Table:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from convgen import habits
 from convgen.diagnostics import did_you_mean
-from convgen.spec import Spec, UsageError, known_strategy, known_target, known_tuning, read_file
+from convgen.spec import MOST_IMAGES, Spec, UsageError, known_strategy, known_target, known_tuning, read_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,6 +96,26 @@ def add_tune(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """How many images calls will have, where they decide that."""
+    parser.add_argument(
+        "--images", type=_images, default=(), metavar="NUMBERS",
+        help="of a spec with `dynamic n`, the numbers of images that calls will have, such as 1-64 or 1,8,64: "
+        "up to four plans for these",
+    )  # fmt: skip
+
+
+def _images(text: str) -> tuple[int, ...]:
+    found: list[range] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
+        found.append(range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0))
+    if not all(part and part[0] for part in found) or sum(map(len, found)) > MOST_IMAGES:
+        wanted = f"numbers of images, such as 1-64 or 1,8,64, at most {MOST_IMAGES} of them"
+        raise argparse.ArgumentTypeError(f"{short(text)} is not {wanted}")
+    return tuple(n for part in found for n in part)
+
+
 def paths(arguments: argparse.Namespace) -> list[str]:
     """What the arguments name specs by.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
@@ -112,8 +132,8 @@ def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
     """A spec with the overrides that the arguments name.  Raises UsageError."""
     text, path = read_text(path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
-    tune = getattr(arguments, "tune", None)
-    return Spec(text, path, defines, arguments.target, arguments.strategy, only, tune)
+    tune, images = getattr(arguments, "tune", None), getattr(arguments, "images", ())
+    return Spec(text, path, defines, arguments.target, arguments.strategy, only, tune, images)
 
 
 def read_text(path: str) -> tuple[str, str]:

@@ -1,25 +1,29 @@
 """Write the kernels of a spec: for each convolution NAME.cu (source), NAME.cubin and NAME.json (the manifest:
-launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME.ptx, and NAME_host.cpp (a
-C++ program that runs the kernel by the CUDA driver API).  Needs no GPU.
+launch, shared memory, tensor maps, operands, registers, spills, digest); if asked for, NAME.ptx, NAME_host.cpp (a C++
+program that runs the kernel by the CUDA driver API), and NAME.kernel (which convgen.load reads).  Needs no GPU.
+
+With --images, a kernel has up to four plans.  The files of the one for 8 images are NAME.n8.cu and so on;
+NAME.kernel has all of them.
 
 examples:
   convgen compile layer.conv                            into this folder
   convgen compile layer.conv -o out -D n=64             another batch, into out/
   convgen compile layer.conv --target sm_80 --emit cu   only the source, for another GPU
   convgen compile layer.conv --emit cubin,host          a cubin and NAME_host.cpp, a C++ program that runs it
+  convgen compile layer.conv --images 1-64 --emit kernel   of `dynamic n`: plans for batches from 1 to 64
   convgen compile layer.conv --dump-after plan          print the result of a pass; write no files
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen import driver
 from convgen.cli import console, records
-from convgen.cli.arguments import add_specs, add_tune, one_of, read_specs
+from convgen.cli.arguments import add_images, add_specs, add_tune, one_of, read_specs
 from convgen.cli.files import write_all
 
 if TYPE_CHECKING:
@@ -32,6 +36,12 @@ def _host(kernel: Kernel) -> bytes:
     return host.program(kernel.manifest).encode()
 
 
+def _saved(kernel: Kernel) -> bytes:
+    from convgen.runtime import saved
+
+    return saved.packed(kernel)
+
+
 #: What may be written: how the name of a kernel's file ends, and what it holds.
 FILES: dict[str, tuple[str, Callable[[Kernel], bytes]]] = {
     "cu": (".cu", lambda kernel: kernel.source.encode()),
@@ -39,12 +49,16 @@ FILES: dict[str, tuple[str, Callable[[Kernel], bytes]]] = {
     "cubin": (".cubin", lambda kernel: kernel.cubin),
     "json": (".json", lambda kernel: kernel.manifest.to_json().encode()),
     "host": ("_host.cpp", _host),
+    "kernel": (".kernel", _saved),
 }
+#: The ending of the file that has all of a kernel's classes of sizes; the others are written of each.
+_WHOLE = ".kernel"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     add_tune(parser)
+    add_images(parser)
     parser.add_argument(
         "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR",
         help="folder to write to (default: this one)",
@@ -69,13 +83,28 @@ def run(arguments: argparse.Namespace) -> int:
         kernels = _compile(specs, say)
     folder = arguments.folder
     kinds = [FILES[kind] for kind in arguments.emit]
-    files = {folder / f"{name}{ending}": content(k) for name, k in kernels.items() for ending, content in kinds}
+    files = {folder / name: data for kernel in kernels.values() for name, data in _files(kernel, kinds)}
     write_all(files, hint="-o names another folder")
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
     endings = ", ".join(ending for ending, _ in kinds)
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))
     console.write(f"\nwrote {console.count(len(files), 'file')} ({endings}) for {targets} to {folder}")
     return 0
+
+
+def _files(kernel: Kernel, kinds: Iterable[tuple[str, Callable[[Kernel], bytes]]]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents; of several classes of sizes, of each what is not of all."""
+    for ending, content in kinds:
+        for name, of in [(kernel.name, kernel)] if ending == _WHOLE else _classes(kernel):
+            yield f"{name}{ending}", content(of)
+
+
+def _classes(kernel: Kernel) -> list[tuple[str, Kernel]]:
+    """The kernel under its name, or of several classes of sizes each, `NAME.n8` for the one that has 8 images."""
+    found = getattr(kernel, "classes", (kernel,))
+    if len(found) == 1:
+        return [(kernel.name, kernel)]
+    return [(f"{kernel.name}.n{of.manifest.written['n']}", of) for of in found]
 
 
 def _compile(specs: list[driver.Spec], say: Callable[[str], None]) -> dict[str, Kernel]:
@@ -104,7 +133,7 @@ def _check_names(specs: list[driver.Spec]) -> None:
 
 def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, kernel in kernels.items():
+    for name, kernel in (row for whole in kernels.values() for row in _classes(whole)):
         m = kernel.manifest
         registers = max((r.registers for r in m.resources.values()), default=0)
         spilled = sum(r.spill_stores for r in m.resources.values())
@@ -114,7 +143,7 @@ def _rows(kernels: dict[str, Kernel]) -> list[tuple[str, ...]]:
 
 
 def _dump(spec: driver.Spec, record: str) -> None:
-    for compilation in driver.load(spec):
-        with console.spinner(f"compiling {compilation.name}"):
-            made = getattr(compilation, record)
+    for own in (own for compilation in driver.load(spec) for own in compilation.classes):
+        with console.spinner(f"compiling {own.name}"):
+            made = getattr(own, record)
         console.write(records.text(made))

@@ -9,6 +9,7 @@ examples:
   convgen explain layer.conv
   convgen explain specs/resnet50.conv -D n=64 --only res4_3x3
   convgen explain layer.conv --strategy im2col   the plan of another strategy
+  convgen explain layer.conv --images 1-64       of `dynamic n`: which plan each of these batches takes
   convgen explain layer.conv --html layer.html   a page with pictures, the timeline and the source
   convgen explain specs/resnet50.conv --only res4_3x3 --load 0,-1,-1,0 --offsets 0,1 --pixels 32
   convgen explain specs/resnet50.conv --only res4_3x3 --load 3 --svg tile3.svg
@@ -21,13 +22,14 @@ from pathlib import Path
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import UsageError, add_specs, read_specs, short
+from convgen.cli.arguments import UsageError, add_images, add_specs, read_specs, short
 from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import SpecError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_images(parser)
     parser.add_argument(
         "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"
     )

@@ -5,6 +5,8 @@ emulator, which is slow.
 The configuration is the one that `convgen compile` takes with the same arguments.  The emulator runs as many
 images as it can in about ten seconds; if that configuration is not possible for so few, the command says so.
 
+With --images, each of a kernel's plans is run, or with --batch the one that so many images take.
+
 The exit code is 0 if every result is right, and 1 if one is wrong.
 
 examples:
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, add_tune, read_specs, short
+from convgen.cli.arguments import add_images, add_specs, add_tune, read_specs, short
 from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.ir.problem import ConvProblem
@@ -48,6 +50,7 @@ _DEVICES = ("gpu", "emulate")
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     add_tune(parser)
+    add_images(parser)
     parser.add_argument(
         "--device", type=_device, metavar="DEVICE",
         help="where to run: gpu or emulate (default: the GPU if it fits the target, else emulate)",
@@ -75,10 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
             chosen = driver.choose_all(spec, lambda name: say(f"planning {name}"))
         for compilation in chosen:
             device = "emulate" if arguments.trace else arguments.device or ("gpu" if compilation.gpu else "emulate")
-            with _traced(arguments.trace) as launches:
-                report = _verified(compilation, device, arguments.batch, seed)
-            traced += launches
-            right = right and report.ok
+            for own in [compilation.class_at(arguments.batch)] if arguments.batch else compilation.classes:
+                with _traced(arguments.trace) as launches:
+                    report = _verified(own, device, arguments.batch, seed)
+                traced += launches
+                right = right and report.ok
     if arguments.trace:
         _write_trace(traced, arguments.trace)
     console.write(f"seed {seed}")
@@ -125,7 +129,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     images = asked.request.problem.n
     compilation = asked
     if batch:
-        compilation = asked.on_images(min(batch, images))
+        compilation = asked.on_images(batch if asked.varies else min(batch, images))
     elif device == "emulate":
         compilation = _emulable(asked)
         _warn_of_defines(asked)
@@ -136,7 +140,9 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
         kernel = compilation.kernel() if device == "gpu" else compilation.uncompiled()
     report = (_on_gpu if device == "gpu" else _emulated)(kernel, problem.static, seed)
     where = "on the GPU" if device == "gpu" else "emulated"
-    if problem.n < images:
+    if asked.varies:
+        where += f" on {console.count(int(problem.n), 'image')}, planned for {images}"
+    elif problem.n < images:
         where += f" on {problem.n} of {images} images"
     console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")
     return report

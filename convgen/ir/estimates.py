@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 #: (images, microseconds), by rising numbers of images; empty where there is no cost model.
 Estimates = tuple[tuple[int, float], ...]
@@ -36,3 +36,31 @@ def between(estimates: Estimates, images: float) -> float:
         return us * images / low
     high, more = estimates[i]
     return us + (more - us) * (images - low) / (high - low)
+
+
+def behind(estimates: Estimates, planned: int, images: float) -> tuple[float, float]:
+    """What ranks a class of sizes for a number of images, the least first: its time by the cost model, which does not
+    overrule what was chosen for that very number; how many times as many images it was planned for, or as many as
+    it was."""
+    apart = max(images, planned) / min(images, planned)
+    return 0.0 if apart == 1 else between(estimates, images), apart
+
+
+def takes(classes: Mapping[int, Estimates], images: float) -> int:
+    """Of classes by the numbers of images that they are planned for, the one that a call of `images` runs."""
+    return min(classes, key=lambda planned: behind(classes[planned], planned, images))
+
+
+def takers(classes: Mapping[int, Estimates], images: Iterable[int]) -> dict[int, str]:
+    """Which of these numbers of images, in rising order, run each class: such as 1-5, 8."""
+    runs: dict[int, list[list[int]]] = {planned: [] for planned in classes}
+    for n in images:
+        own = runs[takes(classes, n)]
+        if own and n == own[-1][-1] + 1:
+            own[-1].append(n)
+        else:
+            own.append([n])
+    return {
+        planned: ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in own)
+        for planned, own in runs.items()
+    }

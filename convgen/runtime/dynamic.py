@@ -13,7 +13,7 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from convgen.ir.estimates import between
+from convgen.ir.estimates import behind
 from convgen.ir.problem import exchanged_dims
 from convgen.ir.size import Size, evaluate
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
@@ -90,6 +90,17 @@ class DynamicKernel(Kernel):
         own = {name: options.pop(name) for name in list(options) if name in self._names}
         given = self._bind(arrays, own, ".emulate")
         return self._for(given, out).emulate(*given, out=out, **options)
+
+    def explain(self) -> str:
+        """As of any kernel; of several classes, also which numbers of images run which."""
+        text = super().explain()
+        if len(self.classes) == 1:
+            return text
+        from convgen.explain import classes
+
+        manifests = {m.written["n"]: m for m in (kernel.manifest for kernel in self.classes)}
+        of = {n: (m.dynamic.estimates, f"{m.strategy}, {m.config}") for n, m in manifests.items() if m.dynamic}
+        return f"{text.rstrip()}\n\n{classes(of, range(1, max(of) + 1))}\n"
 
     @property
     def _artifacts(self) -> tuple[Artifact, ...]:
@@ -171,11 +182,10 @@ class DynamicKernel(Kernel):
         return found
 
     def _behind(self, sizes: Mapping[str, int]) -> tuple[float, float]:
-        """What ranks the class among others for these sizes: its time by the cost model, which does not overrule what
-        was chosen for these very sizes; how many times as many pixels it was planned for, or as many as it was."""
+        """What ranks the class among others for these sizes: by as many pixels of images as large as the spec's."""
         asked, planned = (prod(of[dim] for dim in self._dynamic.dims) for of in (sizes, self.manifest.written))
-        us = between(self._dynamic.estimates, asked / planned * self.manifest.written.get("n", 1))
-        return 0.0 if asked == planned else us, max(asked, planned) / min(asked, planned)
+        n = self.manifest.written.get("n", 1)
+        return behind(self._dynamic.estimates, n, asked * n / planned)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes with those that follow.  Raises WrongShape where there is no such."""

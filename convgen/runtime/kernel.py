@@ -121,7 +121,7 @@ class Kernel:
         """
         from convgen.runtime import saved
 
-        saved.write(path, self._artifacts)
+        saved.write(path, self)
 
     @property
     def plan(self) -> Plan | None:

@@ -52,17 +52,22 @@ def one(kernels: Sequence[Kernel]) -> Kernel:
     return joined(kernels)
 
 
-def write(path: str | os.PathLike[str], artifacts: Sequence[Artifact]) -> None:
-    """Writes the whole file or nothing.  Raises ConvgenError."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files(artifacts).items():
+def packed(kernel: Kernel) -> bytes:
+    """What the kernel's file has."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files(kernel._artifacts).items():
             archive.writestr(zipfile.ZipInfo(name, _OLDEST_DATE), data, zipfile.ZIP_DEFLATED)
-    body = packed.getvalue()
-    place = Path(path)
+    body = made.getvalue()
+    return b"convgen kernel %b %b\n" % (_FORMAT, _sum(body)) + body
+
+
+def write(path: str | os.PathLike[str], kernel: Kernel) -> None:
+    """Writes the whole file or nothing.  Raises ConvgenError."""
+    data, place = packed(kernel), Path(path)
     staged = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
     try:
-        staged.write_bytes(b"convgen kernel %b %b\n" % (_FORMAT, _sum(body)) + body)
+        staged.write_bytes(data)
         os.replace(staged, place)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise ConvgenError(f"{place}: cannot be written: {getattr(e, 'strerror', None) or e}") from None

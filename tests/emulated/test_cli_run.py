@@ -50,6 +50,12 @@ def test_every_kernel_is_verified(capsys):
     assert re.search(r"^seed \d+$", out, re.MULTILINE)
 
 
+def test_a_number_of_images_runs_the_plan_that_it_takes(capsys):
+    Path("layer.conv").write_text(SPEC.replace("pad 1", "pad 1  dynamic n").replace("fprop dgrad", "fprop"))
+    assert main(["run", "layer.conv", "--device", "emulate", "--images", "1,4096", "--batch", "100"]) == 0
+    assert "layer: fprop by direct, emulated on 100 images, planned for 4096: y is right" in capsys.readouterr().out
+
+
 #: Planned otherwise for one image than for eight.
 BATCHED = """\
 let n = 8

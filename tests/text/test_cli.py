@@ -127,6 +127,40 @@ def test_emit_and_only_choose_what_is_written():
     assert ".target sm_80" in Path("out/second.ptx").read_text()
 
 
+DYNAMIC = SPEC.replace("pad 1", "pad 1  dynamic n").replace("sm_80", "sm_90a")
+IMAGES = ["layer.conv", "--only", "first", "--images", "1,4096"]
+
+
+def test_images_give_the_files_of_each_plan_and_one_of_all(capsys):
+    Path("layer.conv").write_text(DYNAMIC)
+    assert main(["compile", *IMAGES, "--emit", "cu,json,kernel", "-o", "out"]) == 0
+    assert sorted(p.name for p in Path("out").iterdir()) == [
+        "first.kernel", "first.n1.cu", "first.n1.json", "first.n4096.cu", "first.n4096.json"
+    ]  # fmt: skip
+    assert "first.n4096  fprop" in capsys.readouterr().out
+    kernel = convgen.load("out/first.kernel")
+    sources = [Path(f"out/first.n{kernel.class_at(n=n).manifest.written['n']}.cu") for n in (2, 4000)]
+    assert [path.read_text() for path in sources] == [k.source for k in kernel.classes]
+    assert sources[0].read_text() != sources[1].read_text()
+    assert main(["compile", *IMAGES, "--dump-after", "plan"]) == 0
+    assert set(re.findall(r"input x: f16\[n=(\d+)", capsys.readouterr().out)) == {"1", "4096"}
+
+
+def test_explain_says_which_plan_a_number_of_images_takes(capsys):
+    Path("layer.conv").write_text(DYNAMIC)
+    assert main(["explain", *IMAGES[:-1], "1-3,4000"]) == 0
+    table = capsys.readouterr().out.partition("classes of sizes")[2]
+    taken = re.findall(r"^ *([\d, -]+?)  +n=(\d+)", table, re.MULTILINE)
+    assert taken == [(n, n) for n in ("1", "2", "3", "4000")]
+
+
+def test_images_need_a_spec_that_leaves_them_to_calls(capsys):
+    for command in ("compile", "explain", "run"):
+        assert main([command, *IMAGES]) == 2
+        assert "first: its number of images is fixed\nhint: write `dynamic n` into the spec" in capsys.readouterr().err
+    assert not Path("first.json").exists()
+
+
 def test_a_kind_is_written_once(capsys):
     assert main(["compile", "layer.conv", "--emit", "cu,cu", "--only", "second", "-o", "out"]) == 0
     assert "wrote 1 file (.cu) for sm_80" in capsys.readouterr().out
