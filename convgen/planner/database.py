@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from convgen.diagnostics import ConvgenError
-from convgen.ir.problem import ConvProblem, Padding
-from convgen.ir.tensor import Tensor
+from convgen.ir.problem import ConvProblem
 from convgen.kernels import renamed, strategies
+from convgen.planner.keys import THE_EPILOGUE, key, standing_in  # noqa: F401
 from convgen.targets import Target
 
 #: Raise when kernels change so much that old measurements mislead; rows of other numbers are not read.
@@ -34,8 +34,6 @@ LAYOUT = 1
 REFERENCE_GPU = {"sm_90a": "NVIDIA H200"}
 PACKAGED = Path(__file__).with_name("tuning.sqlite")
 _BUSY_SECONDS = 60.0
-#: What is left out of a measurement that stands in for others.
-THE_EPILOGUE = "the epilogue"
 
 CREATE = """
 CREATE TABLE IF NOT EXISTS measurement (
@@ -93,7 +91,7 @@ class Measurement:
 @dataclass(frozen=True)
 class Tuned:
     """The best configuration known; `us` was measured on `gpu`, on this very problem or on the same convolution without
-    what is `left_out`: its slices, or these and its epilogue."""
+    what is `left_out`: dynamic sizes, slices, or the epilogue, and perhaps what comes before it here."""
 
     strategy: str
     options: Mapping[str, int | str]
@@ -104,54 +102,6 @@ class Tuned:
     @property
     def reason(self) -> str:
         return f"tuned on {self.gpu}{f', without {self.left_out}' if self.left_out else ''}: {self.us:.1f} us"
-
-
-# ---- keys --------------------------------------------------------------------------------------
-
-
-def key(problem: ConvProblem, epilogue: bool = True) -> str:
-    """The problem as text, names and the epilogue's arithmetic left out: what decides a kernel's speed."""
-    numbers = {
-        "n": (problem.n,),
-        "c": (problem.c,),
-        "k": (problem.k,),
-        "input": problem.input,
-        "filter": problem.filter,
-        "output": problem.output,
-        "stride": problem.stride,
-        "dilation": problem.dilation,
-        "pad": tuple(f"{a}:{b}" for a, b in zip(problem.pad_lo, problem.pad_hi, strict=True)),
-        "groups": (problem.groups,),
-    }
-    numbers |= {} if problem.padding is Padding.ZERO else {"padding": (str(problem.padding),)}
-    parts = [str(problem.op), *(f"{name}={'x'.join(map(str, v))}" for name, v in numbers.items())]
-    tensors = (problem.x, problem.w, problem.y, problem.lowered)
-    parts += [f"{t.role}={_layout(t)}" for t in tensors if t]
-    parts += [f"acc={problem.accumulate}", f"epilogue={_epilogue_class(problem) if epilogue else 'none'}"]
-    if problem.prologue:
-        parts.append(f"prologue={'+'.join(['elementwise', *sorted(map(_layout, problem.prologue.operands))])}")
-    return " ".join(parts)
-
-
-def _layout(tensor: Tensor) -> str:
-    """Element type, the dims in memory order (those of extent 1 move nothing, and are left out), a slice's pitch."""
-    dims = "".join(d for d, e in zip(tensor.dims, tensor.extents, strict=True) if e != 1)
-    return f"{tensor.dtype}:{dims}" + (f"/{tensor.pitch}" if tensor.pitch else "")
-
-
-def _epilogue_class(problem: ConvProblem) -> str:
-    epilogue = problem.epilogue
-    if epilogue is None or (epilogue.is_identity and not problem.further):
-        return "none"
-    pointwise = [] if epilogue.is_identity else ["elementwise"]
-    results = sorted(f"{_kind(problem, t)} {_layout(t)}" for t in problem.further)
-    return "+".join([*pointwise, *sorted(_layout(t) for t in epilogue.operands), *results])
-
-
-def _kind(problem: ConvProblem, t: Tensor) -> str:
-    """Of a further result: of the operator's result, or a sum of what the operator reads."""
-    like = problem.like(t)
-    return "result" if like is problem.result else f"sum({like.role})"
 
 
 def canonical(options: Mapping[str, int | str]) -> str:
@@ -181,17 +131,15 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     there is none.
 
     The user's measurements go before the packaged ones, those on `gpu` (the GPU at hand) before those on
-    the target's reference GPU, those of the very tensors before those of packed ones, and of the very epilogue before
-    those of none.
+    the target's reference GPU, those of the very tensors before those of packed ones, of the very epilogue before those
+    of none, and of dynamic sizes before those of fixed ones.
     """
     gpus = [name for name in (gpu, REFERENCE_GPU.get(target.name)) if name]
-    packed = problem.packed  # which is as fast where a slice's pitch suits the same loads
-    keys = (key(problem), key(packed), key(packed, epilogue=False))
-    asked = dict.fromkeys((k, name) for name in gpus for k in keys)
+    left_out = standing_in(problem)
+    asked = [(k, name) for name in gpus for k in left_out]
     for path in (user_path(), PACKAGED):
-        if found := _best(path, list(asked), strategy):
-            left_out = {keys[1]: "slices", keys[0]: ""}.get(found.key, THE_EPILOGUE)
-            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out)
+        if found := _best(path, asked, strategy):
+            return Tuned(found.strategy, found.options, found.us or 0.0, found.gpu, left_out[found.key])
     return None
 
 

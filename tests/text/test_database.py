@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dynamic_problems import with_dynamic
 
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem, Op
@@ -130,6 +131,33 @@ def test_an_epilogue_that_was_not_measured_takes_the_bare_convolutions_choice(pa
         db.record(measured(with_bias(p), 4.0, "fused"))
         found = database.lookup(with_bias(p), SM_90A)
         assert found is not None and found.strategy == "fused" and not found.left_out
+
+
+def test_dynamic_sizes_have_rows_of_their_own(path: Path):
+    """Whose choice is among fewer kernels and options than that of fixed sizes."""
+    p = with_bias(problem())
+    dynamic = with_dynamic(p)
+    assert dynamic.static == p
+    with Database(path) as db:
+        db.record(measured(dynamic, 5.0, "dynamic"))
+        assert database.lookup(p, SM_90A) is None
+        db.record(measured(p, 3.0, "fixed"))
+        kept = [database.lookup(q, SM_90A) for q in (p, dynamic)]
+        assert [(t.strategy, t.left_out) for t in kept if t] == [("fixed", ""), ("dynamic", "")]
+        images_alone = database.lookup(replace(p, dynamic=("n",)), SM_90A)
+    assert images_alone is not None and images_alone.strategy == "fixed"
+    assert images_alone.reason == "tuned on NVIDIA H200, without dynamic sizes: 3.0 us"
+
+
+def test_dynamic_sizes_without_a_row_take_the_bare_convolutions_last(path: Path):
+    bare, fused = problem(), with_bias(problem())
+    with Database(path) as db:
+        for p, us in ((bare, 1.0), (with_dynamic(bare), 2.0), (fused, 3.0)):
+            before = database.lookup(with_dynamic(fused), SM_90A)
+            assert before is None or before.left_out == "the epilogue"
+            db.record(measured(p, us, f"took {us}"))
+        found = database.lookup(with_dynamic(fused), SM_90A)
+    assert found is not None and (found.strategy, found.left_out) == ("took 3.0", "dynamic sizes")
 
 
 def test_other_schemas_are_not_read(path: Path, monkeypatch: pytest.MonkeyPatch):
