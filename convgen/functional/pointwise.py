@@ -1,7 +1,7 @@
 """What follows a convolution element by element: a chain of steps, in the words of the language.
 
 A chain is text, so that it can stand in a graph and be part of a key: steps divided by blanks, numbers behind a
-colon.  `add`, `sub`, `mul`, `prelu` and `relu_backward` take a number, or the next operand where they have none:
+colon.  Functions of two values, such as `add` and `prelu`, take a number, or the next operand where they have none:
 
     add relu                    relu(acc + a0)
     mul:0.5 clamp:0.0,6.0 add   clamp(acc * 0.5, 0, 6) + a0
@@ -50,6 +50,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "hardsigmoid": Activation("clamp({t} + 3.0, 0.0, 6.0) / 6.0"),
     "softplus": Activation("select({t} > 20.0, {t}, log(1.0 + exp(min({t}, 20.0))))"),
     "mish": Activation("{t} * tanh(select({t} > 20.0, {t}, log(1.0 + exp(min({t}, 20.0)))))"),
+    "softsign": Activation("{t} / (1.0 + abs({t}))"),
+    "exp": Activation("exp({t})"),
+    "sqrt": Activation("sqrt({t})"),
+    "square": Activation("{t} * {t}"),
+    "abs": Activation("abs({t})"),
 }
 #: What other projects call them.
 _ALIASES = {"swish": "silu", "hswish": "hardswish", "hsigmoid": "hardsigmoid", "lrelu": "leaky_relu", "linear": "None"}
@@ -58,6 +63,9 @@ _BINARY = {
     "add": "{t} + {o}",
     "sub": "{t} - {o}",
     "mul": "{t} * {o}",
+    "div": "{t} / {o}",
+    "maximum": "max({t}, {o})",
+    "minimum": "min({t}, {o})",
     "prelu": "select({t} > 0.0, {t}, {t} * {o})",
     "relu_backward": "select({o} > 0.0, {t}, 0.0)",
 }
@@ -79,7 +87,7 @@ SUMS = {"value": Sum("{t}"), "square": Sum("{t} * {t}"), "product": Sum("{t} * (
 
 @dataclass(frozen=True)
 class Step:
-    """One function of the value so far, or (add, sub, mul, prelu) of it and a number or the next operand."""
+    """One function of the value so far, or of it and a number or the next operand."""
 
     kind: str
     numbers: tuple[float, ...] = ()

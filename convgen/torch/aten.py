@@ -30,11 +30,19 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "hardsigmoid": TF.hardsigmoid,
     "softplus": TF.softplus,
     "mish": TF.mish,
+    "softsign": TF.softsign,
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "abs": torch.abs,
 }
 _BINARY: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.clamp_min,
+    "minimum": torch.clamp_max,
     "prelu": lambda t, slope: torch.where(t > 0, t, t * slope),
     "relu_backward": lambda t, result: torch.where(result > 0, t, torch.zeros_like(t)),
 }

@@ -103,6 +103,47 @@ def test_a_norm_over_pixels_in_a_row_gets_them_packed():
     near(fast(model, x)(x), model(x).detach())
 
 
+def norm(channels: int) -> nn.Module:
+    found = nn.BatchNorm2d(channels)
+    for tensor in (found.running_mean, found.weight, found.bias):
+        nn.init.uniform_(tensor, -1, 1)
+    nn.init.uniform_(found.running_var, 0.5, 2)
+    return found
+
+
+def test_batch_norm_that_cannot_be_folded_becomes_part_of_an_epilogue():
+    """Behind an activation, a sum, or a transposed convolution of groups."""
+    model = made(
+        nn.Conv2d(4, 8, 3), nn.ReLU(), norm(8),
+        nn.Conv2d(8, 8, 3), nn.LeakyReLU(0.1), norm(8), nn.Hardswish(),
+        nn.ConvTranspose2d(8, 8, 2, 2, groups=2), norm(8), nn.ReLU(),
+    )  # fmt: skip
+    x = torch.randn(2, 4, 8, 8)
+    for compiled in (False, True):
+        ready = fast(model, x, compiled)
+        near(ready(x), model(x).detach())
+        report = ct.reports()[-1] if compiled else ready.report
+        assert [row.fused for row in report] == [
+            "add relu mul add", "add leaky_relu:0.1 mul add hardswish", "add mul add relu"
+        ]  # fmt: skip
+
+
+def test_batch_norm_that_others_read_the_input_of_stays():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 8, 3), norm(8)
+
+        def forward(self, x):
+            y = torch.relu(self.conv(x))
+            return y + self.norm(y)
+
+    model, x = Model().eval(), torch.randn(2, 4, 8, 8)
+    ready = fast(model, x)
+    near(ready(x), model(x).detach())
+    assert [row.fused for row in ready.report] == ["add relu"]
+
+
 def test_numbers_of_the_cpu_join_a_chain_of_the_gpu_where_they_are_constants():
     """As `x * torch.tensor(2.0).sqrt()`; meta tensors stand for those of a GPU."""
 

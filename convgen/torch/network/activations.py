@@ -18,8 +18,8 @@ from convgen.torch.network.trace import is_call
 Node = Any
 Tensor = Any
 A: Any = torch.ops.aten
-#: Those that are known; silu also as x * sigmoid(1.702 * x).
-KINDS = ("gelu", "gelu_tanh", "silu", "hardswish", "mish", "sigmoid", "hardsigmoid", "softplus")
+#: Those that are known; silu also as x * sigmoid(1.702 * x), and leaky_relu of any slope.
+KINDS = ("relu", "gelu", "gelu_tanh", "silu", "hardswish", "mish", "sigmoid", "hardsigmoid", "softplus", "softsign")
 #: Functions of single elements that they are written in; of values of one model, and numbers.
 _FUNCTIONS = frozenset(
     {
@@ -27,9 +27,12 @@ _FUNCTIONS = frozenset(
         A.div.Tensor, A.div.Scalar, A.reciprocal.default, A.neg.default, A.pow.Tensor_Scalar, A.exp.default,
         A.log.default, A.log1p.default, A.erf.default, A.erfc.default, A.tanh.default, A.sigmoid.default,
         A.relu.default, A.hardtanh.default, A.hardsigmoid.default, A.clamp.default, A.clamp_min.default,
-        A.clamp_max.default, A.softplus.default, A._to_copy.default,
+        A.clamp_max.default, A.softplus.default, A._to_copy.default, A.abs.default, A.maximum.default,
+        A.minimum.default, A.where.self, A.masked_fill.Scalar, A.gt.Scalar, A.ge.Scalar, A.lt.Scalar, A.le.Scalar,
     }
 )  # fmt: skip
+#: Numbers as tensors: of the value's shape or of none.
+_ZEROS, _NUMBER = A.zeros_like.default, A.scalar_tensor.default
 #: Nodes that are looked at, at most.
 _MOST = 16
 #: How far values may be off: constants are often written with six digits.
@@ -45,7 +48,8 @@ def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
     while node.op != "root" and len(inside) <= _MOST:
         read = [n for n in node.all_input_nodes if n in inside]
         if read:
-            if len(read) < len(node.all_input_nodes) or not is_call(node, *_FUNCTIONS):
+            known = all(n in inside or is_call(n, _NUMBER) for n in node.all_input_nodes)
+            if not known or not is_call(node, _ZEROS, *_FUNCTIONS):
                 break
             inside[node] = _computed(node, inside)
             alone = all(user in inside for n in inside if n is not node for user in n.users)
@@ -77,7 +81,10 @@ def _known(kind: str, scale: float = 1.0) -> Tensor:
 def _computed(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
     if is_call(node, A._to_copy.default):
         return values[node.args[0]]
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
+    if is_call(node, _ZEROS):
+        return torch.zeros_like(values[node.args[0]])
+    numbers = {n: torch.tensor(n.args[0], dtype=torch.float64) for n in node.all_input_nodes if is_call(n, _NUMBER)}
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values.get(n, numbers.get(n)))
     return node.target(*args, **kwargs)
 
 
@@ -87,7 +94,11 @@ def _steps(values: Tensor) -> tuple[Step, ...]:
         behind = _digits(values[-1] / _known(kind)[-1])
         if _alike(values, behind * _known(kind)):
             return scaled(1.0, Step(kind), behind)
-    slope = values[-1] / _points()[-1]  # of x * sigmoid(scale * x)
+    points, slope = _points(), values[-1] / _points()[-1]
+    ratio = _digits(values[points.argmin()] / points.min() / slope)
+    if 0 < ratio < 1 and _alike(values, slope * torch.where(points > 0, points, ratio * points)):
+        return scaled(1.0, Step("leaky_relu", (ratio,)), _digits(slope))
+    # x * sigmoid(scale * x)
     scale = _digits(torch.logit(values[0] / slope))
     if scale > 0 and _alike(values, slope / scale * _known("silu", scale)):
         return scaled(scale, Step("silu"), _digits(slope) / scale)

@@ -95,6 +95,15 @@ def normalized(value: Node) -> Node | None:
     return node if alone and not (training is not None and node.args[training]) else None
 
 
+def normalization_of(value: Node) -> Node | None:
+    """The result of the BatchNorm for inference that alone reads a value; None where there is none."""
+    (user,) = value.users
+    if not is_call(user, *OPERATORS) or user.args[0] is not value:
+        return None
+    outputs = [user] if user.target is A.batch_norm.default else _outputs(user)
+    return outputs[0] if len(outputs) == 1 and normalized(outputs[0]) is user else None
+
+
 def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
     """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
     x, weight, bias, mean, variance = node.args[:5]

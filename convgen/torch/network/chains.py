@@ -11,6 +11,7 @@ import torch
 
 from convgen.functional.pointwise import Step, text_of
 from convgen.torch.network.activations import scaled, written_out
+from convgen.torch.network.batch_norm import normalization_of, scale_and_shift
 from convgen.torch.network.padding import padded
 from convgen.torch.network.trace import call, is_call, value_of
 
@@ -104,12 +105,11 @@ def chain_of(node: Node) -> Chain | None:
 def _grow(chain: Chain, value: Node) -> None:
     made = value_of(value)
     while (following := _next(value)) is not None:
-        user, steps, operand = following
+        user, steps, operands = following
         if value_of(user).shape != made.shape or value_of(user).dtype not in _FLOATS:
             return
         chain.steps += steps
-        if operand is not None:
-            chain.operands.append(operand)
+        chain.operands += operands
         value = user
         if value_of(user).dtype == made.dtype:
             chain.ends.append(End(user, len(chain.steps), len(chain.operands)))
@@ -119,15 +119,18 @@ def _grow(chain: Chain, value: Node) -> None:
 Match = tuple[tuple[Step, ...], Node | None] | None
 
 
-def _next(value: Node) -> tuple[Node, tuple[Step, ...], Node | None] | None:
-    """The node that alone reads a value, or the last one of an activation that is written out; steps and an operand."""
+def _next(value: Node) -> tuple[Node, tuple[Step, ...], list[Node]] | None:
+    """The node that alone reads a value, or the last one of an activation that is written out; steps and operands."""
     if activation := written_out(value):
-        return *activation, None
+        return *activation, []
     if len(value.users) != 1:
         return None
     (user,) = value.users
-    found = _match(user, value)
-    return (user, *found) if found else None
+    if (norm := normalization_of(value)) is not None:
+        with user.graph.inserting_before(user):
+            return norm, (Step("mul"), Step("add")), list(scale_and_shift(user.graph, user))
+    steps, operand = _match(user, value) or (None, None)
+    return None if steps is None else (user, steps, [] if operand is None else [operand])
 
 
 def is_pointwise(user: Node, value: Node) -> bool:
@@ -180,6 +183,8 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
 
 
 _NEGATED = Step("mul", (-1.0,))
+#: The numbers that change nothing.
+_NOTHING = {"add": 0, "sub": 0, "mul": 1}
 
 
 def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
@@ -188,7 +193,10 @@ def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
         operand = value_of(other)
         taken = isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS
         return (steps, other) if taken and operand.device == value_of(value).device else None
-    return ((*steps[:-1], Step(steps[-1].kind, (float(other),))), None) if _is_number(other) else None
+    if not _is_number(other):
+        return None
+    *before, last = steps
+    return (*before, *([] if _NOTHING.get(last.kind) == other else [Step(last.kind, (float(other),))])), None
 
 
 def _reversed_difference(user: Node, value: Node) -> Match:
@@ -205,10 +213,22 @@ def _prelu(user: Node, value: Node) -> Match:
 
 
 def _division(user: Node, value: Node) -> Match:
-    """By a number."""
+    """Of the value, by a number or a tensor."""
     a, b = user.args[:2]
-    right = a is value and _is_number(b) and b != 0 and not user.kwargs
-    return ((Step("mul", (1.0 / b,)),), None) if right else None
+    if a is not value or a is b or user.kwargs or b == 0:
+        return None
+    return _with_operand((Step("mul"),), 1.0 / b, value) if _is_number(b) else _with_operand((Step("div"),), b, value)
+
+
+def _power(user: Node, value: Node) -> Match:
+    kind = {2: "square", 0.5: "sqrt"}.get(user.args[1])
+    return ((Step(kind),), None) if kind else None
+
+
+def _threshold(user: Node, value: Node) -> Match:
+    """Where what is below becomes the threshold itself."""
+    _, least, other = user.args
+    return ((Step("clamp_min", (float(least),)),), None) if least == other else None
 
 
 def _clamp(user: Node, value: Node) -> Match:
@@ -259,6 +279,11 @@ _MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
     A.hardswish.default: _unary("hardswish"),
     A.hardsigmoid.default: _unary("hardsigmoid"),
     A.mish.default: _unary("mish"),
+    A.exp.default: _unary("exp"),
+    A.sqrt.default: _unary("sqrt"),
+    A.abs.default: _unary("abs"),
+    A.pow.Tensor_Scalar: _power,
+    A.threshold.default: _threshold,
     A.clamp_min.default: _unary("clamp_min", (1, "min", math.nan)),
     A.clamp_max.default: _unary("clamp_max", (1, "max", math.nan)),
     A.clamp.default: _clamp,
@@ -274,6 +299,8 @@ _MATCHES: dict[Any, Callable[[Node, Node], Match]] = {
     A.add.Scalar: _binary("add"),
     A.sub.Tensor: _binary("sub"),
     A.sub.Scalar: _binary("sub"),
+    A.maximum.default: _binary("maximum"),
+    A.minimum.default: _binary("minimum"),
     A.mul.Tensor: _binary("mul"),
     A.mul.Scalar: _binary("mul"),
     A.div.Tensor: _division,
