@@ -194,6 +194,8 @@ CASES = {
     "winograd": layer("winograd { tile 4 product mma_gemm }"),
     "winograd, products by TMA": layer("winograd { tile 2 product tma_im2col }"),
     "winograd, slices": slices(layer("winograd { tile 2 product mma_gemm }")),
+    "winograd, fused": layer("winograd { form fused schedule pingpong weight_stages 0 }"),
+    "winograd, fused, streamed": layer("winograd { form fused schedule cooperative weight_stages 2 }"),
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
     "im2col dgrad, scatter": GRADIENT.format(op="dgrad", strategy="im2col { method scatter }"),
     "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),

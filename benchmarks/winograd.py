@@ -2,7 +2,7 @@
 
     python benchmarks/winograd.py --suite vgg16 resnet50 --batch 8 64 --types f16 f32 --json results.json
 
-Of each layer it takes what `auto` chooses and every transform and product that winograd offers, launched alone.
+Of each layer it takes what `auto` chooses and every form, transform and product that winograd offers, launched alone.
 Results are verified against the float64 reference, and their relative L2 errors recorded; then everything is timed in
 turn.  cuDNN multiplies float32 without TF32.
 """
@@ -35,6 +35,7 @@ from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 WINOGRAD = strategies.load("winograd")
+FUSED = {"form": "fused"}
 
 
 def typed(problem: ConvProblem, dtype: str) -> ConvProblem:
@@ -55,6 +56,8 @@ def jobs(problem: ConvProblem) -> Iterator[tuple[str, Job]]:
             options = {"tile": tile, "product": product}
             if not WINOGRAD.obstacles(problem, TARGET, options):
                 yield f"F({tile}, 3) by {product}", Job(problem, TARGET, "winograd", options)
+    if not WINOGRAD.obstacles(problem, TARGET, FUSED):
+        yield "F(2, 3) fused", Job(problem, TARGET, "winograd", FUSED)
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,8 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "stem_wgrad": ("implicit_gemm", {"kernel": "stem_wgrad"}),
     "dgrad": ("tma_im2col", {}),
     "depthwise_dgrad": ("depthwise", {}),
-    "winograd": ("winograd", {}),
+    "winograd": ("winograd", {"kernel": "winograd"}),
+    "winograd_fused": ("winograd", {"kernel": "winograd_fused"}),
 }
 #: A process that has seen a fault ends with this.
 FAULT = 3
@@ -91,7 +92,8 @@ def work(kind: str, folder: Path, until: float) -> None:
         nonlocal drawn
         if time.time() > until:
             os._exit(0)
-        problem, options = data.draw(problems[kind]), {**data.draw(some_options(strategy)), **given_options}
+        problem = data.draw(problems[kind])
+        options = {**data.draw(some_options(strategy, kernel=given_options.get("kernel", ""))), **given_options}
         assume(serves(problem, strategy, options))
         gradient = problem.op is not Op.FPROP
         if gradient:

@@ -88,11 +88,12 @@ def poison(array: Array) -> Array:
 @dataclass(frozen=True)
 class Arithmetic:
     """How an accumulator rounds: relative error of one addition and of one product.  `winograd`: the outputs of a tile
-    along an axis, where tiles and filters are transformed (`winograd_error`)."""
+    along an axis, where tiles and filters are transformed (`winograd_error`), along all axes or along `w_alone`."""
 
     addition: float
     product: float
     winograd: int = 0
+    w_alone: bool = False
 
 
 #: float32 covers f16, bf16 and fp8 products, which float32 holds exactly.  tf32 keeps 10 bits of each
@@ -110,7 +111,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
 #: Winograd's, by the arithmetic of its products.
 ARITHMETIC |= {
     f"winograd{m} {name}": replace(ARITHMETIC[name], winograd=m) for m in (2, 4) for name in ("f32", "tf32", "tf32x3")
-}
+} | {"winograd2 along w": replace(ARITHMETIC["f32"], winograd=2, w_alone=True)}
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,9 @@ def _winograd_slack(problem: ConvProblem, arrays: Mapping[str, Array], arithmeti
     """How far transforms, and what they are rounded to, may take the sums."""
     from convgen.ir import winograd_error
 
+    if arithmetic.w_alone:
+        sums = Tolerance(arithmetic, accumulation_length(problem) // problem.filter[-1])
+        return winograd_error.slack_along_w(problem, arrays, arithmetic.winograd, lambda s: sums.slack(s, xp), xp)
     over_channels = Tolerance(arithmetic, problem.c)
     return winograd_error.slack(problem, arrays, arithmetic.winograd, lambda sums: over_channels.slack(sums, xp), xp)
 

@@ -40,14 +40,14 @@ class _Transformed:
             value = sum(weight * self.value[at] for weight, at in taken)
             yield _Transformed(value, sum(abs(weight) * self.most[at] for weight, at in taken))
 
-    def largest(self, element: DType, rounding: float) -> Array:
-        """The magnitude that may be stored in a type, after a transform that is off by so much of the magnitudes."""
+    def largest(self, element: DType, rounding: float, tiny: int = 1) -> Array:
+        """The magnitude that may be stored in a type, after a transform that is off by so much of the magnitudes.
+        `tiny`: roundings of numbers below the least normal one, which are off by as much as that one."""
         import ml_dtypes
 
-        # a number below the least normal one is off by as much as that one
         least = float(ml_dtypes.finfo(numpy_dtype(element.name)).smallest_normal)
         computed = abs(self.value) + rounding * self.most
-        return computed + 2.0 ** -(element.mantissa_bits + 1) * (computed + least)
+        return computed + 2.0 ** -(element.mantissa_bits + 1) * (computed + tiny * least)
 
 
 def slack(
@@ -80,6 +80,37 @@ def slack(
     return as_result(problem, whole[None], ("n", "p", "q", "k"), "k", xp)
 
 
+def slack_along_w(
+    problem: ConvProblem, arrays: Mapping[str, Array], m: int, of_sums: Callable[[Array], Array], xp: Any = numpy
+) -> Array:
+    """The same for tiles of m outputs along w, for filters of any height, whose tiles are transformed in the tensors'
+    type: inputs are halved, then added or subtracted.  `of_sums` is of sums over filter rows and channels."""
+    f, element = transforms(m), problem.x.element
+    inputs, filters, outputs = (_array(matrix) for matrix in (f.inputs, f.filters, f.outputs))
+    rounding = 2 * (f.size + 1) * EPS
+    p = problem.output[0] if problem.rank > 1 else 1
+    dilation = problem.dilation[0] if problem.rank > 1 else 1
+    q = -(-problem.output[-1] // m)
+    w = _finite(problem, "w", ("k", "r", "s", "c"), arrays, xp)
+    x = _finite(problem, "x", ("n", "h", "w", "c"), arrays, xp)
+    x = _padded(problem, (p + (w.shape[1] - 1) * dilation, q * m + TAPS - 1), x, xp)
+
+    def sums(v: Array, u: Array) -> Array:
+        rows = (slice(r * dilation, r * dilation + p) for r in range(w.shape[1]))
+        return sum(xp.matmul(v[:, at], u[:, r, 0].T) for r, at in enumerate(rows))
+
+    found = xp.zeros((problem.n, p, q, m, problem.k))
+    points = zip(_given(x).along(inputs, 2, m, q), _given(w).along(filters, 2, 1, 1), strict=True)
+    for i, (v, u) in enumerate(points):
+        magnitudes = sums(abs(v.value), abs(u.value))
+        widest = sums(v.largest(element, 0.0, tiny=2), u.largest(element, rounding))
+        error = widest - magnitudes + of_sums(widest) + rounding * widest
+        found += error[:, :, :, None, :] * xp.asarray(numpy.abs(outputs[:, i]).reshape(m, 1))
+    whole = found.reshape(problem.n, p, q * m, problem.k)[:, :, : problem.output[-1]]
+    dims = ("n", *problem.spatial.output, "k")
+    return as_result(problem, whole[None], dims, "k", xp)
+
+
 def _given(values: Array) -> _Transformed:
     return _Transformed(values, abs(values))
 
@@ -96,7 +127,8 @@ def _finite(problem: ConvProblem, role: str, dims: tuple[str, ...], arrays: Mapp
 def _padded(problem: ConvProblem, extents: tuple[int, int], x: Array, xp: Any) -> Array:
     """The input with its padding, as far as windows reach, and zeros behind it up to whole tiles."""
     padded = xp.zeros((problem.n, *extents, problem.c))
-    (top, left), (h, w) = problem.pad_lo, problem.input
+    # a convolution over w alone has images one row high
+    (top, left), (h, w) = (0, *problem.pad_lo)[-2:], (1, *problem.input)[-2:]
     to = (slice(None), slice(top, top + h), slice(left, left + w))
     _, rows, columns, _ = padded[to].shape
     padded[to] = x[:, :rows, :columns]

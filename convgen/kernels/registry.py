@@ -11,13 +11,13 @@ from functools import cache
 from importlib import import_module
 
 from convgen.kernels.base import AnyKernel
-from convgen.kernels.config import Config
+from convgen.kernels.config import Config, Options, excess
 
 
 @dataclass(frozen=True)
 class KernelRow:
     """A kernel: its folder, the strategy that it belongs to, and what it is in a line.  `by_name`: taken only where a
-    spec names it."""
+    spec names it, or its value of the option `form`."""
 
     name: str
     strategy: str
@@ -28,6 +28,12 @@ class KernelRow:
     def config(self) -> type[Config]:
         """The class of its configurations."""
         return import_module(f"convgen.kernels.{self.name}.config").Config
+
+    def asked_for(self, options: Options) -> bool:
+        """Whether a spec with these options may take it."""
+        if "kernel" in options:
+            return options["kernel"] == self.name
+        return not self.by_name or ("form" in options and not excess({"form": options["form"]}, self.config))
 
     @property
     def kernel(self) -> AnyKernel:
@@ -51,6 +57,7 @@ KERNELS: tuple[KernelRow, ...] = (
     KernelRow("small_groups", "implicit_gemm", "groups with few channels"),
     KernelRow("im2col", "im2col", "im2col or col2im, and a GEMM by cuBLAS"),
     KernelRow("winograd", "winograd", "transforms of tiles and filters around products of another kernel"),
+    KernelRow("winograd_fused", "winograd", "F(2, 3) along rows of a halo tile, by wgmma: form fused", by_name=True),
     KernelRow("direct", "direct", "one output per thread, or a few along the channels"),
 )
 

@@ -51,9 +51,7 @@ class Strategy:
         from convgen.kernels.search import search
 
         fixed = {name: value for name, value in options.items() if name != "kernel"}
-        rows = [
-            row for row in kernels_of(self.name) if options.get("kernel", "" if row.by_name else row.name) == row.name
-        ]
+        rows = [row for row in kernels_of(self.name) if row.asked_for(options)]
         rows = [row for row in rows if not excess(fixed, row.config)] or rows
         if problem.sums:
             return [
@@ -161,7 +159,7 @@ _ROWS: tuple[Strategy, ...] = (
     Strategy("im2col", "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit"),
     Strategy(
         "winograd",
-        "F(2x2, 3x3), F(4x4, 3x3): 2.25 and 4 times fewer products, which round otherwise; only where a spec names it",
+        "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, which round otherwise; only where a spec names it",
         by_name=True,
     ),
     Strategy("direct", "one output per thread, or a few along the channels: every operator, layout and type"),

@@ -295,6 +295,21 @@ def winograd(plan: Plan) -> Drawing:
     )  # fmt: skip
 
 
+def winograd_fused(plan: Plan) -> Drawing:
+    c, layout = plan.config, plan.layout
+    return Drawing(
+        pixels(plan, (-(-c.tile_quads // c.quads), c.strip)), warps(plan, 4 * c.consumers),
+        rest_of(sizes_of(layout.shared_table), plan.launch().shared_bytes),
+        (
+            ("x, w", "in global memory"), ("filter", "u = G w, four points of a filter row, by a launch before"),
+            ("TMA", "a box of x with its halo for each of four neighboring pixels, and u"),
+            ("ldmatrix", "six pixels of four neighboring outputs"), ("registers", "v = B^T d, of each point"),
+            ("wgmma", "m = v u, sums of each point in registers"), ("epilogue", "of A^T m"),
+            ("epilogue tile", "stmatrix, then vector stores"), ("y", ""),
+        ),
+    )  # fmt: skip
+
+
 def direct(plan: Plan) -> Drawing:
     tensor = plan.problem.result
     rows, columns = (tensor.extent(d) for d in ("h", "w"))
@@ -323,6 +338,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "small_groups": ("implicit_gemm_cardinality", small_groups),
     "im2col": ("im2col_gemm", im2col),
     "winograd": ("winograd_f32", winograd),
+    "winograd_fused": ("winograd_fused", winograd_fused),
     "direct": ("direct_dgrad", direct),
 }
 

@@ -78,6 +78,22 @@ def test_conversions():
     assert (narrow[number, 6] == (pair ^ other)[number]).all()
 
 
+def test_arithmetic_of_pairs(seed: int) -> None:
+    """Of any bits: infinities, numbers below the least normal one, what overflows; a NaN is one whatever its bits."""
+    random = np.random.default_rng(seed)
+    count = 1 << 14
+    a, b = (random.integers(0, 1 << 32, count, np.uint32) for _ in range(2))
+    out = np.zeros((count, 6), np.uint32)
+    run(kernel_source("pairs.cu"), "pairs", ("a", "b", "out", count), {"a": a, "b": b, "out": out},
+        grid=count // 256, block=256)  # fmt: skip
+    columns = [(kind, op) for kind in (np.float16, ml_dtypes.bfloat16) for op in (np.add, np.subtract, np.multiply)]
+    for column, (kind, op) in enumerate(columns):
+        found = out[:, column].copy().view(kind).astype(np.float64)
+        with np.errstate(all="ignore"):  # products and sums of these are exact in float64, or far from a tie
+            exact = op(*(values.view(kind).astype(np.float64) for values in (a, b)))
+            np.testing.assert_array_equal(found, exact.astype(kind).astype(np.float64))
+
+
 # ---- warps ---------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ from convgen.kernels.tma_wgrad import config as tma_wgrad
 from convgen.kernels.tma_wgrad.gemm import gemm
 from convgen.kernels.winograd import config as winograd
 from convgen.kernels.winograd.layout import Layout as WinogradLayout
+from convgen.kernels.winograd_fused import config as winograd_fused
+from convgen.kernels.winograd_fused.layout import Layout as FusedLayout
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -168,6 +170,21 @@ def _winograd(plan: Plan) -> Work:
     return Work(tiles, -(-layout.channels // made_by.tile_k) // made_by.split_k, made_by.stages)
 
 
+def _winograd_fused(plan: Plan) -> Work:
+    layout, c = plan.layout, plan.config
+    assert isinstance(layout, FusedLayout)
+    p = layout.read
+    tiles = {"q": (p.output[-1], c.strip), "n": (p.k, c.tile_n), "k": (p.c, c.tile_k)}
+
+    def full(tile: int) -> bool:
+        tile, channel_tile = divmod(tile, layout.channel_tiles)
+        line, strip = tile % layout.line_tiles, tile // layout.line_tiles % layout.strips
+        whole = (line + 1) * c.tile_quads <= layout.halo.line and (strip + 1) * c.strip <= p.output[-1]
+        return whole and (channel_tile + 1) * c.tile_n <= p.k
+
+    return Work(tiles, layout.blocks * layout.tiles // c.rings, c.stages, c.rings, full)
+
+
 WORK: dict[type, Callable[..., Work]] = {
     tma_im2col.Config: _tma_im2col,
     tma_halo.Config: _tma_halo,
@@ -188,6 +205,7 @@ WORK: dict[type, Callable[..., Work]] = {
 OF_PLANS: dict[type, Callable[[Plan], Work]] = {
     depthwise_stream.Config: _depthwise_stream,
     winograd.Config: _winograd,
+    winograd_fused.Config: _winograd_fused,
 }
 
 

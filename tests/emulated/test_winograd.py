@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from runs import emulated_plan
-from tma_specs import SEEDS, check_emulated, compilation, serves, some_options, spec, typed, winograd_problems
+from tma_specs import PROBLEMS, SEEDS, check_emulated, compilation, serves, some_options, spec, typed
 from winograd_specs import DENOMINATORS, GEOMETRIES, exact_inputs
 
 from convgen.ir.reference import decode, reference
@@ -17,7 +17,7 @@ from convgen.ir.reference import decode, reference
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str, seed: int) -> None:
     problem, options = GEOMETRIES[name]
-    m = int(options["tile"])
+    m = int(options.get("tile", 2))
     made = compilation(spec(problem, "winograd", options))
     arrays = exact_inputs(problem, m, seed)
     out = decode(emulated_plan(made.plan, made.source, arrays, seed), problem.y.dtype)
@@ -37,7 +37,9 @@ def test_epilogue(seed: int) -> None:
 
 @settings(max_examples=4, deadline=None)
 @given(data=st.data(), seed=SEEDS)
-def test_any_problem(data: st.DataObject, seed: int) -> None:
-    problem, options = data.draw(winograd_problems()), data.draw(some_options("winograd"))
+@pytest.mark.parametrize("kernel", ["winograd", "winograd_fused"])
+def test_any_problem(kernel: str, data: st.DataObject, seed: int) -> None:
+    problem = data.draw(PROBLEMS[kernel])
+    options = {"kernel": kernel, **data.draw(some_options("winograd", kernel=kernel))}
     assume(serves(problem, "winograd", options))
     check_emulated(spec(problem, "winograd", options), seed)

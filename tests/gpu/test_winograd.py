@@ -28,7 +28,7 @@ def skip_unserved(problem: ConvProblem, options: Options, target: Target) -> Non
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str, images: int, seed: int, target: Target) -> None:
     problem, options = GEOMETRIES[name]
-    problem, m = of_images(problem, images * problem.n), int(options["tile"])
+    problem, m = of_images(problem, images * problem.n), int(options.get("tile", 2))
     skip_unserved(problem, options, target)
     made = kernel(spec(problem, "winograd", options, target=target.name))
     arrays = exact_inputs(problem, m, seed)
@@ -53,6 +53,28 @@ LAYERS: dict[str, tuple[ConvProblem, str, int]] = {
 def test_layers(layer: str, product: str, seed: int, target: Target) -> None:
     problem, dtype, tile = LAYERS[layer]
     problem, options = typed(problem, x=dtype, w=dtype, y=dtype), {"tile": tile, "product": product}
+    skip_unserved(problem, options, target)
+    check(spec(problem, "winograd", options, "residual", target=target.name), seed)
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+#: Layers of form fused, their type and options: as the model chooses, and the schedule that it does not.
+FUSED: dict[str, tuple[ConvProblem, str, Options]] = {
+    "vgg16/conv1_2": (make("fprop", 2, 64, 64, (224, 224), (3, 3), pad=1), "f16", {}),
+    "vgg16/conv2_1": (make("fprop", 8, 64, 128, (112, 112), (3, 3), pad=1), "f16", {"schedule": "cooperative"}),
+    "vgg16/conv3_2": (make("fprop", 8, 256, 256, (56, 56), (3, 3), pad=1), "f16", {}),
+    "vgg16/conv4_2": (make("fprop", 8, 512, 512, (28, 28), (3, 3), pad=1), "bf16", {"weight_stages": 2}),
+    "resnet50/res2_3x3": (make("fprop", 64, 64, 64, (56, 56), (3, 3), pad=1), "f16", {"schedule": "pingpong"}),
+    "resnet50/res5_3x3": (make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1), "f16", {"tile.n": 32}),
+    "odd": (make("fprop", 5, 37, 101, (19, 33), (5, 3), pad=((0, 2), (1, 0))), "bf16", {}),
+    "one axis": (make("fprop", 16, 96, 80, (4001,), (3,), pad=1), "f16", {}),
+}
+
+
+@pytest.mark.parametrize("layer", FUSED)
+def test_fused_layers(layer: str, seed: int, target: Target) -> None:
+    problem, dtype, options = FUSED[layer]
+    problem, options = typed(problem, x=dtype, w=dtype, y=dtype), {"form": "fused", **options}
     skip_unserved(problem, options, target)
     check(spec(problem, "winograd", options, "residual", target=target.name), seed)
     cupy.get_default_memory_pool().free_all_blocks()

@@ -18,6 +18,13 @@ KERNELS: dict[str, tuple[ConvProblem, Options, str, str]] = {
     "float32, tile 2, planes": (laid_out(SINGLE, x="nchw", w="kcrs", y="nkpq"), {"tile": 2}, "bias f32", "sm_80"),
     "float16 by TMA": (LAYER, {"tile": 2, "product": "tma_im2col"}, "residual", "sm_90a"),
     "bfloat16, tile 4": (typed(LAYER, x="bf16", w="bf16"), {"tile": 4}, "locals", "sm_120"),
+    "fused, pingpong": (make("fprop", 64, 64, 64, (224, 224), (3, 3), pad=1), {"form": "fused"}, "residual", "sm_90a"),
+    "fused, streamed, bfloat16": (
+        typed(LAYER, x="bf16", w="bf16", y="bf16"),
+        {"form": "fused", "weight_stages": 3},
+        "bias f32",
+        "sm_90a",
+    ),
     "beyond 32 bits": (make("fprop", 600, 64, 64, (224, 224), (3, 3), pad=1), {"tile": 4}, "none", "sm_86"),
 }
 #: Bytes that the products of float32 may spill: where sums that are NaN are made once more.

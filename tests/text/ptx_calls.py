@@ -65,6 +65,7 @@ FAMILIES: dict[str, list[str]] = {
     "tma_load_im2col": [f"tma_load_im2col_{r}d{m}" for r in (3, 4, 5) for m in ("", "_multicast")],
     "tma_store_tile": [f"tma_store_tile_{r}d" for r in (2, 3, 4, 5)],
     "mma": list(_mma()),
+    "arithmetic_x2": [f"{op}_{t}x2" for op in ("add", "sub", "mul") for t in ("f16", "bf16")],
     "wgmma": [],
 }
 #: The lowest target of what sm_80 does not have, by the beginning of the name.
@@ -73,6 +74,7 @@ LOWEST = {
     "setmaxnreg": "sm_90a",
     **dict.fromkeys(("tma_", "mbarrier_", "fence_", "prefetch_", "bulk_", "stmatrix"), "sm_90"),
     **dict.fromkeys(("cluster_", "st_shared_cluster_", "griddepcontrol_"), "sm_90"),
+    **dict.fromkeys(("add_bf16x2", "sub_bf16x2", "mul_bf16x2"), "sm_90"),
     **dict.fromkeys(("mma_m16n8k32_f32_e", "cvt_f32_e", "cvt_e4m3", "cvt_e5m2"), "sm_89"),
 }
 

@@ -78,6 +78,7 @@ CASES = {
     "tma_halo": spec("fprop", HOPPER, HALO % 0, "pad 1"),
     "tma_halo_swap_ab": spec("fprop", HOPPER, HALO % 1, "pad 1"),
     "winograd": spec("fprop", ODD, "winograd { tile 2  product mma_gemm }", "pad 1"),
+    "winograd_fused": spec("fprop", HOPPER, "winograd { form fused }", "pad 1"),
 }
 
 SUMS = """

@@ -222,6 +222,9 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
     "tiles of Winograd": (
         "winograd", make("fprop", 2, 24, 18, (9, 7), (3, 3), pad=1), {"tile": 2, "product": "mma_gemm"},
     ),
+    "tiles of Winograd along rows": (
+        "winograd", make("fprop", 2, 24, 18, (9, 7), (3, 3), pad=1), {"form": "fused"},
+    ),
     "tiles of Winograd, float32": (
         "winograd", make("fprop", 2, 12, 10, (9, 7), (3, 3), pad=1, dtype="f32"), {"tile": 4},
     ),

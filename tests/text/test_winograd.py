@@ -108,6 +108,40 @@ def test_a_wrong_coefficient_is_out_of_bounds(m: int, dtype: str, seed: int) -> 
     assert not verify.check(problem, arrays, wrong, np, f"winograd{m} f32")
 
 
+def by_rows(problem: ConvProblem, arrays: dict[str, np.ndarray], filters: np.ndarray) -> np.ndarray:
+    """y[n, p, q, k] as winograd_fused makes it: of tiles of two outputs, halved and added in the tensors' type."""
+    inputs, _, outputs = matrices(2)
+    stored, (p, q), (r, _) = arrays["x"].dtype, problem.output, problem.filter
+    (top, left), (h, w), down = problem.pad_lo, problem.input, problem.dilation[0]
+    u = np.einsum("ia,krac->irkc", filters, arrays["w"].astype(np.float32)).astype(stored).astype(np.float32)
+    x = np.zeros((problem.n, top + p + h + r * down, left + q + w + 2 + TAPS, problem.c), np.float32)
+    x[:, top : top + h, left : left + w] = (arrays["x"].astype(np.float32) / 2).astype(stored)
+    y = np.empty((problem.n, p, q + 1, problem.k))
+    for j in range(0, q, 2):
+        v = np.einsum("ia,nhac->inhc", 2 * inputs, x[:, :, j : j + 4]).astype(stored).astype(np.float32)
+        m = sum(np.einsum("inhc,ikc->inhk", v[:, :, a * down : a * down + p], u[:, a]) for a in range(r))
+        y[:, :, j : j + 2] = np.einsum("ai,inhk->nhak", outputs, m)
+    return y[:, :, :q]
+
+
+ROWS = make("fprop", 2, 24, 5, (9, 7), (4, 3), pad=((1, 1), (0, 2)), dilation=(2, 1))
+
+
+@pytest.mark.parametrize("data", [verify.random_inputs, constant, small])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_the_bound_along_rows_holds(dtype: str, data: Callable, seed: int) -> None:
+    problem = typed(ROWS, x=dtype, w=dtype, y="f32")
+    arrays = data(problem, seed)
+    filters = matrices(2)[1]
+    y = by_rows(problem, arrays, filters)
+    assert verify.check(problem, arrays, y.astype("f4"), np, "winograd2 along w")
+    filters[1, 1] *= -1
+    if data is not small:  # near the least numbers, all is rounding
+        assert not verify.check(
+            problem, arrays, by_rows(problem, arrays, filters).astype("f4"), np, "winograd2 along w"
+        )
+
+
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_the_bound_holds_for_any_geometry(data: st.DataObject, seed: int) -> None:
@@ -160,6 +194,43 @@ def test_sixteen_bits_get_small_tiles_unless_asked() -> None:
 def test_what_is_refused(problem: ConvProblem, options: dict, words: str) -> None:
     found = STRATEGY.obstacles(problem, TARGET, options)
     assert any(words in o.message for o in found), found
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "words"),
+    [
+        (make("dgrad", 1, 8, 8, (6, 6), (3, 3)), {}, "op dgrad is not served; only fprop is"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 1)), {}, "the filter is 1 wide; form fused needs 3 taps along w"),
+        (make("fprop", 1, 8, 8, (6, 6, 6), (3, 3, 3)), {}, "3 spatial dims; form fused serves one and two"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), stride=(2, 1)), {}, "form fused needs stride 1"),
+        (make("fprop", 1, 8, 8, (9, 9), (3, 3), dilation=2), {}, "dilation 2 along w; form fused needs 1"),
+        (make("fprop", 1, 32, 32, (6, 6), (3, 3), groups=2), {}, "2 groups; form fused serves a single group"),
+        (LAYER, {}, "types f32 x f32: x and w must both be f16 or bf16"),
+        (typed(ROWS, y="f32"), {}, "output type f32"),
+        (make("fprop", 1, 8, 8, (6, 6), (3, 3), pad=1, padding=Padding.REFLECT), {}, "reads zeros beyond x"),
+        (ROWS, {"weight_stages": 1}, "a consumer holds two filter rows"),
+        (make("fprop", 1, 512, 64, (9, 9), (3, 3)), {"weight_stages": 0}, "bytes of shared memory; sm_90a has"),
+        (ROWS, {"tile": 2}, "no option tile"),
+    ],
+)  # fmt: skip
+def test_what_form_fused_refuses(problem: ConvProblem, options: dict, words: str) -> None:
+    found = STRATEGY.obstacles(problem, TARGET, {"form": "fused", **options})
+    assert any(words in o.message for o in found), found
+
+
+def test_form_fused_is_a_kernel_with_a_launch_for_its_filters() -> None:
+    problem = typed(LAYER, x="f16", w="f16", y="f16")
+    plan = compilation(spec(problem, "winograd", {"form": "fused"})).plan
+    suffixes = [launch.entry.removeprefix("convgen_layer") for launch in plan.launches]
+    assert suffixes == ["_filter", ""] and plan.kernel == "winograd_fused"
+    assert [w.bytes for w in plan.workspaces] == [2 * 3 * 4 * 256 * 256] and plan.arithmetic == "winograd2 along w"
+
+
+def test_form_fused_is_taken_only_where_it_is_asked_for() -> None:
+    few = make("fprop", 64, 64, 64, (224, 224), (3, 3), pad=1)
+    assert STRATEGY.estimate(few, TARGET, {"form": "fused"}) < STRATEGY.estimate(few, TARGET, {})
+    assert STRATEGY.plan(few, TARGET, {}).kernel == "winograd"
+    assert all("form" not in options for options in STRATEGY.candidates(few, TARGET))
 
 
 def test_auto_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,6 +369,31 @@ def winograd_problems(draw, pixels: int = 200) -> ConvProblem:
     return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32")))))))
 
 
+@st.composite
+def winograd_fused_problems(draw, pixels: int = 300) -> ConvProblem:
+    """What winograd_fused serves: filters three taps wide, of unit stride, along one axis or two."""
+    pads = [(draw(st.integers(0, 3)), draw(st.integers(0, 3)))]
+    inputs, filters, dilations = [draw(st.integers(max(1, 3 - sum(pads[0])), 40))], [3], [1]
+    if draw(st.integers(0, 3)):
+        taps, dilation, pad = draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
+        inputs.insert(0, draw(st.integers(max(1, (taps - 1) * dilation + 1 - pad), 16)))
+        filters.insert(0, taps)
+        dilations.insert(0, dilation)
+        pads.insert(0, (pad, 0))
+    c, k, dtype = draw(st.integers(1, 150)), draw(st.integers(1, 140)), draw(st.sampled_from(("f16", "bf16")))
+    problem = make(
+        "fprop", draw(st.integers(1, 4)), c, k, tuple(inputs), tuple(filters), pad=tuple(pads),
+        dilation=tuple(dilations), dtype=dtype, name="random",
+    )  # fmt: skip
+    assume(problem.output_pixels <= pixels)
+    for role in "xw":
+        if draw(st.integers(0, 2)) == 0:
+            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    if draw(st.integers(0, 3)) == 0:
+        problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
+    return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))))
+
+
 def _with_epilogue(draw, problem: ConvProblem) -> ConvProblem:
     """The problem, half of the time with an epilogue, which uses all that it declares, as the language asks."""
     if draw(st.booleans()):
@@ -388,13 +413,14 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "dgrad": dgrad_problems(),
     "depthwise_dgrad": depthwise_dgrads(),
     "winograd": winograd_problems(),
+    "winograd_fused": winograd_fused_problems(),
 }
 
 
 @st.composite
-def some_options(draw, strategy: str, most: int = 3) -> Options:
-    """A few of a strategy's options, with values that the language allows."""
-    rows = strategies.load(strategy).options
+def some_options(draw, strategy: str, most: int = 3, kernel: str = "") -> Options:
+    """A few of the options of a strategy, or of one kernel, with values that the language allows."""
+    rows = [row for row in strategies.load(strategy).options if not kernel or kernel in row.kernels]
     chosen = draw(st.lists(st.sampled_from(rows), unique_by=lambda row: row.name, max_size=most))
     return {
         row.name: draw(st.sampled_from(row.choices) if row.choices else st.integers(row.low, min(row.high, 64)))

@@ -27,6 +27,17 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "float16, tile 4, less than a tile, one vector": (
         typed(make("fprop", 2, 8, 2, (1, 2), (3, 3), pad=((2, 3), (1, 1))), y="f32"), {"tile": 4},
     ),
+    "fused, pingpong, a short row": (
+        typed(make("fprop", 2, 40, 72, (11, 21), (3, 3), pad=((1, 1), (0, 2))), y="f16"),
+        {"form": "fused", "strip": 8, "schedule": "pingpong", "stages": 2, "weight_stages": 0},
+    ),
+    "fused, streamed, planes": (
+        laid_out(make("fprop", 3, 72, 33, (14, 18), (5, 3), pad=1, dilation=(2, 1)), x="nchw", w="kcrs", y="nkpq"),
+        {"form": "fused", "strip": 20, "schedule": "cooperative", "stages": 1, "weight_stages": 2},
+    ),
+    "fused, along w, bfloat16, less than a tile": (
+        make("fprop", 2, 3, 8, (9,), (3,), pad=1, dtype="bf16"), {"form": "fused", "schedule": "cooperative"},
+    ),
 }  # fmt: skip
 
 

@@ -214,6 +214,19 @@ u32 cvt_tf32_f32(float v);
 inline u32 cvt_f16x2_f32(float low, float high) { return cvt_f16_f32(low) | u32(cvt_f16_f32(high)) << 16; }
 inline u32 cvt_bf16x2_f32(float low, float high) { return cvt_bf16_f32(low) | u32(cvt_bf16_f32(high)) << 16; }
 
+// float32 has more than twice the digits of these types, so that rounding twice is rounding once.
+#define CONVGEN_ARITHMETIC_X2(NAME, OPERATOR, TYPE)                                                   \
+  inline u32 NAME##_##TYPE##x2(u32 a, u32 b) {                                                        \
+    return cvt_##TYPE##x2_f32(cvt_f32_##TYPE(u16(a)) OPERATOR cvt_f32_##TYPE(u16(b)),                 \
+                              cvt_f32_##TYPE(u16(a >> 16)) OPERATOR cvt_f32_##TYPE(u16(b >> 16)));    \
+  }
+#define CONVGEN_ARITHMETIC(TYPE)        \
+  CONVGEN_ARITHMETIC_X2(add, +, TYPE)   \
+  CONVGEN_ARITHMETIC_X2(sub, -, TYPE)   \
+  CONVGEN_ARITHMETIC_X2(mul, *, TYPE)
+CONVGEN_ARITHMETIC(f16)
+CONVGEN_ARITHMETIC(bf16)
+
 // ---- PTX: shared memory ----------------------------------------------------------------------------------
 
 u32 shared_address(const void* p, CONVGEN_LINE);

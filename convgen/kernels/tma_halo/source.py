@@ -33,7 +33,8 @@ def source(plan: Plan, layout: Layout) -> str:
     planes = not pixels_outside(problem)
     deep = _depth(problem)
     taps = "T * R * S" if deep and deep.taps > 1 else "R * S"
-    offset = partial(_offset, "(n * O + o)" if deep else "n")
+    tap = f"{taps} - 1 - i % ({taps})" if layout.assigned.mirrored else f"i % ({taps})"
+    offset = partial(element_offset, "(n * O + o)" if deep else "n")
     return render(
         "tma_halo/kernel.cu.j2",
         plan,
@@ -46,9 +47,12 @@ def source(plan: Plan, layout: Layout) -> str:
         columns_box=COLUMNS_BOX,
         depth=deep,
         taps=taps,
-        tap=f"{taps} - 1 - i % ({taps})" if layout.assigned.mirrored else f"i % ({taps})",
+        tap=tap,
+        boxes="R * S",
+        weights_each="tap by tap",
+        weights_at=f"i / ({taps}) * tile_k, {tap}, k0",
         prepare=layout.prepared.kernel,
-        formula=_formula(problem),
+        formula=formula(problem),
         output=(windows(problem)[0].output, w.output),
         filter=(len(h.offsets), len(w.offsets)),
         swizzle_field=SWIZZLE_FIELD[size.span],
@@ -75,7 +79,13 @@ def source(plan: Plan, layout: Layout) -> str:
         swizzle=operand_tiles.swizzle(size.epi_tile_pixels if planes else config.consumer_channels),
         window_sum=window_sum(layout.problem) if config.fills else None,
         look=_look(layout) if config.fills else "",
+        spoils=f"a zero between {' or '.join(_between(config))}",
     )
+
+
+def _between(config: Config) -> list[str]:
+    """What filters have zeros between."""
+    return [*(["packed groups"] if config.group_pack > 1 else []), *(["folded rows"] if config.fold > 1 else [])]
 
 
 def _stored(problem: ConvProblem, config: Config, size: Geometry) -> str:
@@ -107,7 +117,7 @@ def _look(layout: Layout) -> str:
     return look(threads, fragment_place(config.tile_n // 4))
 
 
-def _offset(image: str, tensor: Tensor) -> str:
+def element_offset(image: str, tensor: Tensor) -> str:
     """C text of where y, or an operand that lies as it does, has its element at (n, p, q, k): `image` is n, or the
     plane of all images' planes."""
     return f"(({image} * P + p) * Q + q) * {tensor.pitch or 'K'} + k"
@@ -126,13 +136,13 @@ def _depth(problem: ConvProblem) -> Depth | None:
     if problem.rank < 3:
         return None
     d = depth(problem)
-    at = _affine("o", d.stride, d.lower)
+    at = affine("o", d.stride, d.lower)
     if len(d.offsets) > 1:
         at += " + block % T" + (f" * {d.offsets[1]}" if d.offsets[1] > 1 else "")
     return Depth(len(d.offsets), d.output, at)
 
 
-def _formula(problem: ConvProblem) -> str:
+def formula(problem: ConvProblem) -> str:
     """The convolution as one line."""
     sp = problem.spatial
     at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
@@ -144,7 +154,7 @@ def _formula(problem: ConvProblem) -> str:
     return f"y[n, {', '.join(sp.output)}, k] = sum over {taps}, c of x[{x}] * w[k, {taps}, c]"
 
 
-def _affine(position: str, scale: int, constant: int) -> str:
+def affine(position: str, scale: int, constant: int) -> str:
     text = position if scale == 1 else f"{position} * {scale}"
     return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
 
@@ -165,8 +175,8 @@ def _loads(problem: ConvProblem, config: Config, size: Geometry, h: Window, w: W
         Load(
             maps[phase.height][0],
             phase.start,
-            _affine("q0", w.stride, w.lower + phase.w) if size.strips > 1 else str(w.lower + phase.w),
-            _affine("line0 / width", h.stride, h.lower + phase.h) if size.line_tiles > 1 else str(h.lower + phase.h),
+            affine("q0", w.stride, w.lower + phase.w) if size.strips > 1 else str(w.lower + phase.w),
+            affine("line0 / width", h.stride, h.lower + phase.h) if size.line_tiles > 1 else str(h.lower + phase.h),
         )
         for phase in size.halo.phases
     ]

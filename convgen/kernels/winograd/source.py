@@ -62,18 +62,18 @@ def source(plan: Plan, layout: Layout) -> str:
 
 
 def _transform(name: str, formula: str, matrix: Matrix) -> Transform:
-    return Transform(name, formula, matrix.cols, tuple(_row(matrix.row(i)) for i in range(matrix.rows)))
+    return Transform(name, formula, matrix.cols, tuple(weighted(matrix.row(i)) for i in range(matrix.rows)))
 
 
-def _row(weights: Sequence[Expr]) -> str:
-    """C text of a weighted sum of d0, d1 and so on."""
+def weighted(weights: Sequence[Expr], term: str = "d{}") -> str:
+    """C text of a weighted sum of d0, d1 and so on, or of other numbered terms."""
     text = ""
     for i, weight in enumerate(weights):
         if weight == 0:
             continue
         factor = "" if abs(weight) == 1 else f"{_number(abs(weight))} * "
         sign = ("-" if weight < 0 else "") if not text else " - " if weight < 0 else " + "
-        text += f"{sign}{factor}d{i}"
+        text += f"{sign}{factor}{term.format(i)}"
     return text
 
 

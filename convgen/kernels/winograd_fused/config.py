@@ -1,0 +1,64 @@
+"""The configuration of winograd_fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from convgen.kernels import config
+from convgen.kernels.config import Field
+
+#: Neighboring outputs that a fragment's rows g and g + 8 make: two tiles of F(2, 3).
+QUAD = 4
+#: Quads of a consumer: a thread keeps four products for each two outputs, which leaves room for no more.
+QUADS = 32
+#: Of a tensor map's box, whose phases have every fourth pixel and one more than the strip has quads.
+LONGEST_STRIP = 252
+
+
+@dataclass(frozen=True)
+class Config(config.Config):
+    """Two consumer warpgroups of 128 outputs by `tile_n` channels each, in strips of `strip` output columns.
+
+    `pingpong` consumers take whole tiles in turn, each with a ring of its own of `stages` halo tiles; `cooperative`
+    ones split a tile's outputs and share a ring, and the filters that stream."""
+
+    form: Annotated[str, Field("fused: F(2, 3) along rows, in one kernel beside the filter's transform", ("fused",))]
+    strip: Annotated[int, Field("output columns per strip", range(QUAD, LONGEST_STRIP + 1, QUAD))]
+    tile_n: Annotated[int, Field("output channels per tile", (32, 64))]
+    tile_k: Annotated[int, Field("input channels per halo tile", (16, 32, 64))]
+    stages: Annotated[int, Field("halo tiles in flight per ring", low=1, high=8)]
+    weight_stages: Annotated[
+        int, Field("filter rows in flight per ring; 0: all filters stay in shared memory", low=0, high=8)
+    ]
+    schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
+
+    #: What tma_halo's template asks of a configuration, and what is one thing here.
+    consumers: ClassVar[int] = 2
+    swap_ab: ClassVar[int] = 0
+    fold: ClassVar[int] = 1
+    group_pack: ClassVar[int] = 1
+    images: ClassVar[int] = 1
+    consumer_pixels: ClassVar[int] = QUAD * QUADS
+
+    @property
+    def consumer_channels(self) -> int:
+        return self.tile_n
+
+    @property
+    def rings(self) -> int:
+        return self.consumers if self.schedule == "pingpong" else 1
+
+    @property
+    def shares(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.rings
+
+    @property
+    def quads(self) -> int:
+        """Of a row of a strip."""
+        return self.strip // QUAD
+
+    @property
+    def tile_quads(self) -> int:
+        return QUADS * self.shares

@@ -1,0 +1,44 @@
+"""Configurations that are worth considering."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.winograd_fused.config import LONGEST_STRIP, QUAD, Config
+from convgen.kernels.winograd_fused.layout import Layout, layout_of
+from convgen.targets import Target
+
+STAGES = (4, 3, 2, 1)
+WEIGHT_STAGES = (0, 4, 3, 2)
+#: Parts of a row that strips may be.
+MOST_PARTS = 8
+SCHEDULES = ("pingpong", "cooperative")
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """Configurations that go with fixed options, legal or not."""
+
+    def values(name: str, defaults: Iterable[int]) -> list[int]:
+        return [int(fixed[name])] if name in fixed else list(defaults)
+
+    spans = next(((k,) for k in (64, 32, 16) if problem.c % k == 0), (64 if problem.c > 32 else 32,))
+    for schedule, strip, n, k, stages, weight_stages in itertools.product(
+        [str(fixed["schedule"])] if "schedule" in fixed else SCHEDULES,
+        values("strip", _strips(problem)),
+        values("tile.n", (64, 32) if problem.k > 32 else (32,)),
+        values("tile.k", spans),
+        values("stages", STAGES),
+        values("weight_stages", WEIGHT_STAGES),
+    ):
+        config = Config("fused", strip, n, k, stages, weight_stages, schedule)
+        yield layout_of(problem, target, config)
+
+
+def _strips(problem: ConvProblem) -> list[int]:
+    """Equal parts of a row, in quads."""
+    quads = -(-problem.output[-1] // QUAD)
+    strips = {-(-quads // parts) * QUAD for parts in range(1, MOST_PARTS + 1)}
+    return sorted(strip for strip in strips if strip <= LONGEST_STRIP) or [LONGEST_STRIP // 4 // QUAD * QUAD]
