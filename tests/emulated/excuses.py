@@ -149,7 +149,7 @@ HARMLESS = (
     Excuse(
         "guard: <= for <",
         "the channels that there are not are multiplied, too: TMA has filled them with zeros",
-        was=r"channel_blocks - 1\) \{",
+        was=r"(channel_blocks - 1|halos - T)\) \{",
     ),
     # mma_wgrad
     Excuse(
@@ -180,7 +180,7 @@ HARMLESS = (
         "(stage: one stage fewer|guard: <= for <)",
         "a stage more is loaded, of zeros behind the channels, and not read",
         was=r"const bool more = step \+ STAGES - 1 < K_STEPS",
-        source=r"_filter\(",
+        source=r"_filter\(|u32\(in_h\[i\] \+ r\) < H",
     ),
     Excuse(
         "moved: cp_async_wait_group moved behind for",
@@ -217,6 +217,30 @@ HARMLESS = (
         "a thread that has left is not waited for",
         above="wait for every thread that has not left",
     ),
+    # sums of channels
+    Excuse("guard: <= for <", "lanes of the same channel have the same sum", now=r"if \(lane <= 4 && channel"),
+    Excuse("guard: <= for <", "a sum in the lane's own place, which nobody asks for", now=r"lane <= 2 \* half"),
+    # strided dgrad
+    Excuse("guard: <= for <", "the row behind a phase's last is past the last image", now=r"return m <= phase_m"),
+    Excuse("guard: > for >=", "threads come in whole blocks", was=r"if \(number >= 4608\) return;"),
+    Excuse(
+        "moved: sync_consumer moved before for",
+        "all have waited for their turn by then",
+        above="nothing else keeps a slow warp",
+    ),
+    Excuse(
+        "stage: buffer not changed",
+        "there is a barrier before each part's operands are read, too",
+        was=r"epi_tile \^= 1",
+        source=r"cp_async_wait_group<slots - 1>\(\);\n *sync_consumer",
+    ),
+    # tma_plain
+    Excuse(
+        "(removed: __syncthreads removed|moved: wgmma_wait_group moved behind __syncthreads)",
+        "an MMA is the whole warpgroup's: when one thread has waited for it, all warps have multiplied",
+        source=r"tma_plain",
+    ),
+    Excuse("moved: wgmma_fence moved before parity", "no MMA uses the parity"),
 )
 #: The kernel is wrong, and the emulator can't see it.
 UNSEEN = (
