@@ -234,6 +234,13 @@ HARMLESS = (
         was=r"epi_tile \^= 1",
         source=r"cp_async_wait_group<slots - 1>\(\);\n *sync_consumer",
     ),
+    # depthwise_wgrad
+    Excuse(
+        "guard: > for >=",
+        "rows are taken one by one, so none is as late",
+        now=r"if \(r > TILE_R",
+        source=r"constexpr int ROWS = 1;",
+    ),
     # tma_plain
     Excuse(
         "(removed: __syncthreads removed|moved: wgmma_wait_group moved behind __syncthreads)",
@@ -248,12 +255,6 @@ UNSEEN = (
         "removed: __syncwarp removed",
         "the warp may be divided when it comes to an aligned instruction; lanes are emulated one by one and always "
         "meet there",
-    ),
-    Excuse(
-        "guard: > for >=",
-        "what lies beyond y is loaded as zeros, and no random value is the infinity that tells (test_depthwise_wgrad "
-        "tries some)",
-        was=r"u32\(j - age\) >=|b >= columns",
     ),
     Excuse(
         "guard: <= for <",
