@@ -17,12 +17,12 @@
 //   }
 //
 // digest   54ec94fd0cc9e967
-// strategy winograd { kernel winograd_fused  form fused  strip 28  tile n=64 k=64  stages 2  weight_stages 3  schedule cooperative }
+// strategy winograd { kernel winograd_fused  form fused  strip 32  tile n=64 k=64  stages 2  weight_stages 3  schedule cooperative  cluster 2 }
 // target   sm_90a
 // launch   convgen_winograd_fused_streamed_filter: 1536 blocks of 128 threads
-// launch   convgen_winograd_fused_streamed: blocks of 384 threads, 1 per SM, at most 448 in all, in multiples of 4, 214104 bytes of shared memory
-// map      x_map: x of 256 x 56 x 56 x 8 bf16, tiled: boxes of 64 x 32 x 12 x 1, every 1 4 1 1, 128-byte swizzle
-// map      w_map: workspace.u of 256 x 256 x 12 bf16, tiled: boxes of 64 x 64 x 4, 128-byte swizzle
+// launch   convgen_winograd_fused_streamed: blocks of 384 threads, 1 per SM, at most 448 in all, in multiples of 8, in clusters of 2, 214104 bytes of shared memory
+// map      x_map: x of 256 x 56 x 56 x 8 bf16, tiled: boxes of 64 x 36 x 10 x 1, every 1 4 1 1, 128-byte swizzle
+// map      w_map: workspace.u of 256 x 256 x 12 bf16, tiled: boxes of 64 x 64 x 2, 128-byte swizzle
 // F(2, 3) along rows of the filter
 
 using u8 = unsigned char;
@@ -72,6 +72,16 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
+// Arrives on the barrier at the same place in block `rank` of the cluster.  It tells that the tensor cores have read
+// what they had to; it publishes no stores of this thread (a release at cluster scope would, and wait for memory).
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+               "}" :: "r"(barrier), "r"(rank) : "memory");
+}
+
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -90,11 +100,11 @@ __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
 
-// Loads a box of a tiled map at (c0, c1, ...), innermost first; completes on `barrier`.
-__device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMap* map, u32 barrier, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%3, %4, %5}], [%2];"
-               :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
+// Loads a box of a tiled map at (c0, c1, ...), innermost first, into every block of `blocks` (a bit each); completes on `barrier`.
+__device__ __forceinline__ void tma_load_tile_3d_multicast(u32 destination, const TensorMap* map, u32 barrier, int c0, int c1, int c2, u16 blocks) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(blocks) : "memory");
 }
 
 // Loads a box of a tiled map at (c0, c1, ...), innermost first; completes on `barrier`.
@@ -144,6 +154,17 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 // A barrier of its own number for `threads` threads; immediates, or ptxas reserves all sixteen.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
+
+__device__ __forceinline__ u32 cluster_ctarank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -242,7 +263,7 @@ constexpr int Q = 56;
 constexpr int R = 3;
 constexpr int points = 4;  // of a filter row
 constexpr int strips = 2;
-constexpr int quads = 7;  // of a row of a strip
+constexpr int quads = 8;  // of a row of a strip
 constexpr int width = quads + 1;  // pixels of a row of a phase
 constexpr int pixels = 128;  // outputs of a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
@@ -259,12 +280,14 @@ constexpr int consumers = 2;
 constexpr int rings = 1;  // of stages: the consumers share each tile
 constexpr int stages = 2;  // halos in flight, a ring
 constexpr int weight_stages = 3;  // filter rows in flight, a ring
+constexpr int cluster = 2;  // blocks of neighboring tiles of the same channels: each loads a slice of the weights for all
+constexpr u16 whole_cluster = (1 << cluster) - 1;
 
 // Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 halo_bytes = 49152;
-constexpr u32 halo_box_bytes = 49152;  // of a halo, what TMA brings
+constexpr u32 halo_box_bytes = 46080;  // of a halo, what TMA brings
 constexpr u32 weight_box_bytes = points * tile_channels * row_bytes;
 constexpr u32 weights = rings * stages * halo_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
@@ -309,7 +332,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 1) bar_sync<2, 128>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 void convgen_winograd_fused_streamed(
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap w_map,
@@ -321,8 +344,9 @@ void convgen_winograd_fused_streamed(
   extern __shared__ u8 shared_memory[];
   const u32 base = (shared_address(shared_memory) + 1023) & ~1023u;
   const int warpgroup = threadIdx.x / 128;
-  const int k0 = blockIdx.x % channel_tiles * tile_channels;
-  const int worker = blockIdx.x / channel_tiles;
+  const int rank = cluster_ctarank();
+  const int k0 = blockIdx.x / cluster % channel_tiles * tile_channels;
+  const int worker = blockIdx.x / (cluster * channel_tiles) * cluster + rank;
   const int workers = gridDim.x / channel_tiles;
 
   if (threadIdx.x == 0) {
@@ -334,11 +358,12 @@ void convgen_winograd_fused_streamed(
     }
     for (int i = 0; i < rings * weight_stages; ++i) {
       mbarrier_init(base + weight_full_barriers + 8 * i, 1);
-      mbarrier_init(base + weight_empty_barriers + 8 * i, 2);
+      mbarrier_init(base + weight_empty_barriers + 8 * i, 4);
     }
     fence_mbarrier_init();
   }
-  __syncthreads();
+  cluster_arrive_relaxed();
+  cluster_wait();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -377,7 +402,14 @@ void convgen_winograd_fused_streamed(
           mbarrier_wait_parity(base + weight_empty_barriers + 8 * stage, use / weight_stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, weight_box_bytes);
           const u32 tap_weights = base + weights + stage * weight_box_bytes;
-          tma_load_tile_3d(tap_weights, &w_map, full, i / R * tile_k, k0, i % R * points);
+          tma_load_tile_3d_multicast(tap_weights + rank * (weight_box_bytes / cluster), &w_map, full, i / R * tile_k, k0, i % R * points + rank * (points / cluster), whole_cluster);
+        }
+      }
+      // a block stays until the others of its cluster have given back its stages for the last time
+      for (int ring = 0; ring < rings; ++ring) {
+        for (int i = 0; i < weight_stages; ++i) {
+          const int use = (turn + rings - 1 - ring) / rings * (channel_blocks * R) + i;
+          mbarrier_wait_parity(base + weight_empty_barriers + 8 * (ring * weight_stages + use % weight_stages), use / weight_stages & 1 ^ 1);
         }
       }
     }
@@ -447,13 +479,13 @@ void convgen_winograd_fused_streamed(
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points, and with their filter row
-            if (r > 0 && k == 0 && thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+            if (r > 0 && k == 0 && thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
           }
           previous = weight_stage;
           ++weight_use;
         }
         wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+        if (thread < cluster) mbarrier_arrive_cluster(base + weight_empty_barriers + 8 * previous, thread);
         __syncwarp();
         if (lane == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }

@@ -78,7 +78,7 @@ GEOMETRIES = {
     "mma_wgrad": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
     "stem_wgrad": Small({"n": 3, "h": 17, "w": 227, "c": 3, "k": 40}),
     "winograd_fused": Small({"n": 2, "h": 30, "w": 35, "c": 40, "k": 72}),
-    "winograd_fused_streamed": Small({"n": 2, "h": 21, "w": 31, "c": 136, "k": 72}),
+    "winograd_fused_streamed": Small({"n": 3, "h": 12, "w": 37, "c": 136, "k": 72}, sms=2),
     "winograd_f32": Small({"n": 2, "h": 13, "w": 11, "c": 136, "k": 72}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_cluster": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),

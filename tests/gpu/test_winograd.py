@@ -66,6 +66,7 @@ FUSED: dict[str, tuple[ConvProblem, str, Options]] = {
     "vgg16/conv4_2": (make("fprop", 8, 512, 512, (28, 28), (3, 3), pad=1), "bf16", {"weight_stages": 2}),
     "resnet50/res2_3x3": (make("fprop", 64, 64, 64, (56, 56), (3, 3), pad=1), "f16", {"schedule": "pingpong"}),
     "resnet50/res5_3x3": (make("fprop", 8, 512, 512, (7, 7), (3, 3), pad=1), "f16", {"tile.n": 32}),
+    "resnet50/res4_3x3": (make("fprop", 9, 256, 256, (14, 14), (3, 3), pad=1), "f16", {"cluster": 4}),
     "odd": (make("fprop", 5, 37, 101, (19, 33), (5, 3), pad=((0, 2), (1, 0))), "bf16", {}),
     "one axis": (make("fprop", 16, 96, 80, (4001,), (3,), pad=1), "f16", {}),
 }

@@ -210,6 +210,7 @@ def test_what_is_refused(problem: ConvProblem, options: dict, words: str) -> Non
         (make("fprop", 1, 8, 8, (6, 6), (3, 3), pad=1, padding=Padding.REFLECT), {}, "reads zeros beyond x"),
         (ROWS, {"weight_stages": 1}, "a consumer holds two filter rows"),
         (make("fprop", 1, 512, 64, (9, 9), (3, 3)), {"weight_stages": 0}, "bytes of shared memory; sm_90a has"),
+        (ROWS, {"weight_stages": 0, "cluster": 2}, "a cluster loads filters that stream"),
         (ROWS, {"tile": 2}, "no option tile"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "fused, streamed, planes": (
         laid_out(make("fprop", 3, 72, 33, (14, 18), (5, 3), pad=1, dilation=(2, 1)), x="nchw", w="kcrs", y="nkpq"),
-        {"form": "fused", "strip": 20, "schedule": "cooperative", "stages": 1, "weight_stages": 2},
+        {"form": "fused", "strip": 20, "schedule": "cooperative", "stages": 1, "weight_stages": 2, "cluster": 2},
     ),
     "fused, along w, bfloat16, less than a tile": (
         make("fprop", 2, 3, 8, (9,), (3,), pad=1, dtype="bf16"), {"form": "fused", "schedule": "cooperative"},

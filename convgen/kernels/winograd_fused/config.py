@@ -10,6 +10,8 @@ from convgen.kernels.config import Field
 
 #: Neighboring outputs that a fragment's rows g and g + 8 make: two tiles of F(2, 3).
 QUAD = 4
+#: Quads that a matrix of ldmatrix has as rows: at once from shared memory, if they lie in different banks.
+MATRIX_ROWS = 8
 #: Quads of a consumer: a thread keeps four products for each two outputs, which leaves room for no more.
 QUADS = 32
 #: Of a tensor map's box, whose phases have every fourth pixel and one more than the strip has quads.
@@ -21,7 +23,8 @@ class Config(config.Config):
     """Two consumer warpgroups of 128 outputs by `tile_n` channels each, in strips of `strip` output columns.
 
     `pingpong` consumers take whole tiles in turn, each with a ring of its own of `stages` halo tiles; `cooperative`
-    ones split a tile's outputs and share a ring, and the filters that stream."""
+    ones split a tile's outputs and share a ring, and the filters that stream.  The blocks of a `cluster` take
+    neighboring tiles of the same output channels, and each loads a slice of a filter row for all of them."""
 
     form: Annotated[str, Field("fused: F(2, 3) along rows, in one kernel beside the filter's transform", ("fused",))]
     strip: Annotated[int, Field("output columns per strip", range(QUAD, LONGEST_STRIP + 1, QUAD))]
@@ -32,6 +35,7 @@ class Config(config.Config):
         int, Field("filter rows in flight per ring; 0: all filters stay in shared memory", low=0, high=8)
     ]
     schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
+    cluster: Annotated[int, Field("blocks of neighboring tiles that load filters together", (1, 2, 4))] = 1
 
     #: What tma_halo's template asks of a configuration, and what is one thing here.
     consumers: ClassVar[int] = 2

@@ -13,20 +13,22 @@ from collections import Counter
 from convgen.kernels.parts.cost import CYCLES, over
 from convgen.kernels.parts.prepare import BYTES_PER_US, LAUNCH_US
 from convgen.kernels.tma_halo.cost import H200, Rates
-from convgen.kernels.winograd_fused.config import QUADS
+from convgen.kernels.tma_im2col import cost as im2col
+from convgen.kernels.winograd_fused.config import MATRIX_ROWS, QUADS
 from convgen.kernels.winograd_fused.layout import POINTS, Layout
 
 #: Bytes a cycle of a multiprocessor's shared memory.
 SHARED = 128
 #: Pixels of a quad that a step reads, and bytes of each: 16 channels.
 PIXELS, PIXEL_BYTES = 6, 32
-#: Rows that ldmatrix reads at once, each from banks of its own where they lie on as many neighboring pixels.
-MATRIX_ROWS = 8
+#: Cycles a filter row that the blocks of a cluster wait for one another, as in tma_im2col.
+JOINT = im2col.H200.joint
 
 
 def time(layout: Layout, rates: Rates = H200) -> float:
     """Microseconds of a layout's launches."""
-    r, config, traffic, sms = rates, layout.config, layout.prepared.traffic, layout.target.sms
+    r, config, traffic = rates, layout.config, layout.prepared.traffic
+    sms = layout.target.clustered_sms(config.cluster)
     memory = (traffic["reads"] + traffic["writes"]) / r.memory
     filter_rows, shares, n = layout.blocks * len(layout.rows.offsets), config.shares, config.tile_n
     outputs = shares * config.consumer_pixels * n
@@ -42,14 +44,17 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     waits = [tensor + r.serial_store * outputs * CYCLES, shared, brought / layout.span * r.row]
     if config.weight_stages:
         waits.append(filter_rows * weights / max(config.weight_stages - r.stages_held, 0.25))
-        waits[0] += filter_rows * r.tap
+        waits[0] += filter_rows * (r.tap + (JOINT if config.cluster > 1 else 0.0))
     if config.stages == 1:  # nothing is loaded while a consumer multiplies
         waits.append((layout.blocks * halo + tensor) / config.rings)
     busy = max(*waits, memory * sms / tiles * CYCLES)
-    turns = math.ceil(layout.tiles / max(sms // layout.channel_tiles, 1))
+    # a cluster's blocks are of one channel tile
+    workers = max(sms // (layout.channel_tiles * config.cluster), 1) * config.cluster
+    turns = math.ceil(layout.tiles / workers)
     turns = math.ceil(turns / config.rings) * config.rings
     resident = 0.0 if config.weight_stages else layout.weights / r.weights
-    main = max((halo + resident + turns * busy) / CYCLES, brought * tiles / r.l2)
+    fetched = brought - filter_rows * streamed * (1 - 1 / config.cluster)
+    main = max((halo + resident + turns * busy) / CYCLES, fetched * tiles / r.l2)
     prepared = LAUNCH_US + (layout.problem.w.bytes + layout.u.bytes) / BYTES_PER_US
     return over(main + r.start, memory + r.start) + prepared + layout.prepared.time
 

@@ -86,9 +86,10 @@ class WinogradFused(base.Kernel[Config, Layout]):
             block=layout.threads,
             params=params,
             shared_bytes=layout.total,
+            cluster=layout.config.cluster,
             persistent=True,
             dependent=True,
-            multiple_of=layout.channel_tiles,
+            multiple_of=layout.channel_tiles * layout.config.cluster,
         )
         notes = (f"F({M}, {TAPS}) along rows of the filter", *prepared.notes)
         launches = (*prepared.launches(), filters(layout).launch(), launch)

@@ -117,8 +117,14 @@ class Layout(base.Layout[Config]):
         return -(-self.halo.line // self.config.tile_quads)
 
     @property
-    def tiles(self) -> int:
+    def own_tiles(self) -> int:
+        """Of pixels, all images."""
         return self.read.n * self.strips * self.line_tiles
+
+    @property
+    def tiles(self) -> int:
+        """Those of whole clusters, which load in step."""
+        return -(-self.own_tiles // self.config.cluster) * self.config.cluster
 
     @property
     def channel_tiles(self) -> int:
@@ -206,8 +212,8 @@ class Layout(base.Layout[Config]):
         row = self.channels * self.u.element.bytes
         tensor_map = TensorMap(
             U, "tiled", self.u.dtype, (self.channels, self.problem.k, self.filter_rows * POINTS),
-            (row, row * self.problem.k), (1, 1, 1), box=(self.config.tile_k, self.config.tile_n, POINTS),
-            swizzle=self.span,
+            (row, row * self.problem.k), (1, 1, 1),
+            box=(self.config.tile_k, self.config.tile_n, POINTS // self.config.cluster), swizzle=self.span,
         )  # fmt: skip
         return Param("w_map", "tensor_map", U, tensor_map)
 

@@ -46,7 +46,7 @@ def source(plan: Plan, layout: Layout) -> str:
         depth=None,
         boxes="R",
         weights_each="a filter row at a time",
-        weights_at="i / R * tile_k, k0, i % R * points",
+        weights_at="i / R * tile_k, k0, i % R * points" + " + rank * (points / cluster)" * (config.cluster > 1),
         prepare=layout.prepared.kernel,
         formula=formula(layout.problem),
         output=(h.output, problem.output[-1]),
@@ -138,6 +138,7 @@ def _place(layout: Layout) -> Place:
         "const int p = quad / quads;",
         f"const int q = {'q0 + ' if layout.strips > 1 else ''}{column};",
     )
-    kept = "q < Q && p < P"
+    n_tail = layout.tiles > layout.own_tiles
+    kept = "q < Q && p < P" + " && n < N" * n_tail
     channel_kept = " && k < K" if layout.read.k % config.tile_n else ""
-    return Place(tuple(tile + rest), tuple(begin + rest), "", "", pixel, kept, kept + channel_kept, n_tail=False)
+    return Place(tuple(tile + rest), tuple(begin + rest), "", "", pixel, kept, kept + channel_kept, n_tail=n_tail)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
-from convgen.kernels.winograd_fused.config import LONGEST_STRIP, QUAD, Config
+from convgen.kernels.winograd_fused.config import LONGEST_STRIP, MATRIX_ROWS, QUAD, Config
 from convgen.kernels.winograd_fused.layout import Layout, layout_of
 from convgen.targets import Target
 
 STAGES = (4, 3, 2, 1)
 WEIGHT_STAGES = (0, 4, 3, 2)
+CLUSTERS = (1, 2, 4)
 #: Parts of a row that strips may be.
 MOST_PARTS = 8
 SCHEDULES = ("pingpong", "cooperative")
@@ -33,12 +34,14 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
         values("stages", STAGES),
         values("weight_stages", WEIGHT_STAGES),
     ):
-        config = Config("fused", strip, n, k, stages, weight_stages, schedule)
-        yield layout_of(problem, target, config)
+        for cluster in values("cluster", CLUSTERS if weight_stages else (1,)):
+            config = Config("fused", strip, n, k, stages, weight_stages, schedule, cluster)
+            yield layout_of(problem, target, config)
 
 
 def _strips(problem: ConvProblem) -> list[int]:
-    """Equal parts of a row, in quads."""
+    """Equal parts of a row, in quads, and the same in eights of quads, which lie in different banks."""
     quads = -(-problem.output[-1] // QUAD)
-    strips = {-(-quads // parts) * QUAD for parts in range(1, MOST_PARTS + 1)}
-    return sorted(strip for strip in strips if strip <= LONGEST_STRIP) or [LONGEST_STRIP // 4 // QUAD * QUAD]
+    parts = {-(-quads // parts) for parts in range(1, MOST_PARTS + 1)} | {MATRIX_ROWS}
+    strips = {QUAD * part for some in parts for part in (some, -(-some // MATRIX_ROWS) * MATRIX_ROWS)}
+    return sorted(strip for strip in strips if strip <= LONGEST_STRIP)
