@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
+from convgen import ConvgenError  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.constants import constant_nodes, move_numbers  # noqa: E402
 from convgen.torch.network.trace import flat_graph, placeholders, value_of  # noqa: E402
@@ -198,3 +199,113 @@ def test_the_reason_why_a_model_cannot_be_traced_is_said_in_a_line(model, argume
         ready = ct.optimize(model.eval(), argument(x), inductor=False)
     assert len(ready.report.notes[0]) < 320
     assert capfd.readouterr().err == ""  # torch.export prints graphs
+
+
+# ---- what is given --------------------------------------------------------------------------------
+
+
+def small() -> nn.Module:
+    return made(nn.Conv2d(4, 8, 3), norm(8), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        (torch.zeros(1, 3, 8, 8), "RuntimeError: Given groups=1, weight of size"),
+        (torch.zeros(8, 8), "RuntimeError: Expected 3D"),
+        (torch.zeros(1, 4, 8, 8).half(), "RuntimeError: Input type"),
+        ((torch.zeros(1, 4, 8, 8),) * 2, "TypeError: .* positional arguments"),
+        ((), "TypeError: .* missing"),
+        ({"x": torch.zeros(1, 4, 8, 8)}, "TypeError: conv2d"),
+    ],
+)
+def test_an_example_that_the_model_does_not_take_is_refused(example, reason):
+    hint = "\nhint: pass a tensor, or a tuple of the model's arguments"
+    with pytest.raises(ConvgenError, match=f"the model does not take the example: {reason}[^\n]*{hint}"):
+        ct.optimize(small(), example, inductor=False)
+
+
+def test_a_call_that_the_model_does_not_take_raises_the_model_s_own_error():
+    ready = fast(small(), torch.randn(1, 4, 8, 8))
+    before = str(ready.report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="Given groups=1, weight of size"):
+            ready(torch.randn(1, 3, 8, 8))
+    assert str(ready.report) == before
+
+
+class Fails(Writes):
+    def forward(self, x):
+        self.calls += 1
+        x.add_(1)
+        raise KeyError("of the model")
+
+
+def test_what_is_tried_of_a_model_leaves_no_traces():
+    model, x = Fails().eval(), torch.zeros(1, 4, 8, 8)
+    with pytest.raises(ConvgenError, match="KeyError: 'of the model'"):
+        ct.optimize(model, x)
+    assert not model.calls and not x.any()
+
+
+def test_models_that_cannot_be_optimized_are_refused():
+    x = torch.zeros(1, 4, 8, 8)
+    with pytest.raises(ConvgenError, match="layers without weights yet\nhint: call it once"):
+        ct.optimize(made(nn.LazyConv2d(8, 3)), x)
+    with pytest.raises(ConvgenError, match="the model is a ScriptModule"):
+        ct.optimize(torch.jit.trace(small(), x), x)
+    with pytest.raises(ConvgenError, match="'reduce-overhead': expected a dict of Inductor's options\nhint: "):
+        ct.optimize(small(), x, options="reduce-overhead")
+
+
+class Larger(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part, self.conv = part, nn.Conv2d(8, 4, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(self.part(x)))
+
+
+def test_optimized_models_are_modules_like_others():
+    """Optimized again, as a part of a model, and under torch.compile, which leaves them as they are."""
+    model, x = small(), torch.randn(1, 4, 8, 8)
+    ready = fast(model, x)
+    assert fast(ready, x).model is model
+    larger = Larger(ready).eval()
+    near(fast(larger, x)(x), larger(x).detach())
+    assert [row.fused for row in fast(larger, x).report] == ["add relu"] * 2
+    graphs = []
+    torch.compiler.reset()
+    with torch.no_grad():
+        near(torch.compile(larger, backend=lambda graph, _: graphs.append(graph) or graph)(x), larger(x))
+    targets = [node.target for graph in graphs for node in graph.graph.nodes]
+    assert targets.count(torch.conv2d) == 1
+
+
+def test_graphs_of_torch_export_and_of_fx_are_models():
+    model, x = small(), torch.randn(1, 4, 8, 8)
+    for graph in (torch.export.export(model, (x,)).module(), torch.fx.symbolic_trace(model)):
+        ready = fast(graph, x)
+        near(ready(x), model(x).detach())
+        assert [row.fused for row in ready.report] == ["add relu"]
+    with pytest.raises(ConvgenError, match="training mode"):
+        fast(torch.fx.symbolic_trace(model.train()), x)
+
+
+def test_float64_stays_exact():
+    model, x = small().double(), torch.randn(1, 4, 8, 8).double()
+    torch.testing.assert_close(fast(model, x)(x), model(x).detach(), rtol=1e-13, atol=1e-13)
+
+
+def test_dynamo_may_pass_numbers_as_tensors():
+    """As it does with BatchNorm's where sizes are dynamic."""
+    model = small()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=ct.compile_graph, dynamic=True, options={"inductor": False})
+    for n, size in ((1, 8), (3, 9)):
+        x = torch.randn(n, 4, size, size)
+        with torch.no_grad():
+            near(compiled(x), model(x))
+        assert [row.fused for row in ct.reports()[-1]] == ["add relu"]

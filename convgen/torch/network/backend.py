@@ -65,13 +65,15 @@ class _Graph:
 
     def __init__(self, graph_module: Any, example_inputs: Sequence[Any], options: Options) -> None:
         self._function, self._options = graph_module, options
+        self._numbers = _numbers(graph_module)
         self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given)]
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
         nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._names = [_readable(nodes[i]) for i in self._weights]
         self._prepared: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
+        arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
         weights = [arguments[i] for i in self._weights]
         inputs = [arguments[i] for i in self._inputs]
         # one code object may serve several modules, which Dynamo tells apart by their weights alone
@@ -118,6 +120,22 @@ class _Graph:
             return None
         _tell(made.report)
         return made, views
+
+
+def _numbers(graph_module: Any) -> set[int]:
+    """The places of arguments that are numbers: of dynamic sizes, Dynamo passes floats as tensors, and reads them by
+    item(), which the graph does no longer then."""
+    found = set()
+    for i, argument in enumerate(graph_module.graph.find_nodes(op="placeholder")):
+        readers = list(argument.users)
+        if readers and all((reader.op, reader.target) == ("call_method", "item") for reader in readers):
+            found.add(i)
+            for reader in readers:
+                reader.replace_all_uses_with(argument)
+                graph_module.graph.erase_node(reader)
+    if found:
+        graph_module.recompile()
+    return found
 
 
 def _is_weight(given: Any) -> bool:

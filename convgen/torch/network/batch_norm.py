@@ -62,14 +62,14 @@ def _fold(graph: Any, node: Node) -> None:
     with graph.inserting_before(convolution):
         scale = _scale(graph, weight, variance, epsilon)
         transposed = geometry[3]  # its filters are the second axis
-        filters = call(graph, A.mul.Tensor, _f32(graph, w), _per_channel(graph, scale, rank + (not transposed)))
+        filters = call(graph, A.mul.Tensor, _exact(graph, w), _per_channel(graph, scale, rank + (not transposed)))
         filters = call(graph, A._to_copy.default, filters, dtype=dtype)
-        shift = call(graph, A.neg.default, _f32(graph, mean))
+        shift = call(graph, A.neg.default, _exact(graph, mean))
         if b is not None:
-            shift = call(graph, A.add.Tensor, _f32(graph, b), shift)
+            shift = call(graph, A.add.Tensor, _exact(graph, b), shift)
         shift = call(graph, A.mul.Tensor, shift, scale)
         if bias is not None:
-            shift = call(graph, A.add.Tensor, shift, _f32(graph, bias))
+            shift = call(graph, A.add.Tensor, shift, _exact(graph, bias))
         shift = _per_channel(graph, shift, rank)
         bare = call(graph, A.convolution.default, x, filters, None, *geometry)
         folded = call(graph, A._to_copy.default, call(graph, A.add.Tensor, bare, shift), dtype=dtype)
@@ -81,8 +81,8 @@ def _fold(graph: Any, node: Node) -> None:
 
 
 def _scale(graph: Any, weight: Node | None, variance: Node, epsilon: float) -> Node:
-    scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _f32(graph, variance), epsilon))
-    return scale if weight is None else call(graph, A.mul.Tensor, scale, _f32(graph, weight))
+    scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, _exact(graph, variance), epsilon))
+    return scale if weight is None else call(graph, A.mul.Tensor, scale, _exact(graph, weight))
 
 
 def normalized(value: Node) -> Node | None:
@@ -108,15 +108,17 @@ def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
     """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
     x, weight, bias, mean, variance = node.args[:5]
     scale = _scale(graph, weight, variance, node.args[OPERATORS[node.target][0]])
-    shift = call(graph, A.neg.default, call(graph, A.mul.Tensor, _f32(graph, mean), scale))
+    shift = call(graph, A.neg.default, call(graph, A.mul.Tensor, _exact(graph, mean), scale))
     if bias is not None:
-        shift = call(graph, A.add.Tensor, shift, _f32(graph, bias))
+        shift = call(graph, A.add.Tensor, shift, _exact(graph, bias))
     trailing = value_of(x).dim() - 2
     return _per_channel(graph, scale, trailing), _per_channel(graph, shift, trailing)
 
 
-def _f32(graph: Any, node: Node) -> Node:
-    return node if value_of(node).dtype == torch.float32 else call(graph, A._to_copy.default, node, dtype=torch.float32)
+def _exact(graph: Any, node: Node) -> Node:
+    """In float32, or in float64 where it has that type."""
+    known = (torch.float32, torch.float64)
+    return node if value_of(node).dtype in known else call(graph, A._to_copy.default, node, dtype=torch.float32)
 
 
 def _per_channel(graph: Any, node: Node, trailing: int) -> Node:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
+from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
-from convgen.torch.network.report import Report, told
+from convgen.torch.network.report import Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 
 Tensor = Any
@@ -23,6 +25,8 @@ Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
 #: Kinds of inputs that a part of a model is prepared for.
 _MOST_KINDS = 8
+#: Where classes are from of which torch.export makes modules.
+_OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 _IN_TRAINING = WrongArguments(
     "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
 )
@@ -50,22 +54,46 @@ def optimize(
     themselves at their first call.  The model is not changed, and shares its weights with the result.  Where a model
     cannot be traced, its parts are prepared one by one, and the rest runs as it is; the report says why.
 
-    Raises WrongArguments for a model that is not a module or is in training mode, for an example without a tensor, and
-    for an unknown option; UsageError for an unknown `tune`.
+    Raises WrongArguments for a model that is not a module, has no weights yet or is in training mode, for an example
+    without a tensor or that the model does not take, and for an unknown option; UsageError for an unknown `tune`.
     """
-    if not isinstance(model, Module):
-        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
-    if any(module.training for module in model.modules()):
-        raise _IN_TRAINING
     if tune is not None:
         known_tuning(tune)
-    made = Optimized(model, Options(measure, inductor, dict(options or {}), tune=tune))
+    made = Optimized(_for_inference(model), Options(measure, inductor, options or {}, tune=tune))
+    hint = "hint: pass a tensor, or a tuple of the model's arguments"
     if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
-        hint = "hint: pass a tensor, or a tuple of the model's arguments"
         raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
     arguments = example if isinstance(example, tuple) else (example,)
-    made.prepare(*arguments)
+    try:
+        made.prepare(*arguments)
+    except ConvgenError:
+        raise
+    except Exception as error:
+        raise WrongArguments(f"the model does not take the example: {told(error)}\n{hint}") from error
     return made
+
+
+def _for_inference(model: Any) -> Any:
+    """The model.  Raises WrongArguments."""
+    if isinstance(model, Optimized):
+        return model.model
+    if not isinstance(model, Module):
+        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        hint = "hint: optimize the module that it was made of"
+        raise WrongArguments(f"the model is a ScriptModule, which torch.export does not take\n{hint}")
+    if any(isinstance(t, UninitializedTensorMixin) for t in (*model.parameters(), *model.buffers())):
+        raise WrongArguments("the model has layers without weights yet\nhint: call it once before optimize")
+    if any(map(_trains, model.modules())):
+        raise _IN_TRAINING
+    return model
+
+
+def _trains(module: Any) -> bool:
+    """Whether a module is in training mode; of graphs and of what torch.export makes besides, that means nothing."""
+    if isinstance(module, torch.fx.GraphModule) or type(module).__module__ in _OF_GRAPHS:
+        return False
+    return bool(module.training)
 
 
 class Optimized(Module):
@@ -79,7 +107,7 @@ class Optimized(Module):
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: tuple[Any, ...] = ()  # the model that calls them; in a tuple, it is no module of this one
-        self.eval()
+        self.training = False
 
     @property
     def report(self) -> Report:
@@ -90,10 +118,14 @@ class Optimized(Module):
             notes += [f"{name}: {note}" for note in part.report.notes]
         return Report(rows, notes)
 
+    @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results, without gradients.  Raises WrongArguments where the model is in training mode again."""
-        if self.model.training:
+        if _trains(self.model):
             raise _IN_TRAINING
+        if torch._C._len_torch_dispatch_stack():  # a model is traced of which this one is a part
+            with torch.no_grad():
+                return self.model(*args, **kwargs)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
         leaves, structure = pytree.tree_flatten((args, kwargs))
@@ -138,8 +170,9 @@ class Optimized(Module):
         try:
             return self._exported(args, kwargs)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
-            reason = told(error)
-            return self._in_parts(structure, reason)
+            if not limit_of_tracers(error):
+                _try(self.model, args, kwargs)
+            return self._in_parts(structure, told(error))
 
     def _in_parts(self, structure: Any, reason: str) -> _Ready:
         """Its parts prepare themselves when they are called."""
@@ -191,6 +224,17 @@ class _Part(Optimized):
         leaves, structure = pytree.tree_flatten((args, kwargs))
         run = self._for(leaves, structure, most=_MOST_KINDS)
         return run(leaves)
+
+
+def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the model itself raises for these arguments; neither they nor its buffers are written."""
+    try:
+        model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    except Exception:  # it holds what cannot be copied
+        return
+    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+    with torch.no_grad():
+        model(*args, **kwargs)
 
 
 def _sharing_tensors(model: Any) -> Any:

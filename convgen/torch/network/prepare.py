@@ -58,6 +58,10 @@ class Options:
         for name in ("measure", "inductor", "sums"):
             if not isinstance(value := getattr(self, name), bool):
                 raise WrongArguments(f"{name} is {value!r}: expected True or False")
+        if not isinstance(self.config, Mapping):
+            hint = 'hint: options={"triton.cudagraphs": True}, for example'
+            raise WrongArguments(f"options is {self.config!r}: expected a dict of Inductor's options\n{hint}")
+        object.__setattr__(self, "config", dict(self.config))
         known = torch._inductor.list_options() if self.config else ()
         if wrong := [name for name in self.config if name not in known]:
             hint = "hint: torch._inductor.list_options() has the names"

@@ -51,7 +51,7 @@ class Report:
 
 
 #: What errors of torch's tracers say, and what they mean.
-_REASONS = {
+_LIMITS = {
     "data-dependent expression": "it branches on values of tensors",
     "_local_scalar_dense": "it reads numbers from tensors, as item() does",
     "input mutations": "it writes into its inputs or buffers",
@@ -59,11 +59,16 @@ _REASONS = {
 }
 
 
+def limit_of_tracers(error: Exception) -> str:
+    """What a model does that torch's tracers do not know, by their error; none where it says something else."""
+    return next((limit for text, limit in _LIMITS.items() if text in str(error)), "")
+
+
 def told(error: Exception) -> str:
     """An error of torch's in a line: some are pages long."""
     line = textwrap.shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 160, placeholder=" ...")
-    reason = next((reason for text, reason in _REASONS.items() if text in str(error)), "")
-    return f"{reason} ({line})" if reason else line
+    limit = limit_of_tracers(error)
+    return f"{limit} ({line})" if limit else line
 
 
 def _shown(value: object) -> str:
