@@ -168,7 +168,7 @@ def classes(plans: Mapping[int, tuple[Estimates, str]], images: Iterable[int]) -
     made for, the estimates and what it is."""
     taken = takers({n: estimates for n, (estimates, _) in plans.items()}, images)
     rows = tuple((taken[n], f"n={n}", configuration) for n, (_, configuration) in plans.items())
-    return Table("classes of sizes", ("images", "planned for", "configuration"), rows)
+    return Table("Classes of sizes", ("images", "planned for", "configuration"), rows)
 
 
 def _summary(problem: ConvProblem) -> Table:

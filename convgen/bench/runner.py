@@ -132,11 +132,11 @@ class Bench:
         if not self.compare or not isinstance(self.backend, TorchBackend):
             return {}
         self._measure_peaks(entry.problem.reads[0].dtype, self.backend)
-        asked = {_work(column.job.problem): column.job.problem for column in entry.columns.values()}
+        asked = {_work(column.job.problem): column.job.problem.static for column in entry.columns.values()}
         found: dict[str, list[Captured]] = {}
         for what, measure, problem in (
             *((work, _CUDNN[work], problem) for work, problem in asked.items()),
-            ("GEMM", baselines.gemm, entry.problem),
+            ("GEMM", baselines.gemm, entry.problem.static),
         ):
             try:
                 found[what] = measure(problem, self.backend)

@@ -6,7 +6,7 @@ The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -43,8 +43,9 @@ def chrome_json(timelines: Sequence[Timeline]) -> str:
     for line in timelines:
         numbers = {block: next(processes) for block in sorted({block for block, _ in line.warps})}
         events += _named(line, numbers)
+        rows = {(block, t): (pid, tid) for block, pid in numbers.items() for tid, t in enumerate(tracks(line, block))}
         for s in merged(line.slices):
-            events += _slice(line, s, numbers, begin, flows)
+            events += _slice(line, s, rows, begin, flows)
         begin += line.cycles
     note = "cycles are nominal, the order of events is the emulator's"
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"note": note}})
@@ -61,10 +62,10 @@ def _named(line: Timeline, numbers: dict[int, int]) -> Iterator[dict[str, Any]]:
 
 
 def _slice(
-    line: Timeline, s: Slice, numbers: dict[int, int], begin: float, flows: Iterator[int]
+    line: Timeline, s: Slice, rows: Mapping[tuple[int, str], tuple[int, int]], begin: float, flows: Iterator[int]
 ) -> Iterator[dict[str, Any]]:
-    """A slice, and an arrow from what a wait waits for."""
-    place = {"pid": numbers[s.block], "tid": tracks(line, s.block).index(s.track)}
+    """A slice, and an arrow from what a wait waits for; `rows` are process and thread by block and track."""
+    place = dict(zip(("pid", "tid"), rows[s.block, s.track], strict=True))
     for_whom = _cause(line, s) if s.cause else None
     about = {"line": s.line, "source": line.code(s.line)} | ({"for": for_whom} if for_whom else {})
     shown = {"name": _TITLES[s.kind], "cat": s.kind, "ts": begin + s.begin} | place
@@ -75,7 +76,7 @@ def _slice(
         yield shown | {"ph": "b", "args": about}
         yield shown | {"ph": "e", "ts": begin + s.end}
     if s.cause and s.kind in ("wait", "sync") and (s.cause.block, s.cause.track) != (s.block, s.track):
-        origin = {"pid": numbers[s.cause.block], "tid": tracks(line, s.cause.block).index(s.cause.track)}
+        origin = dict(zip(("pid", "tid"), rows[s.cause.block, s.cause.track], strict=True))
         arrow = {"name": "wakes", "cat": "wakes", "id": next(flows)}
         yield arrow | origin | {"ph": "s", "ts": begin + min(s.cause.cycle, s.end)}
         yield arrow | place | {"ph": "f", "bp": "e", "ts": begin + s.end}

@@ -41,14 +41,22 @@ def chosen(plans: Mapping[int, Plan], images: Collection[int]) -> tuple[int, ...
     estimated = sorted(set(numbers(max(images))).intersection(images) | plans.keys())
     spans = zip(estimated[:1] + estimated, estimated, estimated[1:] + estimated[-1:], strict=False)
     weights = [math.log(after / before) for before, _, after in spans]
-    behind = {n: _behind(n, plans, estimated) for n in plans}
+    distinct: dict[tuple[str, str], int] = {}
+    for n, plan in plans.items():
+        distinct.setdefault(_code(plan), n)
+    behind = {n: _behind(n, plans, estimated) for n in distinct.values()}
 
     def mean(of: tuple[int, ...]) -> float:
         least = map(min, zip(*(behind[n] for n in of), strict=True))
         return sum(map(mul, weights, least)) / sum(weights) if len(weights) > 1 else 0.0
 
-    best = [min(combinations(plans, count), key=mean) for count in range(1, min(MOST, len(plans)) + 1)]
+    best = [min(combinations(behind, count), key=mean) for count in range(1, min(MOST, len(behind)) + 1)]
     return next(of for of in best if mean(of) <= mean(best[-1]) + WORTH_A_CLASS)
+
+
+def _code(plan: Plan) -> tuple[str, str]:
+    """What the code of a plan of dynamic sizes follows from."""
+    return plan.strategy, plan.configuration
 
 
 def _behind(planned: int, plans: Mapping[int, Plan], images: Iterable[int]) -> list[float]:
@@ -59,7 +67,7 @@ def _behind(planned: int, plans: Mapping[int, Plan], images: Iterable[int]) -> l
     for n in images:
         us = between(plans[planned].estimates, n)
         best = between(plans[n].estimates, n) if n in plans else min(between(p.estimates, n) for p in plans.values())
-        if n == planned:
+        if n in plans and _code(plans[n]) == _code(plans[planned]):
             found.append(0.0)
         elif math.isinf(us):  # without a cost model, plans for sizes as near as possible
             found.append(abs(math.log(n / planned)))

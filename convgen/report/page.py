@@ -71,7 +71,7 @@ def _convolution(c: Compilation) -> Iterator[str]:
         "Shared memory": [_wide(pictures.shared_memory(plan))],
         "Timeline": _timeline_part(line, name),
         "Time": [_times(c), _table(tables["Roofline"])],
-        "Strategies": [_table(table) for title, table in tables.items() if title in ("Strategies", "Plan")],
+        "Strategies": [_table(tables[t]) for t in ("Strategies", "Plan", "Classes of sizes") if t in tables],
         "Tensor maps": [_table(table) for title, table in tables.items() if title.startswith(("TMA", "Tensor maps"))],
         "Source": _source(c.source, name),
     }

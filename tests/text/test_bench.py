@@ -412,7 +412,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
 
     class FakeKernel:
         def __init__(self, artifact: Any) -> None:
-            self.problem, (self.us, self.outcome) = artifact.problem, KERNELS[artifact.strategy]
+            self.problem, (self.us, self.outcome) = artifact.problem.static, KERNELS[artifact.strategy]
             self.us *= 0.7 if artifact.manifest.dependent else 1
 
         def __call__(self, *inputs: numpy.ndarray, out: numpy.ndarray) -> None:
@@ -566,6 +566,27 @@ def test_a_chain_and_a_fused_epilogue_are_columns_beside(gpu: FakeBackend, spec:
         assert us["auto"] == pytest.approx(10, rel=0.03) and us["chain"] == pytest.approx(7, rel=0.03)
         assert row["cudnn"] == "conv" and "relu" not in row["spec"]
         assert all(result["verified"] for result in row["results"].values())
+
+
+def test_dynamic_sizes_are_measured_at_those_of_the_spec(gpu: FakeBackend, monkeypatch, tmp_path: Path):
+    asked: list[ConvProblem] = []
+
+    def library(problem: ConvProblem, backend: FakeBackend) -> list[measure.Captured]:
+        asked.append(problem)
+        return [measure.Captured(1995, 100, 2, print)]
+
+    monkeypatch.setattr(runner, "TorchBackend", FakeBackend)
+    monkeypatch.setattr(backends, "TorchBackend", FakeBackend)
+    monkeypatch.setattr(baselines, "peaks", lambda dtype, backend: Peaks(1, 1))
+    monkeypatch.setattr(runner, "_CUDNN", dict.fromkeys(runner._CUDNN, library))
+    monkeypatch.setattr(baselines, "gemm", library)
+    spec, out = tmp_path / "a.conv", tmp_path / "r.json"
+    text = SPEC.partition("conv second")[0]
+    spec.write_text(text.replace("output y: f16[n, p, q, k]", "output y: f16[n, p, q, k]  dynamic n h w"))
+    assert cli.main(["bench", str(spec), "--fused", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert "dynamic n h w" in row["spec"] and all(result["verified"] for result in row["results"].values())
+    assert asked and not any(p.dynamic for p in asked)
 
 
 def test_a_layers_kernels_and_baselines_are_timed_in_turn(gpu: FakeBackend, monkeypatch: pytest.MonkeyPatch):

@@ -382,15 +382,21 @@ def test_classes_are_chosen_by_how_far_they_are_behind():
     plan = compilation().plan
 
     def plans(times: dict[int, str]) -> dict[int, Plan]:
-        return {n: replace(plan, estimates=tuple(zip((1, 2, 4, 8, 16, 32), map(float, row.split()), strict=True)))
-                for n, row in times.items()}  # fmt: skip
+        """Of a configuration each."""
+        found = {}
+        for n, row in times.items():
+            estimates = tuple(zip((1, 2, 4, 8, 16, 32), map(float, row.split()), strict=False))
+            found[n] = replace(plan, config=f"for {n}", estimates=estimates)
+        return found
 
     steep, flat = "1 2 4 8 16 32", "4 4 4 4 8 16"
     assert classes.chosen(plans({1: steep, 2: steep, 4: flat, 8: flat, 16: flat, 32: flat}), range(1, 33)) == (1, 4)
     assert classes.chosen(plans({1: flat, 8: flat}), (1, 8)) == (1,)
     assert classes.chosen(plans({8: flat}), (8,)) == (8,)
-    unknown = {n: replace(plan, estimates=()) for n in (1, 2, 4, 8, 16, 32)}
+    unknown = plans(dict.fromkeys((1, 2, 4, 8, 16, 32), ""))
     assert len(classes.chosen(unknown, range(1, 33))) == 4
+    same = dict.fromkeys(unknown, unknown[1])  # which have one code
+    assert classes.chosen(same, range(1, 33)) == (1,)
 
 
 def test_the_numbers_of_images_give_classes():
