@@ -29,13 +29,14 @@ from convgen.bench.results import geomean
 from convgen.bench.runner import alone
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
+from convgen.kernels.registry import kernel
+from convgen.kernels.search import search
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
 WINOGRAD = strategies.load("winograd")
-FUSED = {"form": "fused"}
 
 
 def typed(problem: ConvProblem, dtype: str) -> ConvProblem:
@@ -49,15 +50,17 @@ def layers(suite: str, n: int, dtype: str) -> Iterator[ConvProblem]:
     return iter(found.values())
 
 
-def jobs(problem: ConvProblem) -> Iterator[tuple[str, Job]]:
+def jobs(problem: ConvProblem, candidates: int) -> Iterator[tuple[str, Job]]:
     yield "auto", Job(problem, TARGET, "auto", {}, planned=True)
     for tile in (2, 4):
         for product in ("tma_im2col", "mma_gemm"):
             options = {"tile": tile, "product": product}
             if not WINOGRAD.obstacles(problem, TARGET, options):
                 yield f"F({tile}, 3) by {product}", Job(problem, TARGET, "winograd", options)
-    if not WINOGRAD.obstacles(problem, TARGET, FUSED):
-        yield "F(2, 3) fused", Job(problem, TARGET, "winograd", FUSED)
+    fused = search(kernel("winograd_fused"), problem, TARGET, {}).candidates(candidates, of_a_kind=1)
+    for place, candidate in enumerate(fused):
+        name = "F(2, 3) fused" + f", {place + 1}" * (place > 0)
+        yield name, Job(problem, TARGET, "winograd", {"kernel": "winograd_fused", **candidate.layout.config.options})
 
 
 def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -66,7 +69,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         p for dtype in args.types for suite in args.suite for n in args.batch for p in layers(suite, n, dtype)
         if not args.only or p.name in args.only
     ]  # fmt: skip
-    wanted = [dict(jobs(p)) for p in problems]
+    wanted = [dict(jobs(p, args.candidates)) for p in problems]
     with Builder() as builder:
         built = builder.build_all(job for row in wanted for job in row.values())
         for p, row in zip(problems, wanted, strict=True):
@@ -128,6 +131,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="layers by name")
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 64])
     parser.add_argument("--types", nargs="+", default=["f16", "f32"])
+    parser.add_argument("--candidates", type=int, default=1, help="of form fused: so many kinds, the best by the model")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
     need_gpu("torch")

@@ -175,6 +175,16 @@ HARMLESS = (
         was=r"top < R \? top - R \+ slots",
         source=r"constexpr int round_rows = 2;",
     ),
+    # winograd_fused
+    Excuse(
+        "moved: mbarrier_arrive(_cluster)? moved behind __syncwarp", "an arrival that comes later orders more, not less"
+    ),
+    Excuse(
+        "moved: mbarrier_wait_parity moved behind for",
+        "the loop makes addresses, of pixels: the filter row is read behind it",
+        was="weight_full_barriers",
+        above="row_weights = ",
+    ),
     # winograd, whose product is mma_gemm's
     Excuse(
         "(stage: one stage fewer|guard: <= for <)",

@@ -89,6 +89,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "mma_wgrad": ("mma_wgrad", "mma_wgrad, slices"),
     "stem_wgrad": ("stem_wgrad",),
     "winograd": ("winograd_f32",),
+    "winograd_fused": ("winograd_fused", "winograd_fused_streamed"),
     "direct": ("direct_depthwise", "direct_dgrad", "direct_wgrad", "direct_dynamic", "direct_sums"),
 }  # fmt: skip
 

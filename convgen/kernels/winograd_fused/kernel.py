@@ -66,6 +66,10 @@ class WinogradFused(base.Kernel[Config, Layout]):
     def illegal(self, layout: Layout) -> Sequence[Obstacle]:
         return illegal(layout)
 
+    def kind(self, layout: Layout) -> object:
+        c = layout.config
+        return c.schedule, c.strip, c.tile_n, c.weight_stages > 0, c.cluster
+
     def time(self, layout: Layout) -> float:
         return cost.time(layout)
 
