@@ -164,6 +164,31 @@ def test_numbers_of_the_cpu_join_a_chain_of_the_gpu_where_they_are_constants():
 # ---- what is said ---------------------------------------------------------------------------------
 
 
+STOPS = {
+    "": lambda y, x: torch.relu(y),
+    "GroupNorm needs sums over the result": lambda y, x: TF.group_norm(y, 2),
+    "its own mean and variance need sums over the result": lambda y, x: TF.batch_norm(y, None, None, training=True),
+    "a gate of one half of the channels by the other needs both": lambda y, x: TF.glu(y, 1),
+    "no epilogue has sin": lambda y, x: torch.sin(y),
+    "no epilogue has mul": lambda y, x: y * (x[:, :1] > 0),
+    "relu and tanh read the same result": lambda y, x: torch.relu(y) + torch.tanh(y),
+}
+
+
+@pytest.mark.parametrize("reason", STOPS)
+def test_the_report_says_why_an_epilogue_has_no_more(reason):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 8, 3, padding=1)
+
+        def forward(self, x):
+            return STOPS[reason](self.conv(x), x)
+
+    (row,) = fast(Model().eval(), torch.randn(1, 4, 6, 6)).report
+    assert row.why_not == "; ".join(filter(None, ("not on a GPU", reason)))
+
+
 class Writes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +321,9 @@ def test_graphs_of_torch_export_and_of_fx_are_models():
 
 def test_float64_stays_exact():
     model, x = small().double(), torch.randn(1, 4, 8, 8).double()
-    torch.testing.assert_close(fast(model, x)(x), model(x).detach(), rtol=1e-13, atol=1e-13)
+    ready = fast(model, x)
+    torch.testing.assert_close(ready(x), model(x).detach(), rtol=1e-13, atol=1e-13)
+    assert ready.report.rows[0].why_not == "it is of float64: cast the model to float16, bfloat16 or float32"
 
 
 def test_dynamo_may_pass_numbers_as_tensors():

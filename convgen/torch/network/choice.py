@@ -17,6 +17,7 @@ from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import Row
+from convgen.torch.network.stops import why_stopped
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
 from convgen.torch.network.upsampling import folded, upsampled
@@ -49,7 +50,8 @@ class OnCpu:
         chain = _ways(chain)[0]
         end = chain.ends[-1]
         fused = chain.fused(end)
-        return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not="not on a GPU"))
+        why_not = "; ".join(filter(None, ("not on a GPU", why_stopped(end.node))))
+        return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not=why_not))
 
 
 class Measured:
@@ -84,7 +86,8 @@ class Measured:
                 continue
             before = _source(way), opens and not way.opening
             us = self._timer.fused(arguments, _passes(way, end), *before) if self._timer else None
-            row = Row(layer, serving.kernel, us, None, way.fused(end), "", serving.spec)
+            stopped = why_stopped(end.node) if end is way.ends[-1] else ""
+            row = Row(layer, serving.kernel, us, None, way.fused(end), stopped, serving.spec)
             found.append((us or 0.0, Choice(way, end, row)))
         if not found:
             return Choice(chain, None, Row(layer, "aten", why_not=why_not))

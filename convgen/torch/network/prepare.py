@@ -106,6 +106,8 @@ class Prepared:
         _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())
+        if self.report.rows and not on_gpu:
+            self.report.notes.append("aten computes all of it: move the model and its inputs to a GPU")
         restore(graph)
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
@@ -195,7 +197,8 @@ def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
         layer = node.meta.get("layer", "?")
         chain = chain_of(node)
         if chain is None:
-            rows.append(Row(layer, "aten", why_not=f"the convolution is of {value_of(node.args[0]).dtype}"))
+            dtype = str(value_of(node.args[0]).dtype).removeprefix("torch.")
+            rows.append(Row(layer, "aten", why_not=f"it is of {dtype}: cast the model to float16, bfloat16 or float32"))
             continue
         choice = chooser.choose(chain, layer)
         rows.append(choice.row)

@@ -1,0 +1,35 @@
+"""Why an epilogue takes no more of what follows a convolution, where a person would expect that it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from convgen.torch.network.trace import is_call
+
+Node = Any
+A: Any = torch.ops.aten
+#: Functions that people write behind convolutions, and that read several elements of the result for each of theirs.
+_OF_MANY = {
+    A.native_group_norm.default: "GroupNorm needs sums over the result",
+    A.native_layer_norm.default: "LayerNorm needs sums over the result",
+    A._native_batch_norm_legit.no_stats: "its own mean and variance need sums over the result",
+    A._native_batch_norm_legit_functional.default: "its own mean and variance need sums over the result",
+    A.glu.default: "a gate of one half of the channels by the other needs both",
+    A.pixel_shuffle.default: "PixelShuffle moves pixels",
+}
+
+
+def why_stopped(end: Node) -> str:
+    """What stands behind the last node of a chain that an epilogue cannot have; nothing where that is no surprise, such
+    as another convolution."""
+    readers = [reader for reader in end.users if reader.op == "call_function"]
+    if len(readers) != len(end.users):
+        return ""
+    if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
+        return _OF_MANY[readers[0].target]
+    if not readers or not all(torch.Tag.pointwise in getattr(reader.target, "tags", ()) for reader in readers):
+        return ""
+    names = " and ".join(str(reader.target).split(".")[1] for reader in readers)
+    return f"no epilogue has {names}" if len(readers) == 1 else f"{names} read the same result"
