@@ -23,14 +23,14 @@ MAP = tiled("tile", "f16", (64, 64), (64, 64), swizzle=128)
 def emulate(path: Path, fixed: bool, seed: int) -> str:
     body = path.read_text(encoding="utf-8")
     source = whole_source(body, {"FIXED": 1} if fixed else {})
-    shape = {key: int(value) for key, value in re.findall(r"(block|cluster|dependent)=(\d+)", body.split("\n")[0])}
+    shape = {key: int(value) for key, value in re.findall(r"(block|grid|cluster|dependent)=(\d+)", body.split("\n")[0])}
     buffers = {
         "tile": np.zeros((64, 64), np.float16),
         "in": np.arange(4096, dtype=np.uint32),
         "out": np.zeros(4096, np.uint32),
     }
-    grid = shape.get("cluster", 1)
-    run(source, "wrong", (MAP, "in", "out"), buffers, grid=grid, shared_bytes=32768, seed=seed, **shape)
+    shape.setdefault("grid", shape.get("cluster", 1))
+    run(source, "wrong", (MAP, "in", "out"), buffers, shared_bytes=32768, seed=seed, **shape)
     return source
 
 

@@ -105,23 +105,28 @@ inline T __ldg(const T* p) {
   return *p;
 }
 
+void atomics_order();  // what other blocks see may follow from this atomic operation
+
 #define CONVGEN_INTEGER_ATOMICS(T)                                                                           \
-  inline T atomicAdd(T* p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }                       \
-  inline T atomicSub(T* p, T v) { return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }                       \
-  inline T atomicAnd(T* p, T v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }                       \
-  inline T atomicOr(T* p, T v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                         \
-  inline T atomicExch(T* p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }                     \
+  inline T atomicAdd(T* p, T v) { return atomics_order(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }      \
+  inline T atomicSub(T* p, T v) { return atomics_order(), __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }      \
+  inline T atomicAnd(T* p, T v) { return atomics_order(), __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }      \
+  inline T atomicOr(T* p, T v) { return atomics_order(), __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }        \
+  inline T atomicExch(T* p, T v) { return atomics_order(), __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }    \
   inline T atomicCAS(T* p, T expected, T v) {                                                                \
+    atomics_order();                                                                                         \
     __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                 \
     return expected;                                                                                         \
   }                                                                                                          \
   inline T atomicMax(T* p, T v) {                                                                            \
+    atomics_order();                                                                                         \
     T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
     while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
     }                                                                                                        \
     return old;                                                                                              \
   }                                                                                                          \
   inline T atomicMin(T* p, T v) {                                                                            \
+    atomics_order();                                                                                         \
     T old = __atomic_load_n(p, __ATOMIC_RELAXED);                                                            \
     while (v < old && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { \
     }                                                                                                        \
@@ -132,6 +137,7 @@ CONVGEN_INTEGER_ATOMICS(u32)
 CONVGEN_INTEGER_ATOMICS(u64)
 
 inline float atomicAdd(float* p, float v) {
+  atomics_order();
   u32* bits = reinterpret_cast<u32*>(p);
   u32 old = __atomic_load_n(bits, __ATOMIC_RELAXED), sum;
   float value;

@@ -20,6 +20,7 @@ static void use(Groups& groups, Block* block) {
   if (groups.used) return;
   groups.used = true;
   groups.agent = new_agent(block);
+  groups.written = new_agent(block);
 }
 
 static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pending, WaitFor what, Did done, int line) {
@@ -29,6 +30,7 @@ static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pend
   note(done, current, line, target);
   if (groups.waited < target) groups.waited = target;
   current->clock.seen.raise({groups.agent, target});
+  if (&counts == &groups.writing) current->clock.seen.raise({groups.written, target});
 }
 
 // ---- cp.async --------------------------------------------------------------------------------------------
@@ -70,8 +72,9 @@ struct CpAsync : Operation {
   }
 };
 
-static void check_global(const void* address, u64 bytes, bool write, int line);  // global.cc
+static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line);  // global.cc
 static void check_launch_before(const char* what, int line);
+static bool written_in_launch(u64 address);
 
 void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, int line) {
   Thread* t = current;
@@ -83,7 +86,8 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
   if (source_bytes) {
     if (reinterpret_cast<u64>(source) % bytes)
       fatal("misaligned", line, format("cp.async of %u bytes from %p", bytes, source));
-    check_global(source, source_bytes, false, line);
+    const Epoch epoch = now(t);
+    check_global(source, source_bytes, false, &epoch, line);
   }
   use(t->copies, block);
   const u32 group = t->copies.committed();
@@ -305,6 +309,16 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   for (int i = 0; i < rank; ++i) c.at[i] = coords[i];
   for (int i = 0; offsets && i < rank - 2; ++i) c.offset[i] = offsets[i];
   if (offsets) check_start(m, c, line);
+  if (written_in_launch(m.base)) {
+    const Columns columns = inside_columns(m, coords[0]);
+    const Epoch epoch = now(current);
+    each_row(m, c, [&](u32, u64 from, bool inside) {
+      if (!inside || columns.first >= columns.last) return;
+      from += (long long)(coords[0] + int(columns.first)) * m.element_bytes;
+      check_global(reinterpret_cast<const void*>(from), (columns.last - columns.first) * m.element_bytes, false, &epoch,
+                   line);
+    });
+  }
   if (!blocks) return load_into(block, m, c, destination, barrier, line);
   auto& all = block->cluster->blocks;
   if (blocks >> all.size())
@@ -385,10 +399,11 @@ void tma_store(const TensorMap* map, u32 source, int rank, const int* coords, in
   operation->address = source;
   operation->group = t->stores.committed();
   const Access access{{t->stores.agent, operation->group + 1}, line};
+  const Epoch written{t->stores.written, operation->group + 1};
   const u32 width = stored_bytes(m, coords[0]);
   each_row(m, operation->coords, [&](u32 row, u64 to, bool inside) {
     if (!inside || !width) return;
-    check_global(reinterpret_cast<const void*>(to + u64(coords[0]) * m.element_bytes), width, true, line);
+    check_global(reinterpret_cast<const void*>(to + u64(coords[0]) * m.element_bytes), width, true, &written, line);
     for (u32 i = 0; i < width; i += unit) {
       const u32 at = swizzled(source + row * box.pitch + i, m.swizzle) - block->base;
       check_read(block, at, unit, OneThread{t}, Proxy::asynchronous, access, "stores from");

@@ -53,8 +53,49 @@ static void check_launch_before(const char* what, int line, const void* return_a
 
 static void check_launch_before(const char* what, int line) { check_launch_before(what, line, nullptr); }
 
-// Whether the kernel may touch it; the common answers first.
-static bool allowed(u64 address, u64 bytes, bool write, int line, const void* return_address) {
+// Two accesses to the same bytes, one of them a write, are ordered by synchronization, or wrong.  Blocks of other
+// clusters have none.  What was read before it is written is not kept.
+static void check_order(u32 region, u64 offset, u64 bytes, bool write, Epoch epoch, int line,
+                        const void* return_address) {
+  Written& written = *machine->written;
+  if (written.off || !written.known(region) || (!write && !written.any(region))) return;
+  constexpr u64 word_bytes = Written::word_bytes;
+  const u32 cluster = current->block->flat / machine->request->cluster;
+  for (u64 word = offset / word_bytes; word * word_bytes < offset + bytes; ++word) {
+    Writer mine{cluster, epoch, 0};
+    for (u32 i = 0; i < word_bytes; ++i) {
+      const u64 at = word * word_bytes + i;
+      if (offset <= at && at < offset + bytes) mine.bytes |= 1u << i;
+    }
+    const u64 packed = written.at(region, word);
+    const Writer last = Writer::of(packed);
+    const bool ordered = !packed || (last.cluster == cluster && current->clock.seen.covers(last.epoch));
+    if (!ordered && last.bytes & mine.bytes) {
+      const u64 address = machine->request->regions[region].base + word * word_bytes;
+      add_finding("race", line,
+                  format("%s %s, which %s has written in this launch, with no synchronization between",
+                         write ? "writes" : "reads", describe_global(address).c_str(),
+                         last.cluster == cluster ? "another thread" : "another block"),
+                  current, return_address ? image_offset(return_address) : 0);
+      if (machine->stop) abandon();
+      return;  // told once
+    }
+    if (!write) continue;
+    if (packed && last.cluster == cluster && last.epoch.agent == epoch.agent) mine.bytes |= last.bytes;
+    written.put(region, word, mine);
+  }
+}
+
+static bool written_in_launch(u64 address) {
+  const Request& request = *machine->request;
+  for (u32 i = 0; i < request.region_count; ++i) {
+    if (address - request.regions[i].base < request.regions[i].bytes) return machine->written->any(i);
+  }
+  return false;
+}
+
+// Whether the kernel may touch it; the common answers first.  `epoch` is that of the access, null for an atomic one.
+static bool allowed(u64 address, u64 bytes, bool write, const Epoch* epoch, int line, const void* return_address) {
   const u64 stack = u64(current->stack);
   if (address - stack < Stack::bytes || address - u64(current) < sizeof(Place) || address == u64(&place)) return true;
   const Request& request = *machine->request;
@@ -63,14 +104,15 @@ static bool allowed(u64 address, u64 bytes, bool write, int line, const void* re
     if (address < r.base || address - r.base + bytes > r.bytes) continue;
     if (r.pitch && (address - r.base) % r.pitch + bytes > r.row) return false;
     if (r.shared && !current->may_touch_global) check_launch_before(write ? "writes" : "reads", line, return_address);
+    if (r.writable && epoch) check_order(i, address - r.base, bytes, write, *epoch, line, return_address);
     return r.writable || !write;
   }
   // constants and the like of the kernel's own image
   return image_base(reinterpret_cast<const void*>(address)) == image_base(reinterpret_cast<const void*>(request.entry));
 }
 
-static void check_global(const void* address, u64 bytes, bool write, int line) {
-  if (allowed(u64(address), bytes, write, line, nullptr)) return;
+static void check_global(const void* address, u64 bytes, bool write, const Epoch* epoch, int line) {
+  if (allowed(u64(address), bytes, write, epoch, line, nullptr)) return;
   fatal("out of bounds", line,
         format("%s %llu bytes at %s", write ? "writes" : "reads", bytes, describe_global(u64(address)).c_str()));
 }
@@ -80,7 +122,8 @@ static void instrumented(u64 address, u64 bytes, u64 alignment, bool write, cons
   if (address - u64(current->stack) < Stack::bytes && address % alignment == 0) return;
   constexpr u32 often = 1 << 20;
   if (++machine->accesses % often == 0) set_aside();  // it may be a loop that waits for another thread
-  if (allowed(address, bytes, write, 0, return_address)) {
+  const Epoch epoch = now(current);
+  if (allowed(address, bytes, write, &epoch, 0, return_address)) {
     if (address % alignment == 0) return;
     fatal("misaligned", 0, format("%llu bytes at %s", bytes, describe_global(address).c_str()),
           image_offset(return_address));
@@ -215,7 +258,9 @@ CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds(SourceLocation* where, u6
   undefined(*where, "arithmetic", format("%lld shifted by %lld bits", (long long)left, (long long)right));
 }
 
+void atomics_order() { machine->written->off = true; }
+
 void red_global_add_f32(float* address, float v, int line) {
-  check_global(address, 4, true, line);
+  check_global(address, 4, true, nullptr, line);
   atomicAdd(address, v);
 }

@@ -19,6 +19,7 @@ constexpr double report_interval = 0.1;  // seconds
 
 struct Work {
   const Request* request;
+  Written written;
   std::vector<u32> order;  // of the clusters
   pthread_t caller = pthread_self();
   double reported = seconds();
@@ -28,6 +29,8 @@ struct Work {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   std::atomic<u32> failed{UINT32_MAX};
   Report report;
+
+  explicit Work(const Request* request) : request(request), written(*request) {}
 };
 
 static void keep(Work& work, u32 i, Report report) {
@@ -59,6 +62,7 @@ static void work_on(Work& work) {
   SignalStack signals;
   m.request = work.request;
   m.work = &work;
+  m.written = &work.written;
   machine = &m;
   for (;;) {
     const u32 i = work.next++;
@@ -83,8 +87,7 @@ using namespace convgen_emulator;
 
 // 0: all ran; 1: there are findings, as JSON in `*findings`; 2: progress() gave up.
 CONVGEN_EXPORT int convgen_emulator_run(const Request* request, char** findings) {
-  Work work;
-  work.request = request;
+  Work work(request);
   *findings = nullptr;
   const u32 clusters = request->grid[0] * request->grid[1] * request->grid[2] / request->cluster;
   for (u32 i = 0; i < clusters; ++i) work.order.push_back(i);

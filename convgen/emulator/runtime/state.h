@@ -15,6 +15,7 @@
 #include "report.h"
 #include "shadow.h"
 #include "trace.h"
+#include "written.h"
 
 namespace convgen_emulator {
 
@@ -104,7 +105,7 @@ struct Operation {
 // Copies of one thread in groups: cp.async, or TMA stores.
 struct Groups {
   bool used = false;
-  Agent agent = 0;
+  Agent agent = 0, written = 0;  // count the groups whose reads are over, and whose writes
   // of each group, the last one open: operations that still read and still write, the line of one
   std::vector<u32> reading{0}, writing{0};
   std::vector<int> lines{0};
@@ -247,6 +248,7 @@ struct Machine {
   u32 loads = 0, meetings = 0;   // of the launch so far: TMA loads, named barriers that were left
   volatile bool stop = false;
   Work* work;
+  Written* written;
 };
 
 extern thread_local Machine* machine;

@@ -1,0 +1,68 @@
+// Who wrote each word of global memory last in a launch: enough to tell accesses that nothing orders.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <vector>
+
+#include "clock.h"
+#include "launch.h"
+
+namespace convgen_emulator {
+
+// Packed into 64 bits; 0 is nobody, and whoever does not fit.
+struct Writer {
+  u32 cluster;
+  Epoch epoch;
+  u32 bytes;  // of the word's four, a bit each
+
+  static Writer of(u64 packed) {
+    return {u32(packed >> 42) - 1, {u32(packed >> 26 & 0xffff), u32(packed >> 4 & 0x3fffff)}, u32(packed & 15)};
+  }
+  u64 packed() const {
+    if (cluster + 1 >= 1u << 22 || epoch.agent >= 1u << 16 || epoch.count >= 1u << 22) return 0;
+    return u64(cluster + 1) << 42 | u64(epoch.agent) << 26 | u64(epoch.count) << 4 | bytes;
+  }
+};
+
+// Of all regions of a request.  Threads of the host share it.
+class Written {
+ public:
+  static constexpr u64 word_bytes = 4;
+  std::atomic<bool> off{false};  // a kernel with atomics may order accesses by them
+
+  explicit Written(const Request& request) : regions_(request.region_count) {
+    for (u32 i = 0; i < request.region_count; ++i) {
+      Words& words = regions_[i];
+      if (!request.checks || !request.regions[i].writable) continue;
+      words.bytes = (request.regions[i].bytes / word_bytes + 2) * sizeof(u64);
+      void* room = mmap(nullptr, words.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+      if (room != MAP_FAILED) words.of = static_cast<std::atomic<u64>*>(room);
+    }
+  }
+  ~Written() {
+    for (Words& words : regions_) {
+      if (words.of) munmap(words.of, words.bytes);
+    }
+  }
+  Written(const Written&) = delete;
+
+  bool known(u32 region) const { return regions_[region].of; }
+  bool any(u32 region) const { return regions_[region].any.load(std::memory_order_relaxed); }
+  u64 at(u32 region, u64 word) const { return regions_[region].of[word].load(std::memory_order_relaxed); }
+  void put(u32 region, u64 word, Writer writer) {
+    regions_[region].of[word].store(writer.packed(), std::memory_order_relaxed);
+    regions_[region].any.store(true, std::memory_order_relaxed);
+  }
+
+ private:
+  struct Words {
+    std::atomic<u64>* of = nullptr;
+    u64 bytes = 0;
+    std::atomic<bool> any{false};
+  };
+  std::vector<Words> regions_;
+};
+
+}  // namespace convgen_emulator
