@@ -229,7 +229,19 @@ HARMLESS = (
     ),
     # sums of channels
     Excuse("guard: <= for <", "lanes of the same channel have the same sum", now=r"if \(lane <= 4 && channel"),
-    Excuse("guard: <= for <", "a sum in the lane's own place, which nobody asks for", now=r"lane <= 2 \* half"),
+    Excuse(
+        "guard: <= for <",
+        "a sum in the lane's own place, which nobody asks for: there are two lanes",
+        now=r"lane <= 2 \* half",
+        above="half = 1;",
+    ),
+    Excuse(
+        "moved: wgmma_wait_group moved behind mbarrier_arrive",
+        "the producer meets the consumers at the cluster's barrier before its next tile",
+        was=r"wgmma_wait_group<0>",
+        source="the consumers' barriers of the cluster wait for every thread",
+    ),
+    Excuse("moved: sync_consumer moved behind for", "the loop computes in registers", above=r"bulk_wait_group_read<1>"),
     # strided dgrad
     Excuse("guard: <= for <", "the row behind a phase's last is past the last image", now=r"return m <= phase_m"),
     Excuse("guard: > for >=", "threads come in whole blocks", was=r"if \(number >= 4608\) return;"),
