@@ -12,7 +12,7 @@ import torch
 
 from convgen.torch.asked import Asked, Forward, Gradient, Summed, WithBias
 from convgen.torch.launch import Served
-from convgen.torch.network.report import Report, Row
+from convgen.torch.network.report import NOT_ON_GPU, Report, Row
 from convgen.torch.network.timing import Timer
 
 Tensor = Any
@@ -92,7 +92,7 @@ class Choices:
     def _decide(self, kind: _Kind, asked: Asked, measure: bool) -> None:
         layer = kind.row.layer
         if not asked.reads[0].is_cuda:
-            kind.row, kind.decided = Row(layer, "aten", why_not="not on a GPU"), True
+            kind.row, kind.decided = Row(layer, "aten", why_not=NOT_ON_GPU), True
             return
         if torch.cuda.is_current_stream_capturing():
             return

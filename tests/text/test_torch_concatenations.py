@@ -150,6 +150,6 @@ class Block(nn.Module):
 def test_a_block_of_densenet(inductor: bool) -> None:
     model, x = Block().eval(), torch.randn(2, 16, 6, 6)
     fast = ct.optimize(model, x, inductor=inductor)
-    assert fast.report.notes == ["2 concatenations are written in place"]
+    assert fast.report.notes[0] == "2 concatenations are written in place"
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))

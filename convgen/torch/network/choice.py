@@ -16,7 +16,7 @@ from convgen.functional.prebuild import prebuild
 from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.prologues import opened
-from convgen.torch.network.report import Row
+from convgen.torch.network.report import NOT_ON_GPU, Row
 from convgen.torch.network.stops import why_stopped
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
@@ -50,7 +50,7 @@ class OnCpu:
         chain = _ways(chain)[0]
         end = chain.ends[-1]
         fused = chain.fused(end)
-        why_not = "; ".join(filter(None, ("not on a GPU", why_stopped(end.node))))
+        why_not = "; ".join(filter(None, (NOT_ON_GPU, why_stopped(end.node))))
         return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not=why_not))
 
 

@@ -17,7 +17,7 @@ from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
-from convgen.torch.network.report import Report, limit_of_tracers, told
+from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 
 Tensor = Any
@@ -112,10 +112,17 @@ class Optimized(Module):
     @property
     def report(self) -> Report:
         """Of the model, or of its parts."""
+        made = self._whole_report()
+        if made.rows and all(row.why_not.startswith(NOT_ON_GPU) for row in made):
+            made.notes.append("aten computes it on the CPU: move the model and its inputs to a GPU")
+        return made
+
+    def _whole_report(self) -> Report:
         rows, notes = list(self._report.rows), list(self._report.notes)
         for name, part in self._parts.items():
-            rows += [replace(row, layer=f"{name}.{row.layer}") for row in part.report]
-            notes += [f"{name}: {note}" for note in part.report.notes]
+            inner = part._whole_report()
+            rows += [replace(row, layer=f"{name}.{row.layer}") for row in inner]
+            notes += [f"{name}: {note}" for note in inner.notes]
         return Report(rows, notes)
 
     @torch.compiler.disable

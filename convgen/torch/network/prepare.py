@@ -106,8 +106,6 @@ class Prepared:
         _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())
-        if self.report.rows and not on_gpu:
-            self.report.notes.append("aten computes all of it: move the model and its inputs to a GPU")
         restore(graph)
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"

@@ -23,6 +23,8 @@ class Row:
     spec: str = ""  # of convgen's kernel, taken or not: for `convgen tune`, which the table leaves out
 
 
+#: Why aten computes what lies on a CPU.
+NOT_ON_GPU = "not on a GPU"
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 
