@@ -39,14 +39,17 @@ _OUTLINED = {
         for option in ("-asan-instrumentation-with-call-threshold=0", "-asan-stack=0", "-asan-globals=0")
     ),
 }
+#: A kernel's own code takes a twentieth of an emulation, the runtime the rest: optimizing it costs more than it saves.
+_LEVEL = ("-O0",)
 #: A thread's stack is 256 KB (runtime/context.h): a kernel's locals must leave room for the runtime.
 _FRAME = 196608
 _FAMILY_ONLY = {
     "gcc": ("-fno-gnu-unique", "-fno-var-tracking", f"-Werror=frame-larger-than={_FRAME}"),
     "clang": (f"-Wframe-larger-than={_FRAME}", "-Werror=frame-larger-than"),
 }
-#: What a kernel's library is linked with: C's library alone takes a third of the linker's time with C++'s.
-_LIBRARIES = {"gcc": ("-nodefaultlibs", "-lm", "-lgcc", "-lc"), "clang": ()}
+#: What a kernel's library is linked with.  C's own libraries are in the process that loads it: without them the linker
+#: takes half of its time.
+_LIBRARIES = {"gcc": ("-nodefaultlibs", "-lgcc"), "clang": ()}
 #: wgmma's n by the type of its sums (PTX ISA, "wgmma.mma_async").
 _WGMMA_N = {"f32": range(8, 257, 8), "s32": (8, 24, *range(16, 257, 16))}
 _WGMMA = re.compile(r"\bwgmma_m64n(\d+)k\d+_([fs]32)_")
@@ -165,12 +168,12 @@ def runtime_library() -> Path:
 def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     """A generated source as a shared library with one `convgen_call_<entry>` an entry.
 
-    CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find; the code is then not
-    optimized.  Raises EmulationError with the compiler's words where the source is no C++, NoHostCompiler.
+    CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find.  Raises EmulationError with
+    the compiler's words where the source is no C++, NoHostCompiler.
     """
     compiler = host_compiler()
     runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
-    place, level = SOURCE, ["-Og", "-g1", "-gdwarf-4"]
+    place, symbols = SOURCE, ["-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
         folder = Path(debug).resolve()
         try:
@@ -180,10 +183,10 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
             raise ConvgenError(
                 f"{folder}: cannot be written: {e.strerror or e}\nhint: CONVGEN_EMULATOR_DEBUG names another folder"
             ) from None
-        place, level = str(folder / SOURCE), ["-O0", "-g"]
+        place, symbols = str(folder / SOURCE), ["-g"]
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], _UNDEFINED] if checks else []
     flags = [
-        *_COMMON, *level, *_FAMILY_ONLY[compiler.family], *sanitizers,
+        *_COMMON, *_LEVEL, *symbols, *_FAMILY_ONLY[compiler.family], *sanitizers,
         "-fno-exceptions", "-ftrivial-auto-var-init=pattern",
         "-Wl,-undefined,dynamic_lookup" if platform.system() == "Darwin" else "-Wl,-Bsymbolic",
         "-DCONVGEN_EMULATE",
