@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,9 @@ def planned(problem: ConvProblem, choose: Callable[..., planner.Choice]) -> Plan
 
 def class_plans(layer: ConvProblem, most: int, choose: Callable[..., planner.Choice]) -> dict[int, Plan]:
     """Those of a kernel for batches from 1 to `most`, by the batches that they were planned for."""
-    plan = cache(lambda n: planned(layer.with_images(n), choose))
-    return {n: plan(n) for n in classes.choose(range(1, most + 1), plan)}
+    images = range(1, most + 1)
+    plans = {n: planned(layer.with_images(n), choose) for n in classes.compared(images)}
+    return {n: plans[n] for n in classes.chosen(plans, images)}
 
 
 def expected(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -163,26 +163,32 @@ class Compilation:
         by_images = {int(own.request.problem.n): own for own in self.classes}
         return by_images[takes({m: own.plan.estimates for m, own in by_images.items()}, n)]
 
-    @cached_property
-    def classes(self) -> tuple[Compilation, ...]:
-        """One for each class of sizes: itself, where calls are not said to have any of several numbers of images.
-
-        Raises SpecError, and UsageError where the number of images is fixed."""
+    @property
+    def compared(self) -> tuple[Compilation, ...]:
+        """One for each number of images that classes are chosen among; itself, where calls are not said to have any of
+        several.  Raises UsageError where the number of images is fixed."""
         from convgen.planner import classes
 
-        images = self.spec.images
-        if not images:
+        if not self.spec.images:
             return (self,)
         if not self.varies:
             raise UsageError(f"{self.name}: its number of images is fixed\nhint: write `dynamic n` into the spec")
-        unmeasured = Compilation(replace(self.spec, tune=None), self.request)
+        return tuple(map(self.planned_for, classes.compared(self.spec.images)))
 
-        def plan(n: int) -> Plan:
+    @cached_property
+    def classes(self) -> tuple[Compilation, ...]:
+        """One for each class of sizes.  Raises SpecError, and UsageError as `compared` does."""
+        from convgen.planner import classes
+
+        if not self.spec.images:
+            return (self,)
+        plans = {}
+        for own in self.compared:
+            n = int(own.request.problem.n)
             if self.progress:
                 self.progress(f"{self.name} for n={n}")
-            return unmeasured.planned_for(n).plan
-
-        return tuple(self.planned_for(n) for n in classes.choose(images, plan))
+            plans[n] = Compilation(replace(own.spec, tune=None), own.request).plan
+        return tuple(map(self.planned_for, classes.chosen(plans, self.spec.images)))
 
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves, and the

@@ -9,6 +9,7 @@ examples:
   convgen bench layer.conv
   convgen bench --suite resnet50,vgg16 -D n=64 --out r.json --plot r.png
   convgen bench layer.conv --strategies im2col,direct   also measure other strategies
+  convgen bench layer.conv --images 1-64                of `dynamic n`: each plan at the batch that it is made for
   convgen bench --suite resnet50 --chain --fused        also back to back, and as relu(conv + bias)
 """
 
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(path)
     if arguments.plot:
         plot.check(arguments.plot)
-    sources = read_sources(arguments)
+    sources = read_sources(arguments, lambda compilation: compilation.classes)
     backend = at_hand()
     environment = backend.environment()
     entries = [_entry(name, compilation, arguments, environment["gpu"]) for name, compilation in sources]

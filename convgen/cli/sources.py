@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from convgen import driver
 from convgen.bench import suites
-from convgen.cli.arguments import add_specs, read_spec
+from convgen.cli import console
+from convgen.cli.arguments import add_images, add_specs, read_spec
 from convgen.driver import Compilation
 from convgen.spec import UsageError
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
     add_specs(parser, nargs="*")
+    add_images(parser)
     parser.add_argument(
         "--suite", type=lambda text: [name.strip() for name in text.split(",")], default=[], metavar="NAMES",
         help="suites, separated by commas: specs, or folders of specs, that ship with convgen",
     )  # fmt: skip
 
 
-def read_sources(arguments: argparse.Namespace) -> list[tuple[str, Compilation]]:
-    """Every convolution that the arguments name, with a name for reports.  Raises UsageError, SpecError."""
+def read_sources(
+    arguments: argparse.Namespace, each: Callable[[Compilation], Iterable[Compilation]]
+) -> list[tuple[str, Compilation]]:
+    """Every convolution that the arguments name, with a name for reports; `each` gives those for several numbers of
+    images, where it has them.  Raises UsageError, SpecError."""
     paths = [*arguments.specs, *(str(path) for name in arguments.suite for path in suites.find(name))]
     if not paths:
         raise UsageError(
@@ -29,4 +35,8 @@ def read_sources(arguments: argparse.Namespace) -> list[tuple[str, Compilation]]
         )
     found = [(path, compilation) for path in paths for compilation in driver.load(read_spec(arguments, path))]
     several = len(paths) > 1
-    return [(f"{Path(path).stem}/{c.name}" if several else c.name, c) for path, c in found]
+    named = [(f"{Path(path).stem}/{c.name}" if several else c.name, c) for path, c in found]
+    if not arguments.images:
+        return named
+    with console.spinner("choosing plans"):
+        return [(f"{name}.n{own.request.problem.n}", own) for name, c in named for own in each(c)]

@@ -9,6 +9,7 @@ examples:
   convgen tune layer.conv
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_halo --again
+  convgen tune layer.conv --images 1-64   of `dynamic n`: up to twelve batches, among which plans are chosen
   convgen tune --suite resnet50 --ray     on every GPU of the Ray cluster that this machine belongs to
   convgen tune --export tuning.sqlite   the best of each convolution, as one small file
 """
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     tuned = arguments.specs or arguments.suite or not arguments.export
     if not tuned and not place.exists():
         raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
-    sources = read_sources(arguments) if tuned else []
+    sources = read_sources(arguments, lambda compilation: compilation.compared) if tuned else []
     code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
         with database.Database(place, warn=console.warn) as db:

@@ -6,7 +6,7 @@ A class is a plan with code of its own; a call takes the one whose estimate at i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 from operator import mul
 
@@ -17,11 +17,6 @@ from convgen.ir.plan import Plan
 MOST, MOST_COMPARED = 4, 12
 #: What another class must gain, as a logarithm of the mean time.
 WORTH_A_CLASS = 0.01
-
-
-def choose(images: Collection[int], plan: Callable[[int], Plan]) -> tuple[int, ...]:
-    """The numbers of images to plan for, where calls have these; `plan` makes the plan for one."""
-    return chosen({n: plan(n) for n in compared(images)}, images)
 
 
 def compared(images: Iterable[int]) -> tuple[int, ...]:

@@ -568,7 +568,7 @@ def test_a_chain_and_a_fused_epilogue_are_columns_beside(gpu: FakeBackend, spec:
         assert all(result["verified"] for result in row["results"].values())
 
 
-def test_dynamic_sizes_are_measured_at_those_of_the_spec(gpu: FakeBackend, monkeypatch, tmp_path: Path):
+def test_dynamic_sizes_are_measured_at_those_of_the_spec(gpu: FakeBackend, monkeypatch, tmp_path: Path, capsys):
     asked: list[ConvProblem] = []
 
     def library(problem: ConvProblem, backend: FakeBackend) -> list[measure.Captured]:
@@ -587,6 +587,8 @@ def test_dynamic_sizes_are_measured_at_those_of_the_spec(gpu: FakeBackend, monke
     (row,) = json.loads(out.read_text())["rows"]
     assert "dynamic n h w" in row["spec"] and all(result["verified"] for result in row["results"].values())
     assert asked and not any(p.dynamic for p in asked)
+    assert cli.main(["bench", str(spec), "--images", "3"]) == 0
+    assert re.search(r"^first\.n3 +3 +auto", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_layers_kernels_and_baselines_are_timed_in_turn(gpu: FakeBackend, monkeypatch: pytest.MonkeyPatch):

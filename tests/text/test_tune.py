@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -473,6 +474,15 @@ def test_tune_then_auto_takes_the_choice(spec: Path, db: Database, capsys):
     assert {m.strategy for m in known} >= {"direct"}
     assert cli.main(["compile", str(spec), "--dump-after", "choose", "--target", "sm_90a"]) == 0
     assert f"tuned on {GPU}" in capsys.readouterr().out
+
+
+def test_dynamic_sizes_are_tuned_at_every_number_of_images(spec: Path, db: Database):
+    text = spec.read_text().replace("pad 1", "pad 1  dynamic n")
+    spec.write_text(text)
+    assert cli.main(["tune", str(spec), "--images", "1,4,64", "--strategies", "direct"]) == 0
+    assert {re.search(r" n=(\d+) .* dynamic=n ", m.key)[1] for m in db.measurements(gpu=GPU)} == {"1", "4", "64"}
+    spec.write_text(text.replace("dynamic n", ""))
+    assert cli.main(["tune", str(spec), "--images", "1,4,64"]) == 2
 
 
 def test_tune_uses_every_gpu_of_the_machine(spec: Path, db: Database, monkeypatch: pytest.MonkeyPatch, capsys):
