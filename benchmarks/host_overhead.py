@@ -31,6 +31,7 @@ from convgen.bench.results import commit
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, scratch
+from convgen.runtime.dynamic import DynamicKernel
 from convgen.runtime.kernel import Kernel
 from convgen.runtime.launch import gpu_at_hand
 
@@ -56,6 +57,7 @@ KERNELS = {
     "tma_im2col": CONV.format(name="im2col", size=14, c=256, rest="strategy tma_im2col"),
     "tma_halo": CONV.format(name="patch", size=28, c=64, rest="strategy tma_halo"),
     "tma_im2col, two operands": CONV.format(name="fused", size=14, c=256, rest=FUSED),
+    "tma_im2col, dynamic sizes": CONV.format(name="any", size=14, c=256, rest="dynamic n h w  strategy tma_im2col"),
     "tma_im2col, two launches": CONV.format(name="shared", size=7, c=512, rest="strategy tma_im2col { stream_k 1 }"),
     "direct": CONV.format(name="simple", size=14, c=8, rest="strategy direct"),
 }
@@ -74,8 +76,13 @@ def microseconds(call: Callable[[], object], wait: Callable[[], object]) -> floa
     return round(statistics.median(means), 2)
 
 
+def fixed(kernel: Kernel) -> Kernel:
+    """The kernel that launches: of dynamic sizes, that of the spec's."""
+    return kernel.at() if isinstance(kernel, DynamicKernel) else kernel
+
+
 def with_gpu(kernel: Kernel) -> dict[str, float]:
-    m, wait = kernel.manifest, cupy.cuda.Device().synchronize
+    m, wait = fixed(kernel).manifest, cupy.cuda.Device().synchronize
     tensors = (*m.reads, *m.operands, m.result)
     arrays = [cupy.zeros(t.shape, numpy_dtype(t.dtype)) for t in tensors]
     found = calls(kernel, arrays, wait, "CuPy", cupy.cuda.get_current_stream().ptr)
@@ -92,7 +99,7 @@ def with_gpu(kernel: Kernel) -> dict[str, float]:
 
 
 def without_gpu(kernel: Kernel) -> dict[str, float]:
-    m = kernel.manifest
+    m = fixed(kernel).manifest
 
     def array(tensor: Tensor, address: int) -> cupy.ndarray:
         memory = cupy.cuda.UnownedMemory(address << 24, tensor.bytes, None, 0)
@@ -120,7 +127,7 @@ def calls(
 
 def bare_launch(kernel: Kernel) -> Callable[[], object]:
     """The prepared launch of a warm kernel, without what stands before it."""
-    (program,) = kernel._programs.values()
+    (program,) = fixed(kernel)._programs.values()
     return next(iter(program.prepared.values()))
 
 

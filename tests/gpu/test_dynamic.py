@@ -78,6 +78,18 @@ def test_every_size_is_exact(target: Target, name: str, seed: int, monkeypatch: 
         check(compilation, kernel, sizes, seed)
 
 
+def test_every_plan_of_a_kernel_is_exact(target: Target, seed: int) -> None:
+    if "wgmma" not in target.features:
+        pytest.skip(f"{target} has no wgmma")
+    spec = Spec(f"conv layer {{ dynamic n h w input {SPECS['3x3']} }}", target=target.name, images=(1, 16, 256))
+    ((compilation,), kernels) = driver.load(spec), driver.compile_all(spec)
+    kernel, sizes = kernels["layer"], [(n, 14, 14) for n in (1, 3, 16, 40, 256)]
+    taken = {kernel.class_at(n=n, h=h, w=w).manifest.config for n, h, w in sizes}
+    assert len(taken) == len(kernel.classes) > 1
+    for some in (*sizes, (2, 57, 56), *sizes):
+        check(compilation, kernel, some, seed)
+
+
 @pytest.mark.parametrize("name", ["direct", "3x3"])
 def test_a_dynamic_kernel_gives_what_the_kernel_of_fixed_sizes_gives(target: Target, name: str, rng) -> None:
     compilation, kernel = compiled(name, target)
