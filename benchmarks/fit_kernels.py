@@ -1,7 +1,7 @@
 """Fits the cost models of implicit_gemm's and depthwise's kernels to measurements, and says how well they choose.
 
     cd benchmarks/results && python ../fit_kernels.py implicit_gemm_{sweep,aligned,grouped_depthwise}_h200.json \\
-        depthwise_{stream_sweep,tune}_h200.json bench_n{8,64}_h200.json unseen_h200.json
+        depthwise_{stream_sweep,tune}_h200.json bench_n{8,64}_h200.json unseen_h200.json candidates_h200.json
 
 The rates of `convgen/kernels/*/cost.py` and `parts/line_cost.py` are fitted by least squares on the logarithm of the
 time; the fast configurations of a layer count most.  A model's *regret* is the time of the configuration that it
@@ -57,6 +57,8 @@ BOUNDS = {
     "memory": (3.0e6, 4.2e6), "start": (0.5, 3.0), "l2": (4.0e6, 12.0e6), "latency": (150.0, 2000.0),
     "reads": (3.3e6, 4.5e6), "writes": (3.3e6, 4.5e6),
 }  # fmt: skip
+#: Of mma_gemm's rates: nothing measured tells the others.
+MMA = ("products", "shared", "step", "latency", "copy", "result", "store", "ragged", "memory", "start")
 #: Of stream's rates: nothing measured tells the others.
 STREAM = (
     "start", "beside", "latency", "issue", "alone", "shared", "slab", "filter", "sm_bytes", "pixel", "outside", "half",
@@ -84,7 +86,7 @@ class Model:
 MODELS = {
     "stem_mma": Model(line_cost, "MMA_LINES"),
     "stem_wgmma": Model(line_cost, "WGMMA_LINES"),
-    "mma_gemm": Model(mma_gemm, told=("products", "shared", "step", "latency", "result")),
+    "mma_gemm": Model(mma_gemm, told=MMA),
     "small_groups": Model(small_groups),
     "depthwise_direct": Model(depthwise_direct),
     "depthwise_stream": Model(depthwise_stream, "H200_FMA", STREAM),
@@ -162,7 +164,8 @@ def _candidate(row: dict[str, Any]) -> Iterator[Row]:
     kernel = str(options.get("kernel", "depthwise_direct" if row["strategy"] == "depthwise" else ""))
     if row["strategy"] == "depthwise" and options.get("math"):
         kernel = "depthwise_stream mma" if options["math"] == "mma" else "depthwise_stream"
-    p = layer_problem(row["layer"], row["n"]) if kernel in MODELS and sum(row["spills"]) < MOST_SPILLS else None
+    known = kernel in MODELS and sum(row["spills"]) < MOST_SPILLS
+    p = load(row["spec"])[0].problem if known and "spec" in row else known and layer_problem(row["layer"], row["n"])
     if p and (layout := layout_of(kernel, p, options)):
         yield Row(kernel, row["layer"], row["n"], p, layout, row["us"])
 

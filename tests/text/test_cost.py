@@ -102,7 +102,7 @@ def test_gathered_pixels_that_begin_inside_a_sector_take_longer(dim: str) -> Non
     tile = {"kernel": "mma_gemm", "tile.m": 64, "tile.n": 64, "tile.k": 64, "split_k": 1}
     sizes = [{"c": 64, "k": 64} | {dim: size} for size in (64, 56)]
     times = [estimate("implicit_gemm", make("fprop", 8, s["c"], s["k"], (56, 56)), tile) for s in sizes]
-    assert times[1] > 1.2 * times[0]
+    assert times[1] > 1.1 * times[0]
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -17,6 +17,7 @@ from convgen.ir.tensor import Tensor
 #: Of a multiprocessor, a microsecond: what rates by the cycle rest on.
 CYCLES = 1755.0
 LINE = 128  # bytes that L2 holds together; it moves a sector
+LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
 
 
 def over(time: float, memory: float) -> float:
@@ -59,3 +60,10 @@ def loading(row: int, pitch: int, straddle: float, ragged: float) -> float:
 def storing(ragged: float, pitch: int) -> float:
     """How many times dearer pixels are to store than aligned ones."""
     return 1 + ragged * (pitch % SECTOR != 0)
+
+
+def written(bytes: int, pitch: int, ragged: float, odd: float) -> float:
+    """Bytes of device memory that results count for, whose pixels lie `pitch` bytes apart: `ragged` times more where
+    pixels begin inside a sector, which stores then fill in parts, and `odd` times more where no store of
+    `LEAST_STORE` bytes fits."""
+    return bytes * (1 + ragged * (pitch % SECTOR != 0) + odd * (pitch % LEAST_STORE != 0))

@@ -23,7 +23,7 @@ from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle
-from convgen.kernels.parts import line_cost, output
+from convgen.kernels.parts import cost, line_cost, output
 from convgen.kernels.parts.elementwise import fprop_pointers
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
 from convgen.kernels.parts.persistent import persistent
@@ -320,7 +320,7 @@ class Lines(base.Layout[Any]):
         self, rates: line_cost.LineRates, *, products: float, reads: float, steps: float, part: int, workers: int,
     ) -> float:  # fmt: skip
         """Estimated microseconds: cycles of a part of so many pixels, workers of a block."""
-        c = self.config
+        c, traffic = self.config, cost.traffic(self.problem)
         return line_cost.lines_time(
             products=products,
             reads=reads,
@@ -335,7 +335,9 @@ class Lines(base.Layout[Any]):
             stages=c.stages,
             halo_tile=self.halo_bytes,
             filters=self.filter_bytes,
-            bytes=self.problem.min_bytes,
+            bytes_read=traffic["reads"],
+            bytes_written=traffic["writes"],
+            y_pitch=traffic["y_pitch"],
             sms=self.target.sms,
             rates=rates,
         )

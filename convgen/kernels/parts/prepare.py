@@ -29,8 +29,9 @@ BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
 #: What a plan says whose filters have zeros filled in.
 #: Input channels of a bundle, at most: the widest swizzle span.
 WIDEST_BUNDLE = 64
-#: Microseconds that the launch adds, and bytes a microsecond, read and written (NVIDIA H200).
-LAUNCH_US = 1.5
+#: Microseconds that the launch adds, most of it hidden by the main kernel's own beginning, and bytes a microsecond,
+#: read and written (NVIDIA H200).
+LAUNCH_US = 0.8
 BYTES_PER_US = 3.6e6
 #: Times the bytes that a copy takes which gathers channels that are no neighbors.  A guess: not measured.
 SCATTERED = 4.0

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from convgen.ir.problem import SECTOR
+from convgen.kernels.parts import cost
 from convgen.kernels.parts.cost import CYCLES, over, product
 
 
@@ -19,18 +20,20 @@ from convgen.kernels.parts.cost import CYCLES, over, product
 class Rates:
     """Fitted figures on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 0.7998
-    shared_wait: float = 22.36
+    start: float = 1.366
+    shared_wait: float = 17.62
     mma: float = 1.01
-    row: float = 3.499  # cycles a row of a box, of x or w
-    ragged: float = 0.942
-    latency: float = 754.2
-    stages_held: float = 1.315
-    tap: float = 100.1  # cycles of waiting and signalling, a tap of streamed weights
-    weights: float = 48.46  # bytes a cycle of resident weights, loaded once
-    serial_store: float = 4.63e-5  # a tile's element: what the other consumers' MMAs do not hide
+    row: float = 1.899  # cycles a row of a box, of x or w
+    ragged: float = 4.04
+    latency: float = 764.1
+    stages_held: float = 2.025
+    tap: float = 75.64  # cycles of waiting and signalling, a tap of streamed weights
+    weights: float = 75.41  # bytes a cycle of resident weights, loaded once
+    serial_store: float = 3.778e-05  # a tile's element: what the other consumers' MMAs do not hide
     l2: float = 6.0e6  # bytes of halo tiles and weights: the most that any of 31 layers had, not part of the fit
     memory: float = 4.75e6
+    ragged_writes: float = 1.32  # more bytes of y, where its pixels begin inside a sector,
+    odd_writes: float = 2.96  # and where they are no vectors of 8 bytes
     apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
 
 
@@ -49,27 +52,29 @@ def time(
     of other groups share.  The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
+    written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     step = product(pixels, r.shared_wait) if by_channels else pixels / 64 * product(channels, r.shared_wait)
     mma = shares * products * step * r.mma / CYCLES
     latency = r.latency / CYCLES
-    a_byte = r.row / (2 * k) * (1 + r.ragged * (x_pitch % SECTOR != 0)) / CYCLES
+    ragged = 1 + r.ragged * (x_pitch % SECTOR != 0)
+    a_byte = r.row / (2 * k) * ragged / CYCLES
     halo, weights = box * a_byte, weight_box * a_byte
     if weight_stages:
         prologue, load = weights, blocks * (halo + taps * weights)
         tap = max(mma + r.tap / CYCLES, (latency + weights) / max(weight_stages - r.stages_held, 0.25))
     else:
-        prologue, load, tap = taps * blocks * weight_box / r.weights / CYCLES, blocks * halo, mma
+        prologue, load, tap = taps * blocks * weight_box / r.weights * ragged / CYCLES, blocks * halo, mma
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
-    epilogue = writes * share
+    epilogue = written * share
     alone = blocks * taps * tap + (blocks - 1) * max(latency + halo - hidden, 0.0) + epilogue
     between = max(latency + halo - hidden - epilogue, 0.0)
     # of a multiprocessor that always has another tile to multiply while one is stored
-    busy = max(blocks * taps * mma + r.serial_store * pixels * channels, load, (reads + writes) * share)
+    busy = max(blocks * taps * mma + r.serial_store * pixels * channels, load, (reads + written) * share)
     turns = math.ceil(tiles / max(sms // channel_tiles, 1))
     in_turn = math.ceil(turns * shares / consumers)
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
     fetched = blocks * (box + (taps * weight_box if weight_stages else 0)) * tiles * channel_tiles
     time = max(time, fetched / r.l2)
-    return over(latency + halo + prologue + time + r.start, (reads + writes) / memory + r.start)
+    return over(latency + halo + prologue + time + r.start, (reads + written) / memory + r.start)

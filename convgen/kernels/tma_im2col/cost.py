@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from convgen.kernels.parts import cost
 from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
 
 
@@ -18,29 +19,31 @@ from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
 class Rates:
     """Fitted figures of tma_im2col on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.45  # from launch to the first wgmma, and out again
-    shared_wait: float = 36.63  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    start: float = 1.364  # from launch to the first wgmma, and out again
+    shared_wait: float = 38  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
     mma: float = 1.053  # of the tensor cores' peak time
-    l2: float = 62.63  # bytes a cycle for a multiprocessor
-    row: float = 2.446  # cycles a row of a box
-    weight_row: float = 1.632
-    straddle: float = 0.7542  # more, for each line that a row touches beyond its first
-    ragged: float = 0.7259  # more, where rows begin inside a sector
-    latency: float = 748.1  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.192  # stages that are being read and so not in flight
-    store: float = 8.609e-5  # a tile's element
-    ragged_store: float = 0.2835  # more, where pixels of y begin inside a sector
-    turn: float = 0.6977  # between the MMAs of two tiles
-    multicast: float = 0.2468  # how much of the x that a cluster need not fetch twice counts; of w, nothing
-    joint: float = 43.61  # cycles a stage that the blocks of a cluster wait for one another
-    split: float = 0.4704  # joining a cluster, a tile
-    split_store: float = 0.0002586  # a partial sum's element
+    l2: float = 65.65  # bytes a cycle for a multiprocessor
+    row: float = 1.916  # cycles a row of a box
+    weight_row: float = 1.641
+    straddle: float = 0.7801  # more, for each line that a row touches beyond its first
+    ragged: float = 1.331  # more, where rows begin inside a sector
+    latency: float = 738.5  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.403  # stages that are being read and so not in flight
+    store: float = 9.761e-05  # a tile's element
+    ragged_store: float = 0.2843  # more, where pixels of y begin inside a sector
+    turn: float = 0.3104  # between the MMAs of two tiles
+    multicast: float = 0.2734  # how much of the x that a cluster need not fetch twice counts; of w, nothing
+    joint: float = 35.81  # cycles a stage that the blocks of a cluster wait for one another
+    split: float = 0.4665  # joining a cluster, a tile
+    split_store: float = 0.0002665  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
     part: float = 2.4e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
     rewrite_element: float = 0.04
     row_sum: float = 0.047  # cycles of a tile's element, for each sum over rows (shuffles counted, not fitted)
     memory: float = 4.75e6  # bytes a microsecond
+    ragged_writes: float = 1.63  # more of them, where pixels of y begin inside a sector,
+    odd_writes: float = 0.743  # and where they are no vectors of 8 bytes
 
 
 H200 = Rates()
@@ -58,6 +61,7 @@ def time(
     `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x, consumers
     write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments."""
     r = rates
+    written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     units = tiles * split_k
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
@@ -75,12 +79,12 @@ def time(
     epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
     if split_k > 1:
         epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
-    alone = main + over(epilogue, writes * share)
+    alone = main + over(epilogue, written * share)
     # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
-    busy = alone if split_k > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + writes) * share)
+    busy = alone if split_k > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + written) * share)
     if stream_k:
         parts = r.finish + r.part * m * n
-        return over(units / sms * busy + epilogue + parts + r.start, (reads + writes) / r.memory + r.start)
+        return over(units / sms * busy + epilogue + parts + r.start, (reads + written) / r.memory + r.start)
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
     time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
-    return over(time + r.start, (reads + writes) / r.memory + r.start)
+    return over(time + r.start, (reads + written) / r.memory + r.start)
