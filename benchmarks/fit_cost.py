@@ -94,8 +94,10 @@ class Row:
 
 
 def problem_of(key: str) -> ConvProblem:
-    """The convolution that a database's key stands for.  Raises ValueError where it is not an fprop, channels last."""
-    said = dict(part.split("=", 1) for part in key.split()[1:])
+    """The convolution that a database's key stands for.  Raises ValueError where it has an epilogue or
+    other layouts than channels last."""
+    op, *parts = key.split()
+    said = dict(part.split("=", 1) for part in parts)
 
     def numbers(name: str) -> tuple[int, ...]:
         return tuple(map(int, said[name].split("x")))
@@ -113,11 +115,11 @@ def problem_of(key: str) -> ConvProblem:
         )
     )
     problem = ConvProblem(
-        "a", Op.FPROP, n, c, k, size, taps, out, numbers("stride"), numbers("dilation"),
+        "a", Op(op), n, c, k, size, taps, out, numbers("stride"), numbers("dilation"),
         tuple(lo for lo, _ in pads), tuple(hi for _, hi in pads), groups, x, w, y, accumulate=said["acc"],
     )  # fmt: skip
     if database.key(problem) != key:
-        raise ValueError(f"not an fprop without an epilogue, channels last: {key}")
+        raise ValueError(f"not a convolution without an epilogue, channels last: {key}")
     return problem
 
 
@@ -135,7 +137,7 @@ def read(paths: Iterable[Path]) -> list[Row]:
                 except (ValueError, KeyError):
                     problems[m.key] = None
             problem, strategy = problems[m.key], strategies.load(m.strategy)
-            if problem is None or not hasattr(strategy, "estimate"):
+            if problem is None or problem.op is not Op.FPROP or not hasattr(strategy, "estimate"):
                 continue
             row = Row(m.key, problem.n, re.sub(r" n=\d+", "", m.key), m.strategy, m.us, {}, str(dict(m.options)))
             model = MODELS.get(m.strategy)
