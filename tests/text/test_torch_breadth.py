@@ -10,9 +10,10 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
+from convgen.torch.network import choice  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.constants import constant_nodes, move_numbers  # noqa: E402
-from convgen.torch.network.trace import flat_graph, placeholders, value_of  # noqa: E402
+from convgen.torch.network.trace import flat_graph, is_call, placeholders, value_of  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("torch_draws")
@@ -71,6 +72,42 @@ def test_what_reads_a_part_may_take_a_view(rank, compiled):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         near(fast(model, x, compiled)(x), model(x).detach())
+
+
+class Vocoder(nn.Module):
+    """Of one-dimensional convolutions, whose weights are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.first, self.up = norm(nn.Conv1d(1, 8, 7, padding=3)), norm(nn.ConvTranspose1d(8, 4, 4, 2, padding=1))
+        self.blocks = nn.ModuleList([norm(nn.Conv1d(4, 4, 3, padding=d, dilation=d)) for d in (1, 3)])
+        self.last = nn.Conv1d(8, 1, 7)
+
+    def forward(self, x):
+        x = self.up(TF.leaky_relu(self.first(x), 0.1))
+        for block in self.blocks:
+            x = x + block(TF.leaky_relu(x, 0.1))
+        return torch.tanh(self.last(TF.pad(torch.cat([x, x.flip(2)], 1), (6, 0))))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_convolutions_of_one_axis_read_channels_last(compiled, monkeypatch):
+    chains = []
+
+    def choose(self, chain, layer, choose=choice.OnCpu.choose):
+        chains.append(chain)
+        return choose(self, chain, layer)
+
+    monkeypatch.setattr(choice.OnCpu, "choose", choose)
+    model, x = Vocoder().eval(), torch.randn(2, 1, 16)
+    ready = fast(model, x, compiled)
+    found, expected = ready(x), model(x).detach()
+    near(found, expected)
+    assert found.stride() == expected.stride() and len(chains) == 5
+    assert all(value_of(read).stride(1) == 1 for chain in chains for read in (chain.x, chain.w))
+    copies = [n for n in chains[0].convolution.graph.nodes if is_call(n, torch.ops.aten.clone.default)]
+    assert sum(value_of(copy).shape[0] == 2 for copy in copies) <= 2  # the input, and what `flip` makes
 
 
 class AsRows(nn.Module):

@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 
-from convgen.functional.arrays import WIDEST
+from convgen.functional.arrays import WIDEST, channels_last, is_packed
 from convgen.torch.network.batch_norm import OPERATORS as BATCH_NORMS
 from convgen.torch.network.chains import POINTWISE
-from convgen.torch.network.layouts import FORMATS
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -85,8 +84,9 @@ def _is_concatenation(node: Node) -> bool:
     if not is_call(node, A.cat.default) or len(node.args) < 2 or node.args[1] != 1 or node.kwargs:
         return False
     values = [value_of(node), *map(value_of, node.args[0])]
-    return value_of(node).dim() in FORMATS and all(
-        v.dtype == values[0].dtype and v.is_contiguous(memory_format=FORMATS[values[0].dim()]) for v in values
+    rank = value_of(node).dim() - 2
+    return rank in (1, 2, 3) and all(
+        v.dtype == values[0].dtype and is_packed(v.shape, v.stride(), channels_last(rank)) for v in values
     )
 
 

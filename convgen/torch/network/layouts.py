@@ -1,18 +1,20 @@
 """Images have channels last: what is given, and what convolutions read, such as of a channel shuffle, is copied first.
 
-The copy is part of the graph, so that Inductor makes it on the way, with the functions before it.  What follows has
+The copy is part of the graph, so that Inductor makes it on the way, with the functions before it.  torch has no memory
+format for channels last of one axis (n, c, w), but strides; only what convolutions read of these is copied, as others
+are sequences.  Filters that are computed of weights are laid out when these are packed.  What follows has
 channels last, too; where a view of the model's own does not go with that, what it is a view of is copied back.  Results
 lie in memory as the model's own do: whoever reads them may take views.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
-from convgen.functional.arrays import channels_last, inverse, order_of, pitch_of, strides_in
+from convgen.functional.arrays import channels_last, inverse, is_packed, order_of, pitch_of, strides_in
 from convgen.torch.network.padding import PADDINGS
 from convgen.torch.network.trace import call, drop_identities, is_call, value_of
 
@@ -52,8 +54,9 @@ def with_channels_last(tensor: Tensor) -> Tensor:
     return tensor.as_strided(tensor.shape, strides_in(tuple(tensor.shape), channels_last(tensor.dim() - 2)))
 
 
-def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any]) -> None:
-    """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read."""
+def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: Collection[Node] = ()) -> None:
+    """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read, images
+    and constant filters."""
     changed: set[Node] = set()
     with graph.inserting_after(first[-1] if first else None):
         for node, tensor in zip(first, given, strict=True):
@@ -64,6 +67,7 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any]) -> None:
     for node in list(graph.nodes):
         if is_call(node, A.convolution.default):
             _copy_image(graph, node, changed)
+            _copy_filters(graph, node, constant, changed)
         _follow(graph, node, changed)
     drop_identities(graph)
 
@@ -125,15 +129,42 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
     if is_call(convolution.args[0], *PADDINGS):
         reader = convolution.args[0]
     image = reader.args[0]
-    value = value_of(image)
-    if is_channels_last(value) or pitch_of(value.shape, value.stride(), channels_last(value.dim() - 2)):
+    if _lies_as_read(value_of(image)):
         return
     with graph.inserting_before(reader):
-        made = call(graph, A.clone.default, image, memory_format=FORMATS[value.dim()])
+        made = _copied(graph, image)
     reader.replace_input_with(image, made)
     changed.add(made)
     if reader is not convolution:
         _renew(graph, reader, changed)
+
+
+def _copy_filters(graph: Any, convolution: Node, constant: Collection[Node], changed: set[Node]) -> None:
+    filters = convolution.args[1]
+    if filters in constant and not _lies_as_read(value_of(filters)):
+        with graph.inserting_before(convolution):
+            made = _copied(graph, filters)
+        convolution.replace_input_with(filters, made)
+        changed.add(made)
+
+
+def _lies_as_read(value: Any) -> bool:
+    """Whether a tensor has its channels last, or is a slice of such channels."""
+    rank = value.dim() - 2
+    if rank > 1 and is_channels_last(value):
+        return True
+    says_first = rank == 1 and value.shape[1] == 1 and value.stride(1) > value.stride(2)
+    packed = rank == 1 and is_packed(value.shape, value.stride(), channels_last(rank))
+    return not says_first and (packed or bool(pitch_of(value.shape, value.stride(), channels_last(rank))))
+
+
+def _copied(graph: Any, node: Node) -> Node:
+    """With channels last."""
+    if memory_format := FORMATS.get(value_of(node).dim()):
+        return call(graph, A.clone.default, node, memory_format=memory_format)
+    packed = call(graph, A.permute.default, node, [0, 2, 1])
+    packed = call(graph, A.clone.default, packed, memory_format=torch.contiguous_format)
+    return call(graph, A.permute.default, packed, [0, 2, 1])
 
 
 def _follow(graph: Any, node: Node, changed: set[Node]) -> None:

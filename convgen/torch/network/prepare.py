@@ -156,7 +156,8 @@ def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Seq
     except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
         graph_module = flat_graph(function, given)
     first = placeholders(graph_module.graph)
-    lay_out(graph_module.graph, first, given)
+    graph = graph_module.graph
+    lay_out(graph, first, given, constant_nodes(graph, first[: len(weights)]))
     return graph_module, first
 
 
