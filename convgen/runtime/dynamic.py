@@ -41,7 +41,7 @@ class DynamicKernel(Kernel):
     """
 
     def at(self, **sizes: int) -> Kernel:
-        """The kernel of these sizes; dims that are left out have those of the spec.
+        """The kernel of these sizes; dims that are left out have those of the spec, n that of the first of `classes`.
 
         Raises WrongArguments, WrongShape."""
         made = self._of(self._sizes(sizes))
