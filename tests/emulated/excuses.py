@@ -140,7 +140,10 @@ HARMLESS = (
         source="own_x",
     ),
     Excuse("guard: <= for <", "a place behind the last strip, which is not loaded", was=r"place\(ahead\)"),
-    Excuse("moved: cluster_arrive_relaxed moved before extern", "an arrival that publishes nothing may come earlier"),
+    Excuse(
+        "moved: cluster_arrive_relaxed moved before (extern|partials)",
+        "an arrival that publishes nothing may come earlier",
+    ),
     Excuse(
         "moved: griddepcontrol_wait moved behind const",
         "nothing that another kernel writes is read between the two places",
@@ -161,6 +164,9 @@ HARMLESS = (
     Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
     Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
+    Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= STEPS", source="SLICES = 2;"),
+    Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = k <= |k \+ e <= 24"),
+    Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= ROWS|e <= CHANNELS", source=r"/ GROUP_ROWS =="),
     # stem_wgrad
     Excuse(
         "moved: mbarrier_arrive moved behind previous",
@@ -258,6 +264,11 @@ HARMLESS = (
     ),
     # depthwise_wgrad
     Excuse(
+        "guard: (<= for <|> for >=)",
+        "what is loaded behind a thread's last strip nobody uses",
+        now=r"ahead (<=|>) STRIPS\) (load_|next|return)",
+    ),
+    Excuse(
         "guard: > for >=",
         "rows are taken one by one, so none is as late",
         now=r"if \(r > TILE_R",
@@ -267,6 +278,7 @@ HARMLESS = (
     Excuse(
         "(removed: __syncthreads removed|moved: wgmma_wait_group moved behind __syncthreads)",
         "an MMA is the whole warpgroup's: when one thread has waited for it, all warps have multiplied",
+        was=r"before the next load|wgmma_wait_group",
         source=r"tma_plain",
     ),
     Excuse("moved: wgmma_fence moved before parity", "no MMA uses the parity"),

@@ -38,7 +38,7 @@ MODES: Mapping[str, str] = {
             "strided dgrad": "k_blocks 1",
         }.items()
     },
-    "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2", "n=23"),
+    "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
         name: READ_SUMS[name].replace("n=2, h=6, w=5", "n=5, h=13, w=11")
         for name in ("depthwise_wgrad, cluster", "depthwise_wgrad, slices")
