@@ -130,8 +130,8 @@ HARMLESS = (
     ),
     Excuse(
         "stage: (first|next) place",
-        "the two epilogue tiles of a consumer change names",
-        was=r"int epi_tile = 0;|epi_tile_base =",
+        "the two epilogue tiles of a consumer, or two bands' results, change names",
+        was=r"int epi_tile = 0;|epi_tile_base =|int results = 0;",
     ),
     Excuse("moved: cp_async_commit_group moved behind fill", "fill only says which stage comes next"),
     Excuse(
@@ -262,6 +262,7 @@ HARMLESS = (
         was=r"epi_tile \^= 1",
         source=r"cp_async_wait_group<slots - 1>\(\);\n *sync_consumer",
     ),
+    Excuse("guard: <= for <", "an operand is loaded that nobody uses", now=r"kept = line % width <= strip"),
     # depthwise_wgrad
     Excuse(
         "guard: (<= for <|> for >=)",
