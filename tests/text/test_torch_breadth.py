@@ -105,6 +105,8 @@ def test_convolutions_of_one_axis_read_channels_last(compiled, monkeypatch):
     found, expected = ready(x), model(x).detach()
     near(found, expected)
     assert found.stride() == expected.stride() and len(chains) == 5
+    report = ct.reports()[-1] if compiled else ready.report
+    assert [row.layer for row in report] == ["first", "up", "blocks.0", "blocks.1", "last"]
     assert all(value_of(read).stride(1) == 1 for chain in chains for read in (chain.x, chain.w))
     copies = [n for n in chains[0].convolution.graph.nodes if is_call(n, torch.ops.aten.clone.default)]
     assert sum(value_of(copy).shape[0] == 2 for copy in copies) <= 2  # the input, and what `flip` makes
@@ -166,6 +168,25 @@ def test_batch_norm_that_cannot_be_folded_becomes_part_of_an_epilogue():
         ]  # fmt: skip
 
 
+def test_chains_go_on_behind_a_change_of_type():
+    """As under autocast, where BatchNorm's numbers are of float32."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = made(nn.Conv2d(4, 8, 3), norm(8), nn.ReLU()), nn.Conv2d(8, 8, 3)
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.a(x)
+            return torch.relu(self.b(y.float()).int().float() * 2)
+
+    model, x = Model().eval(), torch.randn(2, 4, 8, 8)
+    ready = fast(model, x)
+    torch.testing.assert_close(ready(x), model(x).detach(), rtol=0, atol=2)  # a number may be cut off otherwise
+    assert [row.fused for row in ready.report] == ["add relu", "add"]
+
+
 def test_batch_norm_that_others_read_the_input_of_stays():
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -207,7 +228,7 @@ STOPS = {
     "its own mean and variance need sums over the result": lambda y, x: TF.batch_norm(y, None, None, training=True),
     "a gate of one half of the channels by the other needs both": lambda y, x: TF.glu(y, 1),
     "no epilogue has sin": lambda y, x: torch.sin(y),
-    "no epilogue has mul": lambda y, x: y * (x[:, :1] > 0),
+    "mul reads a tensor of bool": lambda y, x: y * (x[:, :1] > 0),
     "relu and tanh read the same result": lambda y, x: torch.relu(y) + torch.tanh(y),
 }
 

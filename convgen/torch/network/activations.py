@@ -13,7 +13,7 @@ import torch
 
 from convgen.functional.pointwise import Step
 from convgen.torch import aten
-from convgen.torch.network.trace import is_call
+from convgen.torch.network.trace import is_call, value_of
 
 Node = Any
 Tensor = Any
@@ -27,7 +27,7 @@ _FUNCTIONS = frozenset(
         A.div.Tensor, A.div.Scalar, A.reciprocal.default, A.neg.default, A.pow.Tensor_Scalar, A.exp.default,
         A.log.default, A.log1p.default, A.erf.default, A.erfc.default, A.tanh.default, A.sigmoid.default,
         A.relu.default, A.hardtanh.default, A.hardsigmoid.default, A.clamp.default, A.clamp_min.default,
-        A.clamp_max.default, A.softplus.default, A._to_copy.default, A.abs.default, A.maximum.default,
+        A.clamp_max.default, A.softplus.default, A.abs.default, A.maximum.default,
         A.minimum.default, A.where.self, A.masked_fill.Scalar, A.gt.Scalar, A.ge.Scalar, A.lt.Scalar, A.le.Scalar,
     }
 )  # fmt: skip
@@ -43,17 +43,19 @@ def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
     """The last node that is a known activation of a value, perhaps scaled, where nothing else reads what is between;
     and the activation's steps."""
     inside: dict[Node, Tensor] = {value: _points()}
-    found = None
+    found, functions = None, 0
     node = value.next
     while node.op != "root" and len(inside) <= _MOST:
-        read = [n for n in node.all_input_nodes if n in inside]
-        if read:
+        if any(n in inside for n in node.all_input_nodes):
+            converts = is_call(node, A._to_copy.default) and value_of(node).is_floating_point()
             known = all(n in inside or is_call(n, _NUMBER) for n in node.all_input_nodes)
-            if not known or not is_call(node, _ZEROS, *_FUNCTIONS):
+            if not known or not (converts or is_call(node, _ZEROS, *_FUNCTIONS)):
                 break
             inside[node] = _computed(node, inside)
+            functions += not converts
             alone = all(user in inside for n in inside if n is not node for user in n.users)
-            if alone and len(inside) > 2 and (steps := _steps(inside[node])):  # one function alone speaks for itself
+            # one function alone speaks for itself
+            if alone and functions > 1 and not converts and (steps := _steps(inside[node])):
                 found = node, steps
         node = node.next
     return found

@@ -17,7 +17,8 @@ from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+#: Types of what is fused.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def chain_of(node: Node) -> Chain | None:
     if not is_call(node, A.convolution.default):
         return None
     x, w, bias, stride, padding, dilation, transposed, further, groups = node.args
-    if value_of(x).dtype not in _FLOATS or len(stride) > 3:
+    if value_of(x).dtype not in FLOATS or len(stride) > 3:
         return None
     if transposed:
         highs = [p - more for p, more in zip(padding, further, strict=True)]
@@ -106,7 +107,7 @@ def _grow(chain: Chain, value: Node) -> None:
     made = value_of(value)
     while (following := _next(value)) is not None:
         user, steps, operands = following
-        if value_of(user).shape != made.shape or value_of(user).dtype not in _FLOATS:
+        if value_of(user).shape != made.shape or value_of(user).dtype not in FLOATS:
             return
         chain.steps += steps
         chain.operands += operands
@@ -191,7 +192,7 @@ def _with_operand(steps: tuple[Step, ...], other: Any, value: Node) -> Match:
     """Steps of which the last one takes a tensor where the value is, or a number."""
     if isinstance(other, torch.fx.Node):
         operand = value_of(other)
-        taken = isinstance(operand, torch.Tensor) and operand.dtype in _FLOATS
+        taken = isinstance(operand, torch.Tensor) and operand.dtype in FLOATS
         return (steps, other) if taken and operand.device == value_of(value).device else None
     if not _is_number(other):
         return None

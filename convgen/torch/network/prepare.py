@@ -170,9 +170,13 @@ def _channels_last(given: Any) -> Any:
 # ---- convolutions -------------------------------------------------------------------------------
 
 
+#: What a layer's parameter is called behind the layer's name, those of weight_norm and spectral_norm, too.
+_PARAMETER = re.compile(r"\.?(parametrizations\.)?(weight|bias)(_g|_v|_orig|\.original\d*)?$")
+
+
 def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> None:
     """Each convolution's node has the name of the layer that its filters belong to."""
-    layers = {node: re.sub(r"\.?(weight|bias)$", "", name) for node, name in zip(weights, names, strict=True)}
+    layers = {node: _PARAMETER.sub("", name) for node, name in zip(weights, names, strict=True)}
     for node in graph.nodes:
         if is_call(node, A.convolution.default):
             node.meta["layer"] = _layer_of(node.args[1], layers)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.trace import is_call
+from convgen.torch.network.chains import FLOATS
+from convgen.torch.network.trace import is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -29,7 +30,19 @@ def why_stopped(end: Node) -> str:
         return ""
     if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
         return _OF_MANY[readers[0].target]
-    if not readers or not all(torch.Tag.pointwise in getattr(reader.target, "tags", ()) for reader in readers):
+    if not readers or not all(_is_elementwise(reader, end) for reader in readers):
         return ""
-    names = " and ".join(str(reader.target).split(".")[1] for reader in readers)
-    return f"no epilogue has {names}" if len(readers) == 1 else f"{names} read the same result"
+    names = [str(reader.target).split(".")[1] for reader in readers]
+    if len(readers) > 1:
+        return f"{' and '.join(names)} read the same result"
+    types = {
+        str(v.dtype).removeprefix("torch.") for v in map(value_of, readers[0].all_input_nodes) if v.dtype not in FLOATS
+    }
+    return f"{names[0]} reads a tensor of {types.pop()}" if types else f"no epilogue has {names[0]}"
+
+
+def _is_elementwise(reader: Node, end: Node) -> bool:
+    """And of one element of the result for each of its own."""
+    if torch.Tag.pointwise not in getattr(reader.target, "tags", ()) or is_call(reader, A.clone.default):
+        return False
+    return bool(value_of(reader).shape == value_of(end).shape)
