@@ -60,7 +60,7 @@ class _Parse:
             if self._begins_unseen(at, keyword):
                 at, keyword = self._behind_fault(at, unseen=True), ""
                 continue
-            keyword = str(word) if word in wording.KEYWORDS or word.type == "DYNAMIC" else keyword
+            keyword = word.value if word.value in wording.KEYWORDS or word.type == "DYNAMIC" else keyword
             try:
                 tree = self._parser.feed_token(word)
             except UnexpectedToken:

@@ -71,7 +71,7 @@ def _with_of(words: list[Token]) -> list[Token]:
     found: list[Token] = []
     inside = False
     for word in words:
-        if inside and word == "of" and found[-1].type in _ENDS_SIZE:
+        if inside and word.value == "of" and found[-1].type in _ENDS_SIZE:
             word = Token.new_borrow_pos("OF", "of", word)
         inside = word.type == "LSQB" or (inside and word.type not in ("RSQB", "LBRACE", "RBRACE", "COLON"))
         found.append(word)
@@ -89,8 +89,8 @@ def _with_dynamic(words: list[Token]) -> list[Token]:
     for i, word in enumerate(words[:-1]):
         depth += (word.type == "LBRACE") - (word.type == "RBRACE")
         named = words[i + 1].type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
-        begins = words[i - 1].type in _ENDS_SETTING and (named or words[i + 1].type.lower() in (words[i + 1], "rbrace"))
-        if word.type == "NAME" and word == "dynamic" and depth == 1 and begins:
+        begins = words[i - 1].type in _ENDS_SETTING and (named or words[i + 1].type.lower() in (words[i + 1].value, "rbrace"))
+        if word.type == "NAME" and word.value == "dynamic" and depth == 1 and begins:
             words[i] = Token.new_borrow_pos("DYNAMIC", "dynamic", word)
     return words
 
@@ -101,7 +101,7 @@ def _with_prologue(words: list[Token]) -> list[Token]:
     for i, word in enumerate(words[:-1]):
         depth += (word.type == "LBRACE") - (word.type == "RBRACE")
         opens = depth == 1 and words[i + 1].type == "LBRACE" and words[i - 1].type != "STRATEGY"
-        if word.type == "NAME" and word == "prologue" and opens:
+        if word.type == "NAME" and word.value == "prologue" and opens:
             words[i] = Token.new_borrow_pos("PROLOGUE", "prologue", word)
     return words
 
@@ -112,7 +112,7 @@ def _with_result(words: list[Token]) -> list[Token]:
     for i, word in enumerate(words):
         if word.type in ("LBRACE", "RBRACE"):
             inside = word.type == "LBRACE" and i > 0 and words[i - 1].type == "EPILOGUE"
-        elif inside and word == "result" and [w.type for w in words[i + 1 : i + 3]] == ["NAME", "COLON"]:
+        elif inside and word.value == "result" and [w.type for w in words[i + 1 : i + 3]] == ["NAME", "COLON"]:
             words[i] = Token.new_borrow_pos("RESULT", "result", word)
     return words
 
@@ -144,7 +144,7 @@ _WORDS = frozenset({"NAME", "INT", "FLOAT"})
 
 def _is_word(token: Token) -> bool:
     """Whether it is of letters and digits."""
-    return token.type in _WORDS or token.type.lower() == token or (token.type == STRAY and token[0].isalnum())
+    return token.type in _WORDS or token.type.lower() == token.value or (token.type == STRAY and token[0].isalnum())
 
 
 def _touch(a: Token, b: Token) -> bool:

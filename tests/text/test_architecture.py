@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,14 +35,25 @@ def rows() -> list[Row]:
     return [Row(path, frozenset(filter(None, (p.strip() for p in parties.split(","))))) for path, parties in found]
 
 
+@cache
 def row_of(module: Path) -> int:
     """The row that says most of a module: a room's own goes before its house's."""
     return max((i for i, row in enumerate(rows()) if row.holds(module)), key=lambda i: len(rows()[i].path))
 
 
-def imports(module: Path) -> Iterator[tuple[str, int]]:
+@cache
+def tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module: Path) -> Sequence[tuple[str, int]]:
     """Every module that a module imports, wherever it does, with the line; not those for type checkers alone."""
-    pending: list[ast.AST] = [ast.parse(module.read_text(encoding="utf-8"))]
+    return tuple(_imports(module))
+
+
+def _imports(module: Path) -> Iterator[tuple[str, int]]:
+    pending: list[ast.AST] = [tree(module)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -115,7 +126,7 @@ def test_modules_and_functions_are_short(module: Path):
     """A function may be longer where a comment `# long: ...` says why."""
     lines = module.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= LONGEST_MODULE
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION:
             assert any(line.strip().startswith("# long: ") for line in lines[node.lineno : node.end_lineno]), node.name
 

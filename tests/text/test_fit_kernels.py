@@ -36,6 +36,11 @@ def rows() -> list[fit_kernels.Row]:
     return fit_kernels.read(RESULTS)
 
 
+@pytest.fixture(scope="module")
+def tuned() -> list[fit_kernels.Row]:
+    return fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name])
+
+
 @pytest.fixture(autouse=True)
 def rates() -> Iterator[None]:
     before = {kernel: model.rates for kernel, model in fit_kernels.MODELS.items()}
@@ -73,10 +78,10 @@ def test_depthwise_is_chosen_well_among_what_was_measured(kernel: str, n: int, r
 
 
 @pytest.mark.parametrize("n", (8, 64))
-def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int):
+def test_what_depthwise_takes_untuned_is_near_the_best_that_was_measured(n: int, tuned: list[fit_kernels.Row]):
     """Of the layers of MobileNet, MobileNetV2 and ConvNeXt, launched behind one another."""
     times: dict[ConvProblem, dict[Any, float]] = defaultdict(dict)
-    for row in fit_kernels.read([path for path in RESULTS if "depthwise_tune" in path.name]):
+    for row in tuned:
         if row.kernel in ("depthwise_direct", "depthwise_stream", "depthwise_stream mma") and row.n == n:
             times[row.problem][row.config] = row.us
     chosen = {problem: strategies.load("depthwise").plan(problem, fit_kernels.TARGET, {}).config for problem in times}
