@@ -88,8 +88,9 @@ def _with_dynamic(words: list[Token]) -> list[Token]:
     depth = 0
     for i, word in enumerate(words[:-1]):
         depth += (word.type == "LBRACE") - (word.type == "RBRACE")
-        named = words[i + 1].type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
-        begins = words[i - 1].type in _ENDS_SETTING and (named or words[i + 1].type.lower() in (words[i + 1].value, "rbrace"))
+        following = words[i + 1]
+        named = following.type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
+        begins = words[i - 1].type in _ENDS_SETTING and (named or following.type.lower() in (following.value, "rbrace"))
         if word.type == "NAME" and word.value == "dynamic" and depth == 1 and begins:
             words[i] = Token.new_borrow_pos("DYNAMIC", "dynamic", word)
     return words
