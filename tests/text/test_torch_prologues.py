@@ -55,15 +55,16 @@ class Block(nn.Module):
 
 
 class Gated(nn.Module):
-    """Squeeze-and-excitation, and the 1x1 convolution behind it."""
+    """Squeeze-and-excitation, and the 1x1 convolution behind it, with an activation between them or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation=lambda x: x) -> None:
         super().__init__()
+        self.activation = activation
         self.squeeze, self.conv = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 24, 1, stride=2)
 
     def forward(self, x):
         gate = torch.sigmoid(self.squeeze(x.mean((2, 3), keepdim=True)))
-        return self.conv(gate * x)
+        return self.conv(self.activation(gate * x))
 
 
 @pytest.mark.parametrize("options", [{}, {"affine": False}])
@@ -78,10 +79,17 @@ def test_a_dense_block_is_right_and_follows_its_weights(options):
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-def test_a_gate_is_right():
-    model, x = Gated().eval(), torch.randn(3, 16, 6, 5)
+@pytest.mark.parametrize(
+    ("before", "activation"),
+    [
+        ("mul", lambda x: x), ("mul relu", torch.relu), ("mul silu", lambda x: x * torch.sigmoid(x)),
+        ("mul hardswish", lambda x: x * TF.relu6(x + 3) / 6), ("", lambda x: x * x.sum()),
+    ],
+)  # fmt: skip
+def test_a_gate_is_right(before, activation):
+    model, x = Gated(activation).eval(), torch.randn(3, 16, 6, 5)
     fast = ct.optimize(model, x, inductor=False)
-    assert [row.fused for row in fast.report] == ["add sigmoid", "before: mul; add"]
+    assert [row.fused for row in fast.report] == ["add sigmoid", f"before: {before}; add" if before else "add"]
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
 

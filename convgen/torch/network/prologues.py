@@ -14,12 +14,15 @@ from typing import Any
 import torch
 
 from convgen.functional.pointwise import Step
+from convgen.torch.network.activations import written_out
 from convgen.torch.network.batch_norm import normalized, scale_and_shift
 from convgen.torch.network.chains import Chain, steps_of_one
 from convgen.torch.network.trace import is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
+#: Nodes before a convolution among which its activation may begin, at most.
+_LOOKED_AT = 8
 #: Input channels are a multiple of so many.
 _CHANNELS = 8
 
@@ -32,12 +35,7 @@ def opened(chain: Chain) -> Chain | None:
     linear = chain.convolution.meta.get("linear")
     if linear or not plain or value_of(chain.x).shape[1] % _CHANNELS or len(chain.x.users) != 1:
         return None
-    activation: tuple[Step, ...] = ()
-    value = chain.x
-    if steps := steps_of_one(value, value.args[0] if value.args else None):
-        activation, value = steps, value.args[0]
-        if len(value.users) != 1:
-            return None
+    activation, value = _activation(chain.x)
     if (norm := normalized(value)) is not None:
         with norm.graph.inserting_before(chain.convolution):
             operands = scale_and_shift(norm.graph, norm)
@@ -48,6 +46,20 @@ def opened(chain: Chain) -> Chain | None:
         source, gate = found
         return replace(chain, x=source, opening=(Step("mul"), *activation), opening_operands=(gate,))
     return None
+
+
+def _activation(x: Node) -> tuple[tuple[Step, ...], Node]:
+    """The steps of the activation that makes x, perhaps written out, of what only that reads; no steps, and x, where
+    none does."""
+    seen = [x]
+    for node in seen:
+        seen += [each for each in node.all_input_nodes if each not in seen and len(seen) < _LOOKED_AT]
+        found = written_out(node) if len(node.users) > 1 else None  # such as x * sigmoid(x), which reads x twice
+        if found and found[0] is x:
+            return found[1], node
+    source: Any = x.args[0] if x.args else None
+    steps = steps_of_one(x, source)
+    return (steps, source) if steps and len(source.users) == 1 else ((), x)
 
 
 def _gated(value: Node) -> tuple[Node, Node] | None:
