@@ -133,6 +133,7 @@ HARMLESS = (
         "the two epilogue tiles of a consumer, or two bands' results, change names",
         was=r"int epi_tile = 0;|epi_tile_base =|int results = 0;",
     ),
+    Excuse("moved: cp_async_commit_group moved behind for", "the loop copies nothing", above="load_halo_tile"),
     Excuse("moved: cp_async_commit_group moved behind fill", "fill only says which stage comes next"),
     Excuse(
         "moved: cp_async_wait_group moved (behind load|before if)",
