@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _spare_the_processor() -> None:
     """Tests run on all cores already, and keep most of what they make: plans, formulas, modules."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # tests start a hundred Pythons: each would compile every module
     gc.set_threshold(50_000, 20, 100)  # the default looks through all of it again and again: a tenth of the time
     for library in ("OPENBLAS", "OMP", "MKL"):  # read when NumPy is imported, which is later; threads of theirs spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
