@@ -9,7 +9,7 @@ lie in memory as the model's own do: whoever reads them may take views.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -83,12 +83,15 @@ def settle(graph: Any, node: Node, before: Any) -> None:
     drop_identities(graph)
 
 
-def keep_strides(graph: Any, like: Sequence[Any]) -> None:
-    """Copies results that do not lie in memory as these fake ones; views of parts of something stay as they are."""
+def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
+    """Copies results that do not lie in memory as the model's own, fake ones, do; views of parts of something stay as
+    they are.  What lies in the order of its axes serves any reader."""
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
+    if all(value_of(node).is_contiguous() for node in results if isinstance(node, torch.fx.Node)):
+        return
     with graph.inserting_before(output):
-        for i, (node, wanted) in enumerate(zip(results, like, strict=True)):
+        for i, (node, wanted) in enumerate(zip(results, own(), strict=True)):
             if not isinstance(wanted, torch.Tensor) or same_strides(value_of(node), wanted):
                 continue
             if order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):

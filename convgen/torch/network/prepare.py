@@ -112,7 +112,7 @@ class Prepared:
             self.report.notes.append(f"{written} written in place")
             if on_gpu:
                 prebuild(texts_of_slices(graph))
-        keep_strides(graph, faked(function, [*weights, *inputs])[1])
+        keep_strides(graph, lambda: faked(function, [*weights, *inputs])[1])
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
