@@ -93,7 +93,8 @@ HARMLESS = (
     ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
     Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256"),
-    Excuse("stage: next stage", "there is one stage", source=r"constexpr int stages = 1;"),
+    Excuse("stage: next stage", "there is one stage", now=r"\+ 1\) % stages", source=r"constexpr int stages = 1;"),
+    Excuse("stage: next stage", "there is one ring", now=r"\+ 1\) % rings", source=r"constexpr int rings = 1;"),
     Excuse("moved: cp_async_commit_group moved before w_reader", "the reader only goes on to its next tile"),
     Excuse(
         "moved: __syncthreads moved before if",
@@ -138,6 +139,7 @@ HARMLESS = (
         "what follows copies nothing",
         above="load_halo_tile",
     ),
+    Excuse("guard: > for >=", "a row is loaded twice", was=r"set \+ 1 < SETS && line >= 4"),
     Excuse("moved: cp_async_commit_group moved behind fill", "fill only says which stage comes next"),
     Excuse(
         "moved: cp_async_wait_group moved (behind load|before if)",
