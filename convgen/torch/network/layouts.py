@@ -88,7 +88,8 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
     they are.  What lies in the order of its axes serves any reader."""
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
-    if all(value_of(node).is_contiguous() for node in results if isinstance(node, torch.fx.Node)):
+    values = [value_of(node) for node in results if isinstance(node, torch.fx.Node)]
+    if all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
         return
     with graph.inserting_before(output):
         for i, (node, wanted) in enumerate(zip(results, own(), strict=True)):
