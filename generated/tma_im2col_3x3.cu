@@ -18,10 +18,10 @@
 //   }
 //
 // digest   eb7a2532582d6165
-// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative }
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 4  consumers 2  schedule cooperative  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 per SM, at most 26 in all, 197792 bytes of shared memory
-// map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// launch   convgen_tma_im2col_3x3: blocks of 384 threads, 1 per SM, at most 26 in all, in clusters of 2, 197792 bytes of shared memory
+// map      a_map: x of 256 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 256 x 9 x 256 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      operand_z_map: z of 256 x 1568 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -65,6 +65,16 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
+// Arrives on the barrier at the same place in block `rank` of the cluster.  It tells that the tensor cores have read
+// what they had to; it publishes no stores of this thread (a release at cluster scope would, and wait for memory).
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+               "}" :: "r"(barrier), "r"(rank) : "memory");
+}
+
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -98,11 +108,11 @@ __device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMa
 }
 
 // Loads `pixels` x `channels` of an im2col map, walking its box from (c, w, h, n), shifted by a tap's offsets
-// (PTX ISA, "im2col mode"); completes on `barrier`.
-__device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
-               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
+// (PTX ISA, "im2col mode"); into every block of `blocks` (a bit each); completes on `barrier`.
+__device__ __forceinline__ void tma_load_im2col_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h, u16 blocks) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h), "h"(blocks) : "memory");
 }
 
 // Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
@@ -169,6 +179,17 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
+__device__ __forceinline__ u32 cluster_ctarank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -220,9 +241,9 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 196
-//   h = (m0 / 14) % 14 - 1
-//   w = m0 % 14 - 1
+//   n = first_m / 196
+//   h = (first_m / 14) % 14 - 1
+//   w = first_m % 14 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
@@ -236,8 +257,11 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int cluster = 2;  // blocks that take the same pixels of neighboring channel tiles: each loads a slice of a for all
+constexpr u16 whole_cluster = (1 << cluster) - 1;
+constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int n_tiles = (gemm_n + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 4;
@@ -260,6 +284,7 @@ constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output c
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
@@ -292,7 +317,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 1) bar_sync<2, 128>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 void convgen_tma_im2col_3x3(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -311,12 +336,14 @@ void convgen_tma_im2col_3x3(
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
     }
     for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
-  __syncthreads();
+  cluster_arrive_relaxed();
+  cluster_wait();
+  const int rank = cluster_ctarank();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -328,9 +355,9 @@ void convgen_tma_im2col_3x3(
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
-      for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+      for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
         const int m0 = tile / n_tiles * tile_m + consumer * rows;
-        const int n0 = tile % n_tiles * tile_n;
+        const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
         for (int i = 0; i < epi_tile_count; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
           const u32 full = base + slot_full_barriers + 8 * slot;
@@ -346,20 +373,22 @@ void convgen_tma_im2col_3x3(
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
-    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+    for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 196;
-      const int h = (m0 / 14) % 14 - 1;
-      const int w = m0 % 14 - 1;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
+      // of this block's slice of the pixels; one behind the last pixel is not stored, but must begin at a legal window
+      const int first_m = min(m0 + rank * a_slice, gemm_m - 1);
+      const int n = first_m / 196;
+      const int h = (first_m / 14) % 14 - 1;
+      const int w = first_m % 14 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r), whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -376,6 +405,14 @@ void convgen_tma_im2col_3x3(
         }
       }
     }
+    // a block stays until the others of its cluster have given back its stages for the last time
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
     setmaxnreg_inc<232>();
@@ -387,9 +424,9 @@ void convgen_tma_im2col_3x3(
     u32 use = 0;  // of this consumer's slots
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+    for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m + consumer * rows;
-      const int n0 = tile % n_tiles * tile_n;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
       float acc[rows / 64][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
@@ -416,7 +453,7 @@ void convgen_tma_im2col_3x3(
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
         previous = stage;
         if (++stage == stages) {
           stage = 0;
@@ -424,7 +461,7 @@ void convgen_tma_im2col_3x3(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

@@ -20,10 +20,10 @@
 //   }
 //
 // digest   0dd391a35e227757
-// strategy tma_im2col { tile m=128 n=128 k=64  stages 3  consumers 2  schedule pingpong }
+// strategy tma_im2col { tile m=128 n=128 k=64  stages 3  consumers 2  schedule pingpong  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_further_result: blocks of 384 threads, 1 per SM, at most 1568 in all, 197776 bytes of shared memory
-// map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 128, 128-byte swizzle
+// launch   convgen_tma_im2col_further_result: blocks of 384 threads, 1 per SM, at most 1568 in all, in clusters of 2, 197776 bytes of shared memory
+// map      a_map: x of 128 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      b_map: w of 128 x 1 x 512 f16, tiled: boxes of 64 x 1 x 128, 128-byte swizzle
 // map      c_map: y of 512 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
 // map      operand_z_map: z of 512 x 50176 f16, tiled: boxes of 64 x 64, 128-byte swizzle
@@ -68,6 +68,16 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
+// Arrives on the barrier at the same place in block `rank` of the cluster.  It tells that the tensor cores have read
+// what they had to; it publishes no stores of this thread (a release at cluster scope would, and wait for memory).
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+               "}" :: "r"(barrier), "r"(rank) : "memory");
+}
+
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -91,6 +101,13 @@ __device__ __forceinline__ void tma_load_tile_2d(u32 destination, const TensorMa
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %4}], [%2];"
                :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
+}
+
+// Loads a box of a tiled map at (c0, c1, ...), innermost first, into every block of `blocks` (a bit each); completes on `barrier`.
+__device__ __forceinline__ void tma_load_tile_2d_multicast(u32 destination, const TensorMap* map, u32 barrier, int c0, int c1, u16 blocks) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4}], [%2], %5;"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "h"(blocks) : "memory");
 }
 
 // Loads a box of a tiled map at (c0, c1, ...), innermost first; completes on `barrier`.
@@ -164,6 +181,17 @@ __device__ __forceinline__ void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.
 template <int barrier, int threads>
 __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" :: "n"(barrier), "n"(threads) : "memory"); }
 
+__device__ __forceinline__ u32 cluster_ctarank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -226,8 +254,11 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 3;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
+constexpr int cluster = 2;  // blocks that take the same pixels of neighboring channel tiles: each loads a slice of a for all
+constexpr u16 whole_cluster = (1 << cluster) - 1;
+constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int n_tiles = (gemm_n + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
@@ -248,6 +279,7 @@ constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output c
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
@@ -285,7 +317,7 @@ __device__ __forceinline__ void sync_consumer(int consumer) {
   if (consumer == 1) bar_sync<2, 128>();
 }
 
-extern "C" __global__ __launch_bounds__(384, 1)
+extern "C" __global__ __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 void convgen_tma_im2col_further_result(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -306,14 +338,16 @@ void convgen_tma_im2col_further_result(
     prefetch_tensormap(&operand_z_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + empty_barriers + 8 * i, cluster);
     }
     for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
     for (int i = 0; i < 2 * consumers * slots; ++i) mbarrier_init(base + slot_full_barriers + 8 * i, 1);
     fence_mbarrier_init();
     mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
-  __syncthreads();
+  cluster_arrive_relaxed();
+  cluster_wait();
+  const int rank = cluster_ctarank();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -325,9 +359,9 @@ void convgen_tma_im2col_further_result(
     if (consumer >= 0 && consumer < consumers && threadIdx.x % 32 == 0) {
       // ---- producer of a consumer's operands: epilogue tile by epilogue tile, as far ahead as there are slots
       u32 use = 0;  // of the slots
-      for (int tile = blockIdx.x + consumer * (gridDim.x); tile < m_tiles * n_tiles; tile += consumers * (gridDim.x)) {
+      for (int tile = blockIdx.x / cluster + consumer * (gridDim.x / cluster); tile < m_tiles * n_tiles; tile += consumers * (gridDim.x / cluster)) {
         const int m0 = tile / n_tiles * tile_m;
-        const int n0 = tile % n_tiles * tile_n;
+        const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
         for (int i = 0; i < epi_tile_count; ++i, ++use) {
           const u32 slot = consumer * slots + use % slots;
           const u32 full = base + slot_full_barriers + 8 * slot;
@@ -343,23 +377,32 @@ void convgen_tma_im2col_further_result(
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
     u32 parity = 1;  // a fresh barrier passes for the phase before its first
-    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+    for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
+      const int first_m = m0 + rank * a_slice;  // of this block's slice of the pixels
       int c = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+        tma_load_tile_2d_multicast(a_tile, &a_map, full, c, first_m, whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
         if (++stage == stages) {
           stage = 0;
           parity ^= 1;
         }
+      }
+    }
+    // a block stays until the others of its cluster have given back its stages for the last time
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
       }
     }
   } else {
@@ -373,12 +416,13 @@ void convgen_tma_im2col_further_result(
     u32 use = 0;  // of this consumer's slots
     u32 turn = 0;
     u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
-    for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
+    const int clusters = gridDim.x / cluster;
+    for (int tile = blockIdx.x / cluster + consumer * clusters; tile < m_tiles * n_tiles; tile += consumers * clusters) {
       int stage = first_step % stages;
       u32 parity = first_step / stages & 1;
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
       float acc[rows / 64][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
       float channel_b[tile_n / 8][2];
@@ -407,7 +451,7 @@ void convgen_tma_im2col_further_result(
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
         previous = stage;
         if (++stage == stages) {
           stage = 0;
@@ -416,7 +460,7 @@ void convgen_tma_im2col_further_result(
       }
       if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, thread);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

@@ -17,7 +17,7 @@
 //   }
 //
 // digest   1abd2be242b92ce1
-// strategy tma_im2col { tile m=128 n=64 k=64  stages 4  consumers 2  schedule pingpong  swap_ab 1 }
+// strategy tma_im2col { tile m=128 n=64 k=64  stages 4  consumers 2  schedule pingpong }
 // target   sm_90a
 // launch   convgen_tma_im2col_slices: blocks of 384 threads, 1 per SM, at most 13 in all, 165024 bytes of shared memory
 // map      a_map: x of 128 x 14 x 14 x 8 f16, im2col: boxes of 64 channels by 128 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
@@ -38,15 +38,15 @@ struct alignas(64) TensorMap { u64 opaque[16]; };
 // The 32-bit address of shared memory that every instruction below takes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
-// 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
-__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+// 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// 4 8x8 matrices of 16-bit elements, transposed: lane i gives the address of row i.
-__device__ __forceinline__ void stmatrix_x4_trans(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+// 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
+__device__ __forceinline__ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :: "r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
@@ -130,28 +130,22 @@ __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 128 over 16, a and b from shared memory.
+// d = a b (+ d where `accumulate`): 64 x 64 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
-__device__ __forceinline__ void wgmma_m64n128k16_f32_f16_f16(float (&d)[64], u64 a, u64 b, u32 accumulate) {
+__device__ __forceinline__ void wgmma_m64n64k16_f32_f16_f16(float (&d)[32], u64 a, u64 b, u32 accumulate) {
   asm volatile("{\n"
                ".reg .pred p;\n"
-               "setp.ne.b32 p, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+               "setp.ne.b32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-               "}, %64, %65, p, 1, 1, %67, %68;\n"
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+               "}, %32, %33, p, 1, 1, %35, %36;\n"
                "}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                 "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                 "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                 "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
@@ -230,7 +224,7 @@ constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
-constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
+constexpr int rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         4 stages x 128 pixels x 128
@@ -249,14 +243,13 @@ constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
-constexpr int epi_tile_m = 64;  // y leaves in epilogue tiles of so many pixels by 64 channels, two for each consumer
-constexpr int epi_tile_n = 64;
-constexpr u32 epi_tile_bytes = epi_tile_m * epi_tile_n * 2;
+constexpr int epi_tile_n = 64;  // y leaves in epilogue tiles of 64 pixels by so many channels, two for each consumer
+constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr int epi_tiles_across = tile_m / epi_tile_m;
+constexpr int epi_tiles_across = tile_n / epi_tile_n;
 constexpr int epi_tile_count = rows / 64 * epi_tiles_across;  // of a consumer
 constexpr u32 full_barriers = operand_slots + consumers * slots * slot_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
@@ -264,12 +257,15 @@ constexpr u32 turn_barriers = empty_barriers + 8 * stages;
 constexpr u32 slot_full_barriers = turn_barriers + 8 * consumers;
 constexpr u32 slot_empty_barriers = slot_full_barriers + 8 * consumers * slots;
 
-// One output channel of one pixel.
-__device__ __forceinline__ float epilogue(
-    float v,
-    float value_z
+// Two neighboring output channels of one pixel.
+__device__ __forceinline__ void epilogue(
+    float (&v)[2],
+    const float (&value_z)[2]
 ) {
-  return max_nan_f32(v + value_z, 0.0f);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    v[i] = max_nan_f32(v[i] + value_z[i], 0.0f);
+  }
 }
 
 // A barrier for the 128 threads of one consumer.
@@ -324,8 +320,8 @@ void convgen_tma_im2col_slices(
           const u32 place = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_empty_barriers + 8 * slot, use / slots & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, slot_bytes);
-          const int m = m0 + i % epi_tiles_across * epi_tile_m;
-          const int n = n0 + i / epi_tiles_across * 64;
+          const int m = m0 + i / epi_tiles_across * 64;
+          const int n = n0 + i % epi_tiles_across * epi_tile_n;
           tma_load_tile_2d(place, &operand_z_map, full, n, m);
         }
       }
@@ -380,7 +376,7 @@ void convgen_tma_im2col_slices(
       first_step += consumers * k_blocks;
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
-      float acc[rows / 64][tile_m / 2];
+      float acc[rows / 64][tile_n / 2];
       mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
       turn ^= 1;
       int previous = -1;
@@ -393,9 +389,9 @@ void convgen_tma_im2col_slices(
         for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
+            wgmma_m64n64k16_f32_f16_f16(
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();
@@ -412,11 +408,11 @@ void convgen_tma_im2col_slices(
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      // a fragment's rows are channels, its columns are pixels
+      // a fragment's rows are pixels, its columns are channels
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
-        for (int m = 0; m < tile_m; m += epi_tile_m) {
+        for (int n = 0; n < tile_n; n += epi_tile_n) {
           const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
           // the epilogue tile is free when at most the other one is still being read
           if (thread == 0) bulk_wait_group_read<1>();
@@ -424,28 +420,32 @@ void convgen_tma_im2col_slices(
           const u32 slot = consumer * slots + use % slots;
           const u32 tile_z = base + operand_slots + slot * slot_bytes;
           mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
-          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
+          const int row = warp * 16 + lane % 16;
 #pragma unroll
-          for (int j = 0; j < epi_tile_m / 16; ++j) {
-            const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          for (int j = 0; j < epi_tile_n / 16; ++j) {
+            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
             const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][m / 2 + j * 8];
+            const float* sums = &acc[i][n / 2 + j * 8];
             float v[8];
             u32 bits_z[4];
-            ldmatrix_x4_trans(bits_z, place - epi_tile_base + tile_z);
+            ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
-              const float value_z = cvt_f32_f16(f16(bits_z[e / 2] >> e % 2 * 16));
-              v[e] = epilogue(sums[e], value_z);
+            for (int e = 0; e < 4; ++e) {
+              const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
+                                        cvt_f32_f16(f16(bits_z[e] >> 16))};
+              float both[2] = {sums[2 * e], sums[2 * e + 1]};
+              epilogue(both, value_z);
+              v[2 * e] = both[0];
+              v[2 * e + 1] = both[1];
             }
-            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
           }
           fence_proxy_async_shared();
           sync_consumer(consumer);
           if (thread == 0) {
             mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + i * 64, m0 + m);
+            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
             bulk_commit_group();
           }
           ++use;

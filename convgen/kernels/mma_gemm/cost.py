@@ -19,17 +19,17 @@ INSTRUCTION = 6.4  # cycles of a scheduler's tensor core for 16 x 8 x 16
 class Rates:
     """Fitted figures on one GPU."""
 
-    products: float = 0.564  # of a scheduler's share of the tensor cores' time
-    shared: float = 0.755  # of the time that shared memory takes at 128 bytes a cycle
-    step: float = 52.0  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
-    latency: float = 150.0  # and of a step's copies, shared out over the stages that wait for them
-    copy: float = 0.112  # cycles of a copy to shared memory
-    result: float = 9.09  # cycles for each result of a thread,
-    store: float = 286.0  # and for each of its stores
+    products: float = 0.747  # of a scheduler's share of the tensor cores' time
+    shared: float = 1.314  # of the time that shared memory takes at 128 bytes a cycle
+    step: float = 8.479  # cycles of waiting and signalling, which other blocks of a multiprocessor hide,
+    latency: float = 183.7  # and of a step's copies, shared out over the stages that wait for them
+    copy: float = 0.01408  # cycles of a copy to shared memory
+    result: float = 27.53  # cycles for each result of a thread,
+    store: float = 89.5  # and for each of its stores
     l2: float = 12e6  # bytes a microsecond
-    ragged: float = 1.29  # times longer where pixels begin inside a sector of L2, for x and for y
-    memory: float = 4.2e6
-    start: float = 2.58  # microseconds of a launch
+    ragged: float = 1.461  # times longer where pixels begin inside a sector of L2, for x and for y
+    memory: float = 4.01e6
+    start: float = 2.14  # microseconds of a launch
     reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
     reduced: float = 3.6e6
 

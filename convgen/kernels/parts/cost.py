@@ -62,8 +62,8 @@ def storing(ragged: float, pitch: int) -> float:
     return 1 + ragged * (pitch % SECTOR != 0)
 
 
-def written(bytes: int, pitch: int, ragged: float, odd: float) -> float:
+def written(bytes: int, pitch: int, ragged: float, odd: float, in_parts: bool = True) -> float:
     """Bytes of device memory that results count for, whose pixels lie `pitch` bytes apart: `ragged` times more where
-    pixels begin inside a sector, which stores then fill in parts, and `odd` times more where no store of
-    `LEAST_STORE` bytes fits."""
-    return bytes * (1 + ragged * (pitch % SECTOR != 0) + odd * (pitch % LEAST_STORE != 0))
+    pixels begin inside a sector and several blocks fill it, which store pixels `in_parts`, and `odd` times more where
+    no store of `LEAST_STORE` bytes fits."""
+    return bytes * (1 + ragged * (in_parts and pitch % SECTOR != 0) + odd * (pitch % LEAST_STORE != 0))

@@ -42,22 +42,23 @@ class LineRates:
     start: float  # microseconds of a launch
     memory: float  # bytes a microsecond
     sharing: float  # of the memory's time, for each block of a multiprocessor after the first
-    ragged_writes: float = 2.0  # more bytes of y, where its pixels begin inside a sector,
-    odd_writes: float = 3.0  # and where they are no vectors of 8 bytes
+    ragged_writes: float  # more bytes of y, where blocks share its sectors,
+    odd_writes: float  # and where they are no vectors of 8 bytes
 
 
-MMA_LINES = LineRates(1.9, 1.55, 3.85, 38.0, 0.87, 39.9, 603, 109, 17.5, 22.9, 1.2, 4.2e6, 0.0)
-WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9, 2.08, 3.79e6, 0.045)
+MMA_LINES = LineRates(1.9, 1.55, 3.85, 38.0, 0.87, 39.9, 603, 109, 17.5, 22.9, 1.2, 4.2e6, 0.0, 4.01, 4.81)
+WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9, 2.08, 3.79e6, 0.045, 1.83, 8.49)
 
 
 def lines_time(
     *, products: float, reads: float, stores: float, steps: float, channels: int, parts: int, workers: int,
     threads: int, tiles: int, blocks: int, stages: int, halo_tile: int, filters: int, bytes_read: int,
-    bytes_written: int, y_pitch: int, sms: int, rates: LineRates,
+    bytes_written: int, y_pitch: int, in_parts: bool, sms: int, rates: LineRates,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `reads` and `stores`
     of shared memory, and `steps` steps of a worker's chain; `halo_tile` and `filters` are bytes of a block,
-    `bytes_read` and `bytes_written` of device memory, and pixels of y lie `y_pitch` bytes apart."""
+    `bytes_read` and `bytes_written` of device memory, and pixels of y lie `y_pitch` bytes apart,
+    which blocks store whole or `in_parts`."""
     r = rates
     resident = min(blocks, math.ceil(tiles / sms))
     shared = max(products * r.products, reads * r.reads + stores * r.stores)
@@ -68,5 +69,5 @@ def lines_time(
     tile = max(tile, copy) if stages > 1 else tile + copy / math.sqrt(resident)
     rounds = math.ceil(tiles / (sms * blocks))
     time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start
-    bytes = bytes_read + written(bytes_written, y_pitch, r.ragged_writes, r.odd_writes)
+    bytes = bytes_read + written(bytes_written, y_pitch, r.ragged_writes, r.odd_writes, in_parts)
     return over(time, bytes / r.memory * (1 + r.sharing * (resident - 1)) + r.start)

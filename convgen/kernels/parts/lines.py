@@ -338,6 +338,7 @@ class Lines(base.Layout[Any]):
             bytes_read=traffic["reads"],
             bytes_written=traffic["writes"],
             y_pitch=traffic["y_pitch"],
+            in_parts=self.n_tiles > 1,
             sms=self.target.sms,
             rates=rates,
         )

@@ -19,31 +19,31 @@ from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
 class Rates:
     """Fitted figures of tma_im2col on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.364  # from launch to the first wgmma, and out again
-    shared_wait: float = 38  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    start: float = 1.293  # from launch to the first wgmma, and out again
+    shared_wait: float = 26.98  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
     mma: float = 1.053  # of the tensor cores' peak time
-    l2: float = 65.65  # bytes a cycle for a multiprocessor
-    row: float = 1.916  # cycles a row of a box
-    weight_row: float = 1.641
-    straddle: float = 0.7801  # more, for each line that a row touches beyond its first
-    ragged: float = 1.331  # more, where rows begin inside a sector
-    latency: float = 738.5  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.403  # stages that are being read and so not in flight
-    store: float = 9.761e-05  # a tile's element
-    ragged_store: float = 0.2843  # more, where pixels of y begin inside a sector
-    turn: float = 0.3104  # between the MMAs of two tiles
-    multicast: float = 0.2734  # how much of the x that a cluster need not fetch twice counts; of w, nothing
-    joint: float = 35.81  # cycles a stage that the blocks of a cluster wait for one another
-    split: float = 0.4665  # joining a cluster, a tile
-    split_store: float = 0.0002665  # a partial sum's element
+    l2: float = 59.86  # bytes a cycle for a multiprocessor
+    row: float = 2.713  # cycles a row of a box
+    weight_row: float = 1.805
+    straddle: float = 0.5007  # more, for each line that a row touches beyond its first
+    ragged: float = 0.676  # more, where rows begin inside a sector
+    latency: float = 736.9  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.577  # stages that are being read and so not in flight
+    store: float = 0.000133  # a tile's element
+    ragged_store: float = 0.1927  # more, where pixels of y begin inside a sector
+    turn: float = 0.4528  # between the MMAs of two tiles
+    multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
+    joint: float = 29.55  # cycles a stage that the blocks of a cluster wait for one another
+    split: float = 0.4262  # joining a cluster, a tile
+    split_store: float = 0.0002687  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
     part: float = 2.4e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
     rewrite_element: float = 0.04
     row_sum: float = 0.047  # cycles of a tile's element, for each sum over rows (shuffles counted, not fitted)
     memory: float = 4.75e6  # bytes a microsecond
-    ragged_writes: float = 1.63  # more of them, where pixels of y begin inside a sector,
-    odd_writes: float = 0.743  # and where they are no vectors of 8 bytes
+    ragged_writes: float = 1.473  # more of them, where pixels of y begin inside a sector,
+    odd_writes: float = 0.2165  # and where they are no vectors of 8 bytes
 
 
 H200 = Rates()
