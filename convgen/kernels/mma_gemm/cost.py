@@ -29,6 +29,7 @@ class Rates:
     l2: float = 12e6  # bytes a microsecond
     ragged: float = 1.461  # times longer where pixels begin inside a sector of L2, for x and for y
     memory: float = 4.01e6
+    odd_writes: float = 4.0  # more bytes of y, where its pixels are no vectors of 8 bytes
     start: float = 2.14  # microseconds of a launch
     reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
     reduced: float = 3.6e6
@@ -40,7 +41,7 @@ H200 = Rates()
 def gemm_time(
     *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
     stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, reduced: int,
-    bytes: int, sms: int, rates: Rates,
+    bytes: float, sms: int, rates: Rates,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
     `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded

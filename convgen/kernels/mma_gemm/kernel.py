@@ -23,6 +23,7 @@ from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import MOST_REGISTERS, Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
+from convgen.kernels.parts.cost import traffic, written
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.targets import Target
 
@@ -144,7 +145,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             traffic=(c.tile_m + c.tile_n) * layout.row_bytes,
             ragged=layout.ragged,
             reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
-            bytes=problem.min_bytes,
+            bytes=_bytes(layout),
             sms=layout.target.sms,
             rates=cost.H200,
         )
@@ -173,6 +174,13 @@ def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: O
     order = str(fixed.get("order", "channel_first"))
     config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math)
     return Layout(problem, target, config)
+
+
+def _bytes(layout: Layout) -> float:
+    """Of device memory; a reduction stores results in vectors, whatever their pixels are."""
+    moved = traffic(layout.problem)
+    odd = 0.0 if layout.config.split_k > 1 else cost.H200.odd_writes
+    return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd)
 
 
 KERNEL = MmaGemm()
