@@ -120,7 +120,7 @@ def test_what_is_beyond_the_kernel_is_refused(target: Target) -> None:
     compilation, kernel = compiled("3x3", target)
     sizes = {"n": 60000, "h": 200, "w": 200}
     assert all_sizes(compilation.request.problem, sizes)["p"] == 200
-    with pytest.raises(WrongShape, match=r"gives \d+ elements of x; it goes up to"):
+    with pytest.raises(WrongShape, match=r"gives \d+ .+; it goes up to"):
         kernel.at(**sizes)
 
 
