@@ -19,9 +19,12 @@ RESULTS = Path(__file__).parent / "results"
 BATCH = 8
 #: As results name them, and as people do; networks of torchvision, then suites.
 NETWORKS = {
-    "resnet50": "ResNet-50", "resnext50_32x4d": "ResNeXt-50", "regnet_y_3_2gf": "RegNetY-3.2GF",
-    "densenet121": "DenseNet-121", "googlenet": "GoogLeNet", "efficientnet_v2_s": "EfficientNetV2-S",
-    "convnext_tiny": "ConvNeXt-T", "deeplabv3_resnet50": "DeepLabV3-ResNet-50", "vgg16": "VGG-16", "alexnet": "AlexNet",
+    "resnet18": "ResNet-18", "resnet50": "ResNet-50", "wide_resnet50_2": "Wide ResNet-50-2",
+    "resnext50_32x4d": "ResNeXt-50", "regnet_y_3_2gf": "RegNetY-3.2GF", "densenet121": "DenseNet-121",
+    "googlenet": "GoogLeNet", "inception_v3": "Inception v3", "mobilenet_v3_large": "MobileNetV3-L",
+    "mnasnet1_0": "MnasNet", "shufflenet_v2_x1_0": "ShuffleNetV2", "squeezenet1_1": "SqueezeNet",
+    "efficientnet_v2_s": "EfficientNetV2-S", "convnext_tiny": "ConvNeXt-T",
+    "deeplabv3_resnet50": "DeepLabV3-ResNet-50", "vgg16": "VGG-16", "alexnet": "AlexNet",
 }  # fmt: skip
 SUITES = {
     "resnet50": "ResNet-50", "grouped": "ResNeXt-50, grouped", "densenet121": "DenseNet-121", "vgg16": "VGG-16",
