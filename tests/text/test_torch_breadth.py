@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -285,6 +286,23 @@ def test_the_reason_why_a_model_cannot_be_traced_is_said_in_a_line(model, argume
 
 
 # ---- what is given --------------------------------------------------------------------------------
+
+
+class Tells(nn.Module):
+    """Writes lines to stderr when it is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x):
+        print("one\ntwo", file=sys.stderr)
+        return self.layer(x)
+
+
+def test_what_a_model_writes_to_stderr_while_it_is_traced_stays_as_it_is(capsys):
+    fast(Tells().eval(), torch.randn(1, 4, 6, 6))
+    assert set(capsys.readouterr().err.splitlines()) == {"one", "two"}
 
 
 def small() -> nn.Module:

@@ -66,9 +66,9 @@ def optimize(
     arguments = example if isinstance(example, tuple) else (example,)
     try:
         made.prepare(*arguments)
-    except ConvgenError:
+    except (ConvgenError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # the model's own
         raise WrongArguments(f"the model does not take the example: {told(error)}\n{hint}") from error
     return made
 

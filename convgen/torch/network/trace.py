@@ -33,16 +33,19 @@ def tracing() -> Iterator[None]:
 
 @contextmanager
 def without_listing() -> Iterator[None]:
-    """Where torch.export may stop: it prints the graph that it has so far, which is thousands of lines."""
-    listing, held = "", io.StringIO()
+    """For torch.export: where it fails, it prints the graph that it has so far, which may be thousands of lines.
+
+    Anything else that is written to stderr appears at the end."""
+    graph, held = None, io.StringIO()
     try:
         with redirect_stderr(held):
             yield
     except Exception as error:
-        listing = getattr(error, "partial_fx_graph", "")
+        graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
-        sys.stderr.write(held.getvalue().replace(f"{listing}\n", ""))
+        written = held.getvalue()
+        sys.stderr.write(written.replace(f"{graph}\n", "") if graph else written)
 
 
 def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphModule:
