@@ -1,7 +1,8 @@
 """The cost model of mma_gemm: microseconds from a configuration, before anything is compiled.
 
 Each term is a resource: the tensor cores, shared memory, the latency of a step, the copies, L2, device memory.
-The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py).  Cycles are a multiprocessor's.
+The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py, then fit_jointly.py).  Cycles are a
+multiprocessor's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The cost model of the kernels that keep lines of x in shared memory (`lines`): microseconds of a configuration.
 
 Each term is a resource: the tensor cores, shared memory, the latency of a worker's chain, the copies, device
-memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py).  Cycles are a multiprocessor's.
+memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_kernels.py; those of writes: fit_jointly.py).
+Cycles are a multiprocessor's.
 """
 
 from __future__ import annotations

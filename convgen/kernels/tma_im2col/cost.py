@@ -2,8 +2,8 @@
 
 A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at
 which TMA fetches rows, the latency that stages in flight must cover, the tail of a partly filled wave, the
-epilogue, device memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_cost.py, which
-also says how far the model's choice is from the best that was measured).
+epilogue, device memory.  The rates are fitted to measurements on an H200 (benchmarks/fit_cost.py, then
+fit_jointly.py; both say how far the model's choice is from the best that was measured).
 """
 
 from __future__ import annotations
