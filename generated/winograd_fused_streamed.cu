@@ -249,7 +249,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // A filter row's three taps come as four points, U = G w.  Two neighboring outputs read four pixels d of a row, whose
 // points are V = B^T d; the products of V and U are summed over filter rows and channels, in four accumulators, M, and
-// the outputs are A^T M.
+// the outputs are A^T M.  Pixels are halved before they are added, so that the sum of two cannot overflow; G's rows
+// are scaled down likewise, and A^T's columns take both back.
 //
 // A quad is four neighboring outputs of a row.  Rows g and g + 8 of a warp's fragment of V are the first and the second
 // two outputs of a quad: a lane makes both from six pixels of the halo tile, which lies in shared memory in four phases,
@@ -269,6 +270,7 @@ constexpr int pixels = 128;  // outputs of a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
 constexpr u32 phase_bytes = 12288;  // of a halo, from a phase to the next
+constexpr u32 halves = 0x3F003F00;  // bf16 0.5, twice
 constexpr int channel_tiles = 4;
 constexpr int tile_quads = 64;
 constexpr int line_tiles = 7;  // tiles down a strip
@@ -385,9 +387,9 @@ void convgen_winograd_fused_streamed(
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
           tma_load_tile_4d(halo, &x_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + 12288, &x_map, full, block * tile_k, q0, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + 24576, &x_map, full, block * tile_k, q0 + 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + 36864, &x_map, full, block * tile_k, q0 + 2, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo + phase_bytes, &x_map, full, block * tile_k, q0, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo + 2 * phase_bytes, &x_map, full, block * tile_k, q0 + 1, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo + 3 * phase_bytes, &x_map, full, block * tile_k, q0 + 2, quad0 / quads - 1, n);
         }
       }
     }
@@ -447,6 +449,7 @@ void convgen_winograd_fused_streamed(
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
+          // where the swizzle puts this lane's 16 bytes of each
 #pragma unroll
           for (int i = 0; i < 3; ++i) places[i] = (places[i] + lane / 8 % 2 * 16) ^ (places[i] >> 3 & 0x70);
 #pragma unroll
@@ -455,7 +458,7 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
             for (int i = 0; i < 3; ++i) ldmatrix_x4(d[i], places[i] ^ k * 32);
 #pragma unroll
-            for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_bf16x2(d[i / 4][i % 4], 0x3F003F00);
+            for (int i = 0; i < 12; ++i) d[i / 4][i % 4] = mul_bf16x2(d[i / 4][i % 4], halves);
             const int buffer = (r * 4 + k) % 2;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -575,7 +578,7 @@ void convgen_winograd_fused_streamed(
 }
 
 // The transformed filters, by which the kernel above multiplies: U[r, point, k, c] = G w[k, r, :, c].
-// A thread has a filter row of a pair of channels.
+// A thread transforms one row of the filter from one input channel to one output channel.
 extern "C" __global__ __launch_bounds__(128)
 void convgen_winograd_fused_streamed_filter(
     const bf16* __restrict__ w,

@@ -161,10 +161,11 @@ def affine(position: str, scale: int, constant: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """A phase of a halo tile: its tensor map, byte of the halo tile, and start coordinates along w and h."""
+    """A phase of a halo tile: its tensor map, byte of the halo tile (a number, or C text), and start coordinates along
+    w and h."""
 
     map: str
-    start: int
+    start: int | str
     w: str
     h: str
 

@@ -1,4 +1,5 @@
-"""The launch that transforms the filters: a thread has a filter row of a pair of channels."""
+"""The launch that transforms the filters: a thread has one row of one filter, from one input channel to one output
+channel."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BLOCK = 128
 
 
 def filters(layout: Layout) -> Kernel:
-    """U[r, point, k, c] = G w[k, r, :, c]: zeros stand in for channels that there are not."""
+    """U[r, point, k, c] = G w[k, r, :, c]: zeros stand in for channels beyond the last."""
     problem, w, u = layout.problem, layout.problem.w, layout.u
     scope = Scope(index_type(problem, (u.size,)))
     extents = (layout.filter_rows, problem.k, layout.channels)
@@ -30,7 +31,7 @@ def filters(layout: Layout) -> Kernel:
         lines.append(f"u[{place}] = {lowering.store(w.dtype, weighted(transforms(M).filters.row(point)), 'f32')};")
     comment = (
         "The transformed filters, by which the kernel above multiplies: U[r, point, k, c] = G w[k, r, :, c].",
-        "A thread has a filter row of a pair of channels.",
+        "A thread transforms one row of the filter from one input channel to one output channel.",
     )
     pointers = (Pointer("w", w.dtype, "w"), Pointer("u", w.dtype, U, written=True))
     text = {"lines": drop_unused(lines, "")}

@@ -22,7 +22,7 @@ from convgen.kernels.winograd_fused.config import QUAD, QUADS
 from convgen.kernels.winograd_fused.filters import filters
 from convgen.kernels.winograd_fused.layout import EPI_TILE_PIXELS, POINTS, Layout, M
 
-#: Two halves, in the bits of each type.
+#: 0.5 twice, in the bits of each type.
 HALVES = {"f16": "0x38003800", "bf16": "0x3F003F00"}
 
 
@@ -61,7 +61,7 @@ def source(plan: Plan, layout: Layout) -> str:
         lane_row=_lane_row(layout),
         row_shift="r" if step == 1 else f"r * {step}",
         transform=[_of_two(f.inputs.row(i), problem.x.dtype) for i in range(POINTS)],
-        half=HALVES[problem.x.dtype],
+        halves=HALVES[problem.x.dtype],
         outputs=[weighted(f.outputs.row(i), "m[{}][i]") for i in range(M)],
         registers=REGISTERS[config.consumers],
         in_type=problem.x.dtype,
@@ -95,9 +95,9 @@ def _loads(layout: Layout) -> list[Load]:
     h, w = windows(layout.read)
     row = affine("quad0 / quads", 1, h.lower) if layout.line_tiles > 1 else str(h.lower)
     found = []
-    for phase in layout.halo.phases:
-        first = w.lower + phase.w
-        found.append(Load("x_map", phase.start, affine("q0", 1, first) if layout.strips > 1 else str(first), row))
+    for i, phase in enumerate(layout.halo.phases):
+        first, start = w.lower + phase.w, "phase_bytes" if i == 1 else f"{i} * phase_bytes" if i else 0
+        found.append(Load("x_map", start, affine("q0", 1, first) if layout.strips > 1 else str(first), row))
     return found
 
 
