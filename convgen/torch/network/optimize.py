@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
@@ -82,7 +82,7 @@ def _for_inference(model: Any) -> Any:
     if isinstance(model, torch.jit.ScriptModule):
         hint = "hint: optimize the module that it was made of"
         raise WrongArguments(f"the model is a ScriptModule, which torch.export does not take\n{hint}")
-    if any(isinstance(t, UninitializedTensorMixin) for t in (*model.parameters(), *model.buffers())):
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         raise WrongArguments("the model has layers without weights yet\nhint: call it once before optimize")
     if any(map(_trains, model.modules())):
         raise _IN_TRAINING
