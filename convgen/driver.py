@@ -172,7 +172,7 @@ class Compilation:
         if not self.spec.images:
             return (self,)
         if not self.varies:
-            raise UsageError(f"{self.name}: its number of images is fixed\nhint: write `dynamic n` into the spec")
+            raise UsageError(f"{self.name}: its number of images is fixed\nhint: write `dynamic n` into the conv block")
         return tuple(map(self.planned_for, classes.compared(self.spec.images)))
 
     @cached_property

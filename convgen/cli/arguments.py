@@ -111,8 +111,8 @@ def _images(text: str) -> tuple[int, ...]:
         ends = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
         found.append(range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0))
     if not all(part and part[0] for part in found) or sum(map(len, found)) > MOST_IMAGES:
-        wanted = f"numbers of images, such as 1-64 or 1,8,64, at most {MOST_IMAGES} of them"
-        raise argparse.ArgumentTypeError(f"{short(text)} is not {wanted}")
+        wanted = f"up to {MOST_IMAGES} numbers of images, such as 1-64 or 1,8,64"
+        raise argparse.ArgumentTypeError(f"{short(text)} does not list {wanted}")
     return tuple(n for part in found for n in part)
 
 

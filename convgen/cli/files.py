@@ -18,7 +18,7 @@ def check_place(path: Path | None) -> None:
     if path.suffix == ".conv" and path.is_file():
         raise UsageError(f"{path}: would be overwritten, and is a spec\nhint: name another file")
     if path.is_dir():
-        raise UsageError(f"{path}: cannot be written: it is a directory")
+        raise UsageError(f"{path}: cannot be written: it is a folder")
     folder = next(p for p in path.absolute().parents if p.exists())
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder")
@@ -45,7 +45,7 @@ def write_all(files: Mapping[Path, bytes], hint: str = "") -> None:
                     folder.mkdir(exist_ok=True)
                     made.append(folder)
             if at.is_dir():
-                raise UsageError(f"{at}: cannot be written: it is a directory")
+                raise UsageError(f"{at}: cannot be written: it is a folder")
             staging = at.with_name(at.name + mark)
             staged.append((staging, at))
             staging.write_bytes(data)

@@ -122,7 +122,7 @@ def _statement(place: Place) -> str | None:
         return None
     if place.is_assigned or (word.type == "NAME" and place.after is not None and place.after.type == "COLON"):
         return f"write `let {word} = {place.rest_of_line(2) or '...'}`"
-    if word.type in wording.SETTING_KINDS:
+    if word.type in wording.SETTING_KINDS or word in wording.CONTEXTUAL:
         return f"`{word}` belongs in a conv block: `conv NAME {{ {word} ... }}`"
     if word.type == "RBRACE":
         return "this brace closes nothing"

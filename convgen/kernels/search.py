@@ -162,7 +162,7 @@ def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     """Sizes that a call decides, where the kernel is compiled for fixed ones."""
     if kernel.dynamic or not problem.dynamic:
         return []
-    hint = "leave `dynamic` out, or take tma_im2col, mma_gemm or direct"
+    hint = "leave `dynamic` out, or take strategy tma_im2col, implicit_gemm or direct"
     return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
 
 

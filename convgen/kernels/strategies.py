@@ -71,10 +71,21 @@ class Strategy:
             return [Obstacle(f"{self.name} has no kernel {options['kernel']}", option="kernel")]
         if any(s.best for s in searches):
             return []
+        if apart := self._apart(searches):
+            return [apart]
         found = [list(s.obstacles) for s in searches]
         common = [o for o in found[0] if all(o in own for own in found)]
         # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
         return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
+
+    def _apart(self, searches: Sequence[Search]) -> Obstacle | None:
+        """Options of several kernels, which no kernel has together."""
+        faults = {s.kernel.name: excess(s.fixed, s.kernel.config) for s in searches}
+        if len(faults) == 1 or not all(faults.values()):
+            return None
+        hint = "; ".join(f"{name}: {', '.join(own.values())}" for name, own in faults.items())
+        first, *_ = (option for own in faults.values() for option in own)
+        return Obstacle(f"no kernel of {self.name} has all of these options", hint, first)
 
     def plan(self, problem: ConvProblem, target: Target, options: Options) -> Plan:
         """The plan of the fastest configuration, where `obstacles` is empty."""

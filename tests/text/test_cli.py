@@ -157,7 +157,7 @@ def test_explain_says_which_plan_a_number_of_images_takes(capsys):
 def test_images_need_a_spec_that_leaves_them_to_calls(capsys):
     for command in ("compile", "explain", "run"):
         assert main([command, *IMAGES]) == 2
-        assert "first: its number of images is fixed\nhint: write `dynamic n` into the spec" in capsys.readouterr().err
+        assert "number of images is fixed\nhint: write `dynamic n` into the conv block" in capsys.readouterr().err
     assert not Path("first.json").exists()
 
 

@@ -211,7 +211,8 @@ def test_what_is_refused(problem: ConvProblem, options: dict, words: str) -> Non
         (ROWS, {"weight_stages": 1}, "a consumer holds two filter rows"),
         (make("fprop", 1, 512, 64, (9, 9), (3, 3)), {"weight_stages": 0}, "bytes of shared memory; sm_90a has"),
         (ROWS, {"weight_stages": 0, "cluster": 2}, "a cluster loads filters that stream"),
-        (ROWS, {"tile": 2}, "no option tile"),
+        (ROWS, {"kernel": "winograd_fused", "tile": 2}, "no option tile"),
+        (ROWS, {"tile": 2}, "no kernel of winograd has all of these options"),
     ],
 )  # fmt: skip
 def test_what_form_fused_refuses(problem: ConvProblem, options: dict, words: str) -> None:
