@@ -123,8 +123,8 @@ class _Graph:
 
 
 def _numbers(graph_module: Any) -> set[int]:
-    """The places of arguments that are numbers: of dynamic sizes, Dynamo passes floats as tensors, and reads them by
-    item(), which the graph does no longer then."""
+    """The places of arguments that are numbers, which the graph then takes as such: with dynamic sizes, Dynamo passes
+    floats as tensors, and its graph calls item() on them."""
     found = set()
     for i, argument in enumerate(graph_module.graph.find_nodes(op="placeholder")):
         readers = list(argument.users)

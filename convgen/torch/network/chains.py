@@ -227,7 +227,7 @@ def _power(user: Node, value: Node) -> Match:
 
 
 def _threshold(user: Node, value: Node) -> Match:
-    """Where what is below becomes the threshold itself."""
+    """A clamp, where values below the threshold become the threshold itself."""
     _, least, other = user.args
     return ((Step("clamp_min", (float(least),)),), None) if least == other else None
 

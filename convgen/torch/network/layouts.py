@@ -1,10 +1,10 @@
 """Images have channels last: what is given, and what convolutions read, such as of a channel shuffle, is copied first.
 
-The copy is part of the graph, so that Inductor makes it on the way, with the functions before it.  torch has no memory
-format for channels last of one axis (n, c, w), but strides; only what convolutions read of these is copied, as others
-are sequences.  Filters that are computed of weights are laid out when these are packed.  What follows has
-channels last, too; where a view of the model's own does not go with that, what it is a view of is copied back.  Results
-lie in memory as the model's own do: whoever reads them may take views.
+The copy is part of the graph, so that Inductor makes it on the way, with the functions before it.  For (n, c, w)
+torch has strides, but no memory format, of channels last: there only what a convolution reads is copied, because
+other tensors of rank 3 are often sequences.  Filters that are computed from weights are laid out when weights are
+packed.  What follows has channels last, too; where a view of the model's own does not go with that, what it is a view
+of is copied back. Results lie in memory as the model's own do: whoever reads them may take views.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: C
 
 
 def settle(graph: Any, node: Node, before: Any) -> None:
-    """Has the graph follow a node that stands for another, of the value `before`: aten's convolutions of three axes do
-    not always lie as ours do."""
+    """Renews the values behind a node that took the place of one of the value `before`: results of aten's 3-D
+    convolutions do not always have channels last, as ours do."""
     if same_strides(value_of(node), before):
         return
     changed = {node}
@@ -96,9 +96,7 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
             if not isinstance(wanted, torch.Tensor) or same_strides(value_of(node), wanted):
                 continue
             if order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):
-                packed = call(graph, A.permute.default, node, list(order))
-                packed = call(graph, A.clone.default, packed, memory_format=torch.contiguous_format)
-                results[i] = call(graph, A.permute.default, packed, list(inverse(order)))
+                results[i] = _packed_in(graph, node, order)
     output.args = (tuple(results),)
 
 
@@ -157,21 +155,28 @@ def _lies_as_read(value: Any) -> bool:
     rank = value.dim() - 2
     if rank > 1 and is_channels_last(value):
         return True
+    # a single channel lies either way; its strides still tell kernels the order
     says_first = rank == 1 and value.shape[1] == 1 and value.stride(1) > value.stride(2)
     packed = rank == 1 and is_packed(value.shape, value.stride(), channels_last(rank))
     return not says_first and (packed or bool(pitch_of(value.shape, value.stride(), channels_last(rank))))
 
 
 def _copied(graph: Any, node: Node) -> Node:
-    """With channels last."""
+    """What reads a node and copies it with channels last."""
     if memory_format := FORMATS.get(value_of(node).dim()):
         return call(graph, A.clone.default, node, memory_format=memory_format)
-    packed = call(graph, A.permute.default, node, [0, 2, 1])
+    return _packed_in(graph, node, channels_last(1))
+
+
+def _packed_in(graph: Any, node: Node, order: tuple[int, ...]) -> Node:
+    """What reads a node and copies it with its axes in this order in memory."""
+    packed = call(graph, A.permute.default, node, list(order))
     packed = call(graph, A.clone.default, packed, memory_format=torch.contiguous_format)
-    return call(graph, A.permute.default, packed, [0, 2, 1])
+    return call(graph, A.permute.default, packed, list(inverse(order)))
 
 
 def _follow(graph: Any, node: Node, changed: set[Node]) -> None:
+    """Renews a node's value where the strides of what it reads have changed."""
     if node.op == "call_function" and node not in changed and not changed.isdisjoint(node.all_input_nodes):
         _renew(graph, node, changed)
 

@@ -49,8 +49,8 @@ def opened(chain: Chain) -> Chain | None:
 
 
 def _activation(x: Node) -> tuple[tuple[Step, ...], Node]:
-    """The steps of the activation that makes x, perhaps written out, of what only that reads; no steps, and x, where
-    none does."""
+    """The steps of the activation, perhaps written out, whose result is x, and the value that it alone reads; no steps
+    and x itself where there is none."""
     seen = [x]
     for node in seen:
         seen += [each for each in node.all_input_nodes if each not in seen and len(seen) < _LOOKED_AT]
