@@ -1,9 +1,9 @@
 """The cost model of winograd_fused: microseconds of its two launches.
 
 Its terms are those of tma_halo, and so are its rates, which are fitted to measurements of that kernel.  An H200 takes
-1.2 to 1.4 times as long as they say (docs/kernels/winograd_fused.md).  What is its own is shared memory, which is nearly
-as busy as the tensor cores: of a step, 16 channels of a filter row, each consumer reads the filters of four points, and
-six pixels of each quad, some at the same banks.
+1.2 to 1.4 times as long as they say (docs/kernels/winograd_fused.md).  What is its own is shared memory, which is
+nearly as busy as the tensor cores: of a step, 16 channels of a filter row, each consumer reads the filters of four
+points, and six pixels of each quad, some at the same banks.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The copy is part of the graph, so that Inductor makes it on the way, with the fu
 torch has strides, but no memory format, of channels last: there only what a convolution reads is copied, because
 other tensors of rank 3 are often sequences.  Filters that are computed from weights are laid out when weights are
 packed.  What follows has channels last, too; where a view of the model's own does not go with that, what it is a view
-of is copied back. Results lie in memory as the model's own do: whoever reads them may take views.
+of is copied back.  Results lie in memory as the model's own do: whoever reads them may take views.
 """
 
 from __future__ import annotations
