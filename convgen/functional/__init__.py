@@ -322,7 +322,7 @@ def _size(name: str, given: Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, given))
     except TypeError:
-        raise WrongArguments(f"{name} is a {type(given).__name__}: expected whole numbers") from None
+        raise WrongArguments(f"{name} is of type {type(given).__name__}: expected whole numbers") from None
 
 
 def _hashable(value: Any) -> Any:

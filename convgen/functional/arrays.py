@@ -22,8 +22,8 @@ class NumpyLibrary:
     on_gpu = False
 
     def dtype(self, array: Array) -> str:
-        """The element type's name in NumPy."""
-        return array.dtype.name
+        """The element type's name in NumPy, which names the machine's byte order alone."""
+        return array.dtype.name if array.dtype.isnative else array.dtype.str
 
     def strides(self, array: Array) -> tuple[int, ...]:
         """In elements."""
@@ -166,7 +166,7 @@ def _kind(array: Array) -> str:
     """What an argument is, in words."""
     module = type(array).__module__.partition(".")[0]
     name = type(array).__name__ if module == "builtins" else f"{module}.{type(array).__name__}"
-    return f"a {name} on {array.device}" if module == "torch" and hasattr(array, "device") else f"a {name}"
+    return f"of type {name}" + (f" on {array.device}" if module == "torch" and hasattr(array, "device") else "")
 
 
 def element_type(name: str, array: Array, library: NumpyLibrary) -> str:

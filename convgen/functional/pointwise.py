@@ -112,7 +112,7 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
     if given is None:
         return ()
     if not isinstance(given, Sequence):
-        raise WrongArguments(f"activation is a {type(given).__name__}: expected a name, or a name and numbers")
+        raise WrongArguments(f"activation is of type {type(given).__name__}: expected a name, or a name and numbers")
     name, *numbers = [given] if isinstance(given, str) else list(given)
     known = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if known is None:

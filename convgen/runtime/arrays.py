@@ -169,12 +169,14 @@ class ForeignLibrary(CupyLibrary):
         kind, device = array.__dlpack_device__()
         if kind not in _DLPACK_GPU:
             hint = "cupy.asarray copies it there; kernel.emulate runs on the CPU"
-            raise WrongDevice(f"{name}, a {type(array).__name__}, is not on a GPU\nhint: {hint}")
+            raise WrongDevice(f"{name}, of type {type(array).__name__}, is not on a GPU\nhint: {hint}")
         with nullcontext() if stream is None else on_stream(device, stream):
             try:
                 return cupy_library.load().from_dlpack(array)
             except (TypeError, ValueError, NotImplementedError, BufferError) as error:
-                raise WrongType(f"{name}, a {type(array).__name__}: CuPy cannot read it by DLPack: {error}") from None
+                raise WrongType(
+                    f"{name}, of type {type(array).__name__}: CuPy cannot read it by DLPack: {error}"
+                ) from None
 
 
 #: DLDeviceType: CUDA, CUDA managed.
@@ -195,7 +197,7 @@ def library_of(array: object, slot: Slot) -> Library:
     if hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack_device__"):
         return FOREIGN
     raise WrongType(
-        f"{slot.name} is a {type(array).__name__}: expected a CuPy array, a torch tensor, or an object with "
+        f"{slot.name} is of type {type(array).__name__}: expected a CuPy array, a torch tensor, or an object with "
         "__cuda_array_interface__ or DLPack"
     )
 
@@ -209,7 +211,7 @@ def handle(stream: object) -> int:
             return found
     if (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
         return protocol()[1]
-    raise WrongType(f"stream is a {type(stream).__name__}: expected a CuPy or torch stream, or a stream's handle")
+    raise WrongType(f"stream is of type {type(stream).__name__}: expected a CuPy or torch stream, or a stream's handle")
 
 
 def on_stream(device: int, stream: int) -> ExitStack:
@@ -241,7 +243,7 @@ def check_numpy(array: object, slot: Slot) -> None:
     import numpy
 
     if not isinstance(array, numpy.ndarray):
-        raise WrongType(f"{slot.name} is a {type(array).__name__}: the emulator takes NumPy arrays")
+        raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")
     if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(_strides(array)):
@@ -276,10 +278,10 @@ def _interface_view(interface: dict[str, Any], owner: Array, name: str, stream: 
     cupy = cupy_library.load()
     address, read_only = interface["data"]
     if written and read_only:
-        raise WrongType(f"{name}, a {type(owner).__name__}, is read-only")
+        raise WrongType(f"{name}, of type {type(owner).__name__}, is read-only")
     device = cuda.driver().device_of(address)
     if device is None:
-        raise WrongDevice(f"{name}, a {type(owner).__name__}, is not in a GPU's memory")
+        raise WrongDevice(f"{name}, of type {type(owner).__name__}, is not in a GPU's memory")
     dtype = numpy.dtype(interface["typestr"])
     if dtype.kind == "V":  # what NumPy has no name for: bits
         dtype = numpy.dtype(f"u{dtype.itemsize}")

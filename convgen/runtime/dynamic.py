@@ -55,7 +55,9 @@ class DynamicKernel(Kernel):
             hint = f"hint: the spec's dynamic dims are {', '.join(dims)}"
             raise WrongArguments(f"{self.name}.at cannot choose {', '.join(unknown)}\n{hint}")
         if wrong := [name for name, size in sizes.items() if not isinstance(size, SupportsIndex)]:
-            raise WrongArguments(f"{self.name}: {wrong[0]} is a {type(sizes[wrong[0]]).__name__}, not a whole number")
+            raise WrongArguments(
+                f"{self.name}: {wrong[0]} is of type {type(sizes[wrong[0]]).__name__}: expected a whole number"
+            )
         return {**self.manifest.written, **{name: index(size) for name, size in sizes.items()}}
 
     @cached_property

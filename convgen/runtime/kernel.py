@@ -278,7 +278,7 @@ class Kernel:
             return (out,)
         names = [t.name for t in self.manifest.results]
         if not isinstance(out, tuple | list) or len(out) != len(names):
-            given = f"of length {len(out)}" if isinstance(out, tuple | list) else f"a {type(out).__name__}"
+            given = f"of length {len(out)}" if isinstance(out, tuple | list) else f"of type {type(out).__name__}"
             hint = f"pass one array for each result: out=({', '.join(names)})"
             raise WrongArguments(f"{self.name} has {len(names)} results, and out is {given}\nhint: {hint}")
         return tuple(out)
@@ -390,6 +390,6 @@ class Kernel:
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, SupportsIndex):
-        raise WrongType(f"{name} is a {type(value).__name__}: expected a whole number")
+        raise WrongType(f"{name} is of type {type(value).__name__}: expected a whole number")
     if not least <= operator.index(value) <= most:
         raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")

@@ -108,7 +108,7 @@ def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residu
         axes = f"weight of {rank + 2} axes, and input of as many, or of one less"
         raise WrongShape(f"input has shape {tuple(input.shape)} and weight {tuple(weight.shape)}: expected {axes}")
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != weight.shape[0]):
-        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {weight.shape[0]} values, one a channel")
+        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {weight.shape[0]} values, one for each channel")
     for name, operand in (("bias", bias), ("residual", residual)):
         if operand is None or operand.dtype == input.dtype:
             continue

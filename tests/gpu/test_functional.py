@@ -67,7 +67,7 @@ def test_torchs_tensors_on_the_current_stream(torch_draws):
 
 def test_arrays_in_another_place_are_refused():
     torch = pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="weight is a torch"):
+    with pytest.raises(ValueError, match="weight is of type torch"):
         F.conv2d(torch.zeros(1, 3, 5, 5, device="cuda"), torch.zeros(4, 3, 3, 3))
     with pytest.raises(ValueError, match="one library"):
         F.conv2d(cupy.zeros((1, 3, 5, 5), "f4"), np.zeros((4, 3, 3, 3), "f4"))

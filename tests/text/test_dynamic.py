@@ -295,7 +295,7 @@ def test_sizes_that_the_kernel_does_not_reach():
         kernel.at(n=10**8)
     with pytest.raises(WrongShape, match="gives h=0; it must be from 1"):
         kernel.at(h=0)
-    with pytest.raises(WrongArguments, match="h is a float, not a whole number"):
+    with pytest.raises(WrongArguments, match="h is of type float: expected a whole number"):
         kernel.at(h=2.5)
     with pytest.raises(WrongType, match="x is of type NoneType: expected an array"):
         kernel.emulate(*[None] * 4)

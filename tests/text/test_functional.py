@@ -273,11 +273,12 @@ def test_a_failure_is_kept_as_a_kernel_is():
     [
         (dict(input=array(1, 4, 5, 5)), "input has 4 channels in 1 group, and weight (4, 3, 3, 3) takes 3 per group"),
         (dict(input=array(1, 3, 5, 5).astype(np.int64)), "input has elements of int64"),
+        (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4; convgen has float16"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of f64, weight of f32: expected one"),
         (dict(bias=array(4).astype(np.float64)), "an operand has elements of f64, input of f32: expected one type"),
-        (dict(input=[[1.0]]), "input is a list"),
+        (dict(input=[[1.0]]), "input is of type list"),
         (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),
-        (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is a torch.Tensor on cpu"),
+        (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is of type torch.Tensor on cpu"),
         (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
         (dict(bias=array(5)), "does not broadcast"),
         (dict(bias=array(4, 1)), "expected one value per channel"),
@@ -297,12 +298,12 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(activation=("relu", 1)), "takes no numbers"),
         (dict(residual=array(1, 4, 2, 2)), "does not broadcast to the result's (1, 4, 3, 3)"),
         (dict(strategy="gemm"), "unknown strategy 'gemm'"),
-        (dict(bias=1.0), "bias is a float: expected a NumPy, CuPy or torch array"),
-        (dict(bias=False), "bias is a bool: expected a NumPy, CuPy or torch array"),
-        (dict(activation=torch.relu), "activation is a builtin_function_or_method: expected a name"),
+        (dict(bias=1.0), "bias is of type float: expected a NumPy, CuPy or torch array"),
+        (dict(bias=False), "bias is of type bool: expected a NumPy, CuPy or torch array"),
+        (dict(activation=torch.relu), "activation is of type builtin_function_or_method: expected a name"),
         (dict(stride=2**31), "stride is 2147483648: expected at most 2147483647"),
         (dict(input=torch.zeros(1, 3, 5, 5, device="meta"), weight=torch.zeros(4, 3, 3, 3, device="meta")),
-         "input is a torch.Tensor on meta"),
+         "input is of type torch.Tensor on meta"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(arguments, message):
@@ -313,7 +314,7 @@ def test_mistakes_are_named(arguments, message):
 
 
 def test_an_array_in_a_size_s_place_is_not_shown_in_full():
-    with pytest.raises(ConvgenError, match=r"^input_size is a ndarray: expected whole numbers$"):
+    with pytest.raises(ConvgenError, match=r"^input_size is of type ndarray: expected whole numbers$"):
         F.conv2d_input(array(1, 3, 5, 5), array(4, 3, 3, 3), array(1, 4, 3, 3))
 
 

@@ -227,9 +227,9 @@ def refusals():
     yield {"out": array(RESULT, W + FILTER.bytes - 16)}, errors.Overlap, "out overlaps weights"
     yield {"b": array(BIAS, B, device=1)}, errors.WrongDevice, "b is on cuda:1, the other arguments are on cuda:0"
     yield {"out": array(RESULT, Y, device=1)}, errors.WrongDevice, "out is on cuda:1"
-    yield {"weights": np.zeros(FILTER.shape, "f2")}, errors.WrongDevice, "weights, a ndarray, is not on a GPU"
-    yield {"weights": [1.0]}, errors.WrongType, "weights is a list"
-    yield {"image": None}, errors.WrongType, "image is a NoneType"
+    yield {"weights": np.zeros(FILTER.shape, "f2")}, errors.WrongDevice, "weights, of type ndarray, is not on a GPU"
+    yield {"weights": [1.0]}, errors.WrongType, "weights is of type list"
+    yield {"image": None}, errors.WrongType, "image is of type NoneType"
 
 
 @pytest.mark.parametrize(("change", "error", "message"), list(refusals()))
@@ -312,7 +312,7 @@ def test_an_operand_may_be_the_results_own_array(driver):
     ("change", "outs", "error", "message"),
     [
         ({}, (0, 1), errors.WrongArguments, r"has 3 results, and out is of length 2\nhint: .*out=\(result, t, s\)"),
-        ({}, 0, errors.WrongArguments, "and out is a ndarray"),
+        ({}, 0, errors.WrongArguments, "and out is of type ndarray"),
         ({}, (1, 0, 2), errors.WrongType, r"out\[0\] has elements of float16"),
         ({}, (0, array(FURTHER, Y), 2), errors.Overlap, r"out\[1\] overlaps out\[0\] in memory: both are written"),
         (
@@ -742,7 +742,7 @@ def test_any_librarys_stream(driver, stream):
 
 
 def test_what_is_no_stream_is_refused(driver):
-    with pytest.raises(errors.WrongType, match="stream is a str"):
+    with pytest.raises(errors.WrongType, match="stream is of type str"):
         kernel()(**right(), stream="mine")
 
 
