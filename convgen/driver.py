@@ -151,7 +151,9 @@ class Compilation:
     def planned_for(self, n: int) -> Compilation:
         """The same convolution planned for n images alone."""
         problem = self.request.problem.with_images(n)
-        return Compilation(replace(self.spec, images=()), replace(self.request, problem=problem))
+        made = Compilation(replace(self.spec, images=()), replace(self.request, problem=problem))
+        made.progress = self.progress
+        return made
 
     @property
     def varies(self) -> bool:

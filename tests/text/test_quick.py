@@ -346,6 +346,15 @@ def test_who_listens_hears_of_every_candidate(gpu):
     assert heard[2:] == [f"a: {i + 1} of {offered} candidates measured" for i in range(offered)]
 
 
+def test_who_listens_hears_of_candidates_for_each_number_of_images(gpu):
+    machine = gpu([9.0])
+    heard: list[str] = []
+    spec = Spec(SPEC.replace("OPTIONS", "dynamic n"), tune="quick", images=(8,))
+    driver.choose_all(spec, heard.append)
+    offered = len(machine.timed)
+    assert offered and heard[-1] == f"a: {offered} of {offered} candidates measured"
+
+
 def test_the_measuring_process_ends_when_it_is_idle(gpu, monkeypatch: pytest.MonkeyPatch):
     ended = threading.Event()
     machine = gpu([9.0])
