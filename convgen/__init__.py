@@ -7,7 +7,7 @@ y = kernel(x, w, b=bias)
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from convgen.diagnostics import ConvgenError, SpecError
@@ -34,7 +34,7 @@ def compile(
     target: str | None = None,
     strategy: str | None = None,
     tune: str | None = None,
-    images: Sequence[int] = (),
+    images: Collection[int] = (),
 ) -> Kernel:
     """Compile a spec with one convolution, given as a path or as text, to a kernel.
 
@@ -67,7 +67,7 @@ def compile_all(
     target: str | None = None,
     strategy: str | None = None,
     tune: str | None = None,
-    images: Sequence[int] = (),
+    images: Collection[int] = (),
 ) -> dict[str, Kernel]:
     """Compile every convolution and operator of a spec, as `compile` does.  Returns the kernels by name, in the
     order of the spec."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import index
 from pathlib import Path
+from typing import Any
 
 from convgen import habits
 from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean
@@ -45,7 +47,7 @@ class Spec:
     strategy: str | None = None
     only: tuple[str, ...] = ()
     tune: str | None = None
-    images: Sequence[int] = ()
+    images: Collection[int] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -126,9 +128,10 @@ def known_tuning(name: str) -> str:
     return name
 
 
-def known_images(images: Sequence[int]) -> tuple[int, ...]:
+def known_images(images: Iterable[int]) -> tuple[int, ...]:
     """Numbers of images, each once, in rising order.  Raises UsageError."""
-    numbers = images if isinstance(images, Sequence) and not isinstance(images, str) else (None,)
+    several = isinstance(images, Iterable) and not isinstance(images, str | bytes)
+    numbers: tuple[Any, ...] = tuple(islice(images, MOST_IMAGES + 1)) if several else (None,)
     if len(numbers) > MOST_IMAGES or not all(hasattr(n, "__index__") and 1 <= index(n) < 1 << 31 for n in numbers):
         said = str(images)
         raise UsageError(

@@ -9,6 +9,7 @@ import pickle
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from dynamic_problems import all_sizes, at, manifest
 from hypothesis import given
@@ -405,7 +406,7 @@ def test_the_numbers_of_images_give_classes():
     """Of a convolution whose plans for one image and for many differ."""
     text = compilation().spec.text.replace("strategy direct", "strategy implicit_gemm { kernel mma_gemm }")
     text = text.replace("c=16", "c=64").replace("k=8", "k=64")
-    (few,), (many,) = (driver.choose_all(Spec(text, images=images)) for images in ((1,), (1, 512)))
+    (few,), (many,) = (driver.choose_all(Spec(text, images=images)) for images in (np.array([1]), {512, 1}))
     assert [int(c.request.problem.n) for c in few.classes] == [1]
     assert [int(c.request.problem.n) for c in many.classes] == [1, 512]
     slow, quick = (between(c.plan.estimates, 512) for c in many.classes)
