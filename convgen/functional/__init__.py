@@ -30,7 +30,7 @@ from convgen.functional.arrays import NUMPY, Array, library_of
 from convgen.functional.call import Call, given
 from convgen.functional.parameters import Amounts, Numbers
 from convgen.functional.pointwise import Step, activation
-from convgen.runtime.errors import WrongArguments
+from convgen.runtime.errors import WrongArguments, WrongShape
 
 if TYPE_CHECKING:
     from convgen.runtime.kernel import Kernel
@@ -74,6 +74,7 @@ def conv(
     written to `out` if that is given: an array of its shape, packed, or a slice of the channels of a channels_last one.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
+    _check_bias(bias, weight.shape[0])
     library = library_of(**arrays, **operands)
     x, w, *others = given(library, **arrays, **operands)
     made = recipe.forward(
@@ -105,6 +106,7 @@ def conv_transpose(
     or more (torch allows as much below the dilation) is possible up to the padding.  `out` is as of a convolution.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
+    _check_bias(bias, weight.shape[1] * groups)
     library = library_of(**arrays, **operands)
     y, w, *others = given(library, **arrays, **operands)
     numbers = map(_hashable, (stride, padding, output_padding))
@@ -307,6 +309,11 @@ def _into(call: Call, out: Array | None) -> Call:
     whole = out[None] if call.unbatched else out
     (known,) = given(call.library, out=whole)
     return replace(call, recipe=recipe.into(call.recipe, known), out=whole)
+
+
+def _check_bias(bias: Array | None, channels: int) -> None:
+    if bias is not None and bias.shape[0] != channels:
+        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {channels} values, one a channel of the result")
 
 
 def _check_rank(rank: int, **arrays: Array) -> None:

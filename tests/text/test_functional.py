@@ -280,7 +280,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is of type torch.Tensor on cpu"),
         (dict(input=torch.zeros(1, 3, 5, 5), weight=torch.zeros(4, 3, 3, 3, requires_grad=True)), "convgen.torch"),
-        (dict(bias=array(5)), "does not broadcast"),
+        (dict(bias=array(5)), "bias has shape (5,): expected 4 values, one a channel"),
         (dict(bias=array(4, 1)), "expected one value per channel"),
         (dict(stride=0), "stride is 0: expected at least 1"),
         (dict(stride=(1, 2, 3)), "expected one number, or 2"),
