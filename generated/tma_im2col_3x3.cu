@@ -257,7 +257,7 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int cluster = 2;  // blocks that take the same pixels of neighboring channel tiles: each loads a slice of a for all
+constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;

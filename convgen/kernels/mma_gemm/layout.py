@@ -17,6 +17,8 @@ from convgen.targets import RESERVED_SHARED
 WARP = 32
 #: Of a thread, by the estimate: more would spill.
 MOST_REGISTERS = 255
+#: Estimates of them from which ptxas has been seen to spill.
+SPILLED_FROM = 232
 #: Bytes that L2 hands out together.
 SECTOR = 32
 
