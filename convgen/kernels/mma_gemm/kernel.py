@@ -20,7 +20,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.mma_gemm.launches import launches, workspaces
-from convgen.kernels.mma_gemm.layout import SPILLED_FROM, Layout
+from convgen.kernels.mma_gemm.layout import MOST_REGISTERS, Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.cost import traffic, written
@@ -149,7 +149,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             sms=layout.target.sms,
             rates=cost.H200,
         )
-        return us * (1 + max(0, layout.registers - SPILLED_FROM) / 10)
+        return us * (1 + max(0, layout.registers - MOST_REGISTERS) / 10)
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math

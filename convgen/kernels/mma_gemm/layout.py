@@ -17,8 +17,8 @@ from convgen.targets import RESERVED_SHARED
 WARP = 32
 #: Of a thread, by the estimate: more would spill.
 MOST_REGISTERS = 255
-#: Estimates of them from which ptxas has been seen to spill.
-SPILLED_FROM = 232
+#: What a row of pixels takes a thread beyond a place and one for each bound, where there are more than two.
+FURTHER_BOUND = 2
 #: Bytes that L2 hands out together.
 SECTOR = 32
 
@@ -135,7 +135,8 @@ class Layout(base.Layout[Config]):
         total = r * c // WARP + (r + c) // 4 * (3 if self.config.math == "tf32x3" else 2) + 28
         for role in ("x", "w"):
             loads = self.loads[role]
-            total += loads.share.rows * (1 + len(self.walks[role].bounds))
+            bounds = len(self.walks[role].bounds)
+            total += loads.share.rows * (1 + bounds + FURTHER_BOUND * max(0, bounds - 2))
             if not loads.asynchronous:
                 # elements on their way, and where each piece of them comes from
                 pieces = CHUNK_BYTES // self.element_bytes // loads.piece
