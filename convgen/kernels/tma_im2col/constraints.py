@@ -62,7 +62,7 @@ def _consumers(layout: Layout) -> Obstacles:
     if config.swap_ab and layout.gemm.plane:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
     accumulators = config.accumulators
-    budget = layout.registers - 40 - layout.sum_registers - layout.prologue_registers
+    budget = layout.free_registers - layout.sum_registers - layout.prologue_registers
     # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
     at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
     if config.columns // 2 > at_launch:

@@ -83,7 +83,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if layout.gemm.phases:  # the tiles of the longest one come first, and take their time
             longest = {"tiles": layout.tile_count // len(layout.gemm.taps), "steps": layout.k_blocks}
             us = max(us, cost.time(rates=cost.H200, **(asked | longest)))
-            if layout.config.accumulators > layout.registers - 40 - PHASE_REGISTERS:
+            if layout.config.accumulators > layout.free_registers - PHASE_REGISTERS:
                 us *= SPILLED
         return layout.gemm.prepared.time + us
 

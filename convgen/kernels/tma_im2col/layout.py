@@ -319,6 +319,11 @@ class Layout(base.Layout[Config]):
         return split.consumer if split else launch_registers(self.target, self.threads, self.config.blocks)
 
     @property
+    def free_registers(self) -> int:
+        """Those that addresses and counters leave."""
+        return self.registers - 40
+
+    @property
     def stores_pairs(self) -> bool:
         """Whether threads store C as wgmma's fragments lie, and two float32 channels of a pixel at once: four threads
         fill a sector."""
