@@ -20,7 +20,7 @@
 // strategy winograd { kernel winograd_fused  form fused  strip 32  tile n=64 k=64  stages 2  weight_stages 3  schedule cooperative  cluster 2 }
 // target   sm_90a
 // launch   convgen_winograd_fused_streamed_filter: 1536 blocks of 128 threads
-// launch   convgen_winograd_fused_streamed: blocks of 384 threads, 1 per SM, at most 448 in all, in multiples of 8, in clusters of 2, 214104 bytes of shared memory
+// launch   convgen_winograd_fused_streamed: blocks of 384 threads, 1 per SM, at most 448 in all, in multiples of 8, in clusters of 2, 214096 bytes of shared memory
 // map      x_map: x of 256 x 56 x 56 x 8 bf16, tiled: boxes of 64 x 36 x 10 x 1, every 1 4 1 1, 128-byte swizzle
 // map      w_map: workspace.u of 256 x 256 x 12 bf16, tiled: boxes of 64 x 64 x 2, 128-byte swizzle
 // F(2, 3) along rows of the filter

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.packing import GROUP_PACK
 
 LONGEST_SIDE = 256  # of a tensor map's box
+
+
+class Rings(Protocol):
+    """What shared memory takes of a configuration: rings of halo tiles and of weights, and an epilogue tile each
+    consumer."""
+
+    @property
+    def rings(self) -> int: ...
+
+    @property
+    def consumers(self) -> int: ...
+
+    @property
+    def stages(self) -> int: ...
+
+    @property
+    def weight_stages(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
-from convgen.kernels.tma_halo.config import Config
+from convgen.kernels.tma_halo.config import Config, Rings
 from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, depth, halo_of, windows
 from convgen.targets import Target
 
@@ -107,12 +107,12 @@ def geometry(problem: ConvProblem, config: Config) -> Geometry:
     )  # fmt: skip
 
 
-def weight_bytes(config: Config, weight_box: int, resident: int) -> int:
+def weight_bytes(config: Rings, weight_box: int, resident: int) -> int:
     """Bytes of weights in shared memory; `resident` of all that a block needs."""
     return aligned(config.rings * config.weight_stages * weight_box or resident)
 
 
-def shared_bytes(config: Config, halo: int, weights: int, epi_tile_bytes: int) -> int:
+def shared_bytes(config: Rings, halo: int, weights: int, epi_tile_bytes: int) -> int:
     """Of a block: halo tiles of `halo` bytes, weights, an epilogue tile for each consumer (and what it takes of
     operands), barriers, the alignment of the base."""
     barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)

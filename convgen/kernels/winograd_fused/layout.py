@@ -18,8 +18,8 @@ from convgen.ir.winograd import transforms
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.hopper import block_threads, products
-from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, Phase, Window, aligned, windows
-from convgen.kernels.tma_halo.layout import SLOTS, STORE_VECTOR, in_vectors
+from convgen.kernels.tma_halo.halo import Halo, Phase, Window, aligned, windows
+from convgen.kernels.tma_halo.layout import SLOTS, STORE_VECTOR, in_vectors, shared_bytes, weight_bytes
 from convgen.kernels.winograd_fused.config import QUAD, Config
 from convgen.targets import Target
 
@@ -104,8 +104,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def weights(self) -> int:
-        resident = self.blocks * len(self.rows.offsets)
-        return aligned(self.weight_box * (self.config.rings * self.config.weight_stages or resident))
+        return weight_bytes(self.config, self.weight_box, self.blocks * len(self.rows.offsets) * self.weight_box)
 
     @property
     def strips(self) -> int:
@@ -155,10 +154,7 @@ class Layout(base.Layout[Config]):
 
     @property
     def total(self) -> int:
-        config = self.config
-        barriers = 16 * config.rings * (config.stages + config.weight_stages) + 8
-        epilogue = config.consumers * (self.epi_tile_bytes + self.slots * self.slot)
-        return ALIGNMENT + config.rings * config.stages * self.halo.bytes + self.weights + epilogue + barriers
+        return shared_bytes(self.config, self.halo.bytes, self.weights, self.epi_tile_bytes + self.slots * self.slot)
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
