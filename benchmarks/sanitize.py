@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from at_hand import need_gpu
@@ -218,7 +221,7 @@ CASES = {
 
 
 def launch(name: str) -> None:
-    """Compiles and launches one case, twice."""
+    """Launches one case, twice."""
     import cupy
 
     import convgen
@@ -239,6 +242,27 @@ def launch(name: str) -> None:
     cupy.cuda.Device().synchronize()
 
 
+def build(name: str) -> None:
+    """Compiles one case, into the cache."""
+    import convgen
+
+    convgen.compile(CASES[name])
+
+
+def sanitized(tool: str, name: str) -> str:
+    """What a tool says of one case: `clean`, or its summary; prints the end of its output then."""
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
+    command += [sys.executable, __file__, "--launch", name]
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    text = process.stdout.decode(errors="replace")
+    found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+    summary = found.group(1) if found else f"no summary (exit {process.returncode}): {text[-300:]}"
+    if process.returncode == 0 and re.match(r"0 (errors|hazards)", summary):
+        return "clean"
+    print(tool, name, text[-1500:], flush=True)
+    return summary
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -249,22 +273,17 @@ def main() -> int:
     args = parser.parse_args()
     need_gpu()
     if args.launch:
-        for name in json.loads(args.launch):
-            launch(name)
+        launch(args.launch)
         return 0
-    # a tool ends with an exit code of its own where it finds an error; one run a case says which
-    running, rows = [], {}
     names = [name for name in CASES if name.startswith(args.cases)]
-    for name in names:
-        launch(name)  # compiles, into the cache
-    for tool in args.tools:
-        for name in names:
-            command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9"]
-            command += [sys.executable, __file__, "--launch", json.dumps([name])]
-            running.append((tool, name, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)))
-            if len(running) == 8:
-                _collect(running, rows)
-    _collect(running, rows)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+        list(processes.map(build, names))
+    rows: dict[str, dict[str, str]] = {name: {} for name in names}
+    # a run of a tool for each case: its exit code says which case an error is of
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = {(tool, name): threads.submit(sanitized, tool, name) for tool in args.tools for name in names}
+        for (tool, name), result in found.items():
+            rows[name][tool] = result.result()
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
@@ -275,18 +294,6 @@ def main() -> int:
     for name, row in rows.items():
         print(f"{name:28s}", *(f"{tool} {result}" for tool, result in row.items()))
     return int(not clean)
-
-
-def _collect(running: list, rows: dict[str, dict[str, str]]) -> None:
-    for tool, name, process in running:
-        text = process.communicate()[0].decode(errors="replace")
-        found = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", text)
-        summary = found.group(1) if found else f"no summary (exit {process.returncode}): {text[-300:]}"
-        clean = process.returncode == 0 and re.match(r"0 (errors|hazards)", summary)
-        rows.setdefault(name, {})[tool] = "clean" if clean else summary
-        if not clean:
-            print(tool, name, text[-1500:], flush=True)
-    running.clear()
 
 
 if __name__ == "__main__":
