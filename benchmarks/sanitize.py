@@ -213,7 +213,7 @@ CASES = {
         op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 3 consumers 2 schedule pingpong }"
     ),
     "strided dgrad, channels as rows": GRADIENT.format(
-        op="dgrad", strategy="tma_im2col { tile m=48 n=64 stages 2 consumers 1 schedule cooperative swap_ab 1 }"
+        op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 2 consumers 1 schedule cooperative swap_ab 1 }"
     ),
     "im2col of itself": LOWERED.format(op="im2col", strategy="im2col"),
     "col2im of itself": LOWERED.format(op="col2im", strategy="im2col"),

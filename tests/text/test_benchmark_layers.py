@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import backward
 import epilogues
 import implicit_gemm
+import sanitize
 import strides
 
 LAYERS = [*strides.LAYERS, *(layer for layers in implicit_gemm.SUITES.values() for layer in layers)]
@@ -83,3 +84,9 @@ def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
     (columns,) = summary.values()
     assert columns["auto"]["mean"] == pytest.approx(4) and columns["auto"]["least"] == 2
     assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)
+
+
+@pytest.mark.parametrize("name", sanitize.CASES)
+def test_a_case_of_the_sanitizers_is_served(name: str):
+    (only,) = load(Spec(sanitize.CASES[name], target="sm_90a"))
+    assert only.plan.launches
