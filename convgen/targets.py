@@ -1,6 +1,6 @@
 """GPU targets: one row per architecture.
 
-Shared memory and register limits: CUDA C++ Programming Guide, "Technical Specifications per Compute
+Limits of a block and of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute
 Capability".  `features` name the instruction families that a strategy may ask for.
 """
 
@@ -26,6 +26,8 @@ class Target:
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
     registers_per_sm: int
+    threads_per_sm: int
+    blocks_per_sm: int
     sms: int  # of the part that is most used; the launcher asks the device
     features: frozenset[str]
     clusters: tuple[int, ...] = ()  # of 1, 2, 3, ... blocks, each with a multiprocessor to itself, that run at once
@@ -40,6 +42,12 @@ class Target:
     def register_blocks(self, registers: int, threads: int) -> int:
         """Blocks of so many threads that a multiprocessor has registers for; a thread gets them by eights."""
         return self.registers_per_sm // (threads * -(-registers // 8) * 8)
+
+    def resident_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Blocks that a multiprocessor holds at once, of so many threads, registers each and bytes of shared memory."""
+        by_shared = self.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED)
+        by_registers = self.register_blocks(registers, threads)
+        return min(by_shared, by_registers, self.threads_per_sm // threads, self.blocks_per_sm)
 
     def clustered_sms(self, cluster: int) -> int:
         """Multiprocessors that clusters of so many blocks can fill."""
@@ -58,13 +66,13 @@ _HOPPER = _ADA | {"mbarrier", "tma", "cluster", "stmatrix", "dependent_launch"}
 #: The least that H200s had room for, less one of three and of eight; parts differ (docs/hardware/clusters.md).
 _CLUSTERS = (132, 66, 38, 30, 22, 17, 15, 14)
 _ROWS = (
-    Target("sm_80", (8, 0), False, 166912, 167936, 65536, 108, _AMPERE),
-    Target("sm_86", (8, 6), False, 101376, 102400, 65536, 84, _AMPERE),
-    Target("sm_89", (8, 9), False, 101376, 102400, 65536, 128, _ADA),
-    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 132, _HOPPER, _CLUSTERS),
-    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 132, _HOPPER | {"wgmma", "setmaxnreg"}, _CLUSTERS),
-    Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 148, _HOPPER | {"tcgen05", "setmaxnreg"}),
-    Target("sm_120", (12, 0), False, 101376, 102400, 65536, 170, _HOPPER),
+    Target("sm_80", (8, 0), False, 166912, 167936, 65536, 2048, 32, 108, _AMPERE),
+    Target("sm_86", (8, 6), False, 101376, 102400, 65536, 1536, 16, 84, _AMPERE),
+    Target("sm_89", (8, 9), False, 101376, 102400, 65536, 1536, 24, 128, _ADA),
+    Target("sm_90", (9, 0), False, 232448, 233472, 65536, 2048, 32, 132, _HOPPER, _CLUSTERS),
+    Target("sm_90a", (9, 0), True, 232448, 233472, 65536, 2048, 32, 132, _HOPPER | {"wgmma", "setmaxnreg"}, _CLUSTERS),
+    Target("sm_100a", (10, 0), True, 232448, 233472, 65536, 2048, 32, 148, _HOPPER | {"tcgen05", "setmaxnreg"}),
+    Target("sm_120", (12, 0), False, 101376, 102400, 65536, 1536, 24, 170, _HOPPER),
 )
 TARGETS: dict[str, Target] = {row.name: row for row in _ROWS}
 DEFAULT_TARGET = "sm_90a"

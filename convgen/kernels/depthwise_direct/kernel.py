@@ -24,6 +24,7 @@ from convgen.kernels.depthwise_direct.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
+from convgen.kernels.parts.cost import LINE
 from convgen.kernels.parts.depthwise import (
     Depthwise,
     channel_run,
@@ -33,6 +34,7 @@ from convgen.kernels.parts.depthwise import (
     whole_runs,
 )
 from convgen.kernels.parts.elementwise import fprop_pointers
+from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
 
@@ -44,7 +46,6 @@ MOST_REGISTERS = 224  # of a thread, by `registers`
 VECTORS = (4, 2, 8, 1)
 #: How many of these are enough, where they fit.
 LIKED = 2
-WARP, LINE = 32, 128
 
 
 @dataclass(frozen=True)

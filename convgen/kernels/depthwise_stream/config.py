@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.limits import MAX_THREADS
 
 
 @dataclass(frozen=True)
@@ -27,5 +28,5 @@ class Config(config.Config):
     strip: Annotated[int, Field("output columns per block", low=1, high=256)]
     band: Annotated[int, Field("output rows that a block computes at once", low=1, high=256)]
     stages: Annotated[int, Field("slabs of rows in shared memory", low=1, high=64)]
-    threads: Annotated[int, Field("threads per block, without the producer", low=32, high=1024)]
+    threads: Annotated[int, Field("threads per block, without the producer", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]

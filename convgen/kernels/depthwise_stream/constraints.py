@@ -7,10 +7,10 @@ from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
 from convgen.kernels.parts.depthwise import channel_run, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
+from convgen.kernels.parts.limits import MAX_THREADS
 
 PRODUCER = 32  # threads
 MOST_STAGES = 64
-MOST_THREADS = 1024
 
 
 def malformed(layout: Layout) -> Obstacles:
@@ -60,7 +60,7 @@ def illegal(layout: Layout) -> list[Obstacle]:
         no(f"a band reads {layout.slabs} slabs of rows; at most {MOST_STAGES} are held", "a smaller band", "band")
     elif config.stages < layout.slabs:
         no(f"stages {config.stages}: a band reads {layout.slabs} slabs of rows", option="stages")
-    if layout.consumers + PRODUCER > MOST_THREADS:
+    if layout.consumers + PRODUCER > MAX_THREADS:
         no(f"{layout.consumers + PRODUCER} threads per block", "a smaller slice or fewer threads", "threads")
     if layout.shared_bytes > target.shared_bytes_per_block:
         no(f"rows and filters take {layout.shared_bytes} bytes of shared memory", "fewer stages", "stages")
@@ -69,6 +69,4 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 def fits_registers(layout: Layout) -> bool:
     threads = layout.consumers + PRODUCER
-    return threads <= MOST_THREADS and layout.registers <= launch_registers(
-        layout.target, threads, layout.config.blocks
-    )
+    return threads <= MAX_THREADS and layout.registers <= launch_registers(layout.target, threads, layout.config.blocks)

@@ -23,7 +23,7 @@ from convgen.kernels.depthwise_stream import cost, mma
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal
 from convgen.kernels.depthwise_stream.launches import launch, pointers
-from convgen.kernels.depthwise_stream.layout import UNIT, WARP, Layout
+from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.space import space
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
@@ -31,8 +31,9 @@ from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
 from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
 from convgen.kernels.parts.hopper import launch_registers
+from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.window_sum import window_sum
-from convgen.targets import RESERVED_SHARED, Target
+from convgen.targets import Target
 
 HALF_LINE = 64  # bytes that L2 takes from device memory at once
 
@@ -164,8 +165,7 @@ def held(layout: Layout) -> int:
     """Blocks that a multiprocessor has room for, of this launch and the next."""
     threads, target = layout.consumers + PRODUCER, layout.target
     registers = min(layout.registers, launch_registers(target, threads, layout.config.blocks))
-    by_shared = target.shared_bytes_per_sm // (layout.shared_bytes + RESERVED_SHARED)
-    return max(1, min(by_shared, target.register_blocks(registers, threads)))
+    return max(1, target.resident_blocks(threads, registers, layout.shared_bytes))
 
 
 KERNEL = DepthwiseStream()

@@ -10,10 +10,10 @@ from typing import Any
 from convgen.ir.problem import SECTOR
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.parts.depthwise import Depthwise
+from convgen.kernels.parts.limits import WARP
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
-WARP = 32
 
 
 @dataclass(frozen=True)

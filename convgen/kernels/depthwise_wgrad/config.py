@@ -8,6 +8,10 @@ from typing import Annotated
 from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.clusters import MAX_CLUSTER
+from convgen.kernels.parts.limits import MAX_THREADS
+
+#: Blocks on a multiprocessor, at most, that are considered.
+MOST_BLOCKS = 16
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,8 @@ class Config(config.Config):
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
     band: Annotated[int, Field("output rows that a thread walks down", low=1, high=1 << 30)]
     stages: Annotated[int, Field("output rows in shared memory, on their way or in use; 1: in registers", high=16)]
-    threads: Annotated[int, Field("most threads per block", low=32, high=1024)]
-    blocks: Annotated[int, Field("blocks per SM", low=1, high=16)]
+    threads: Annotated[int, Field("most threads per block", low=32, high=MAX_THREADS)]
+    blocks: Annotated[int, Field("blocks per SM", low=1, high=MOST_BLOCKS)]
     split_k: Annotated[
         int,
         Field("blocks of a cluster that share the pixels; their sums are added in a fixed order", high=MAX_CLUSTER),

@@ -18,12 +18,13 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_wgrad import cost
-from convgen.kernels.depthwise_wgrad.config import Config
+from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
 from convgen.kernels.depthwise_wgrad.layout import Layout, walks
 from convgen.kernels.depthwise_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.depthwise import channel_run
 from convgen.kernels.parts.hopper import launch_registers
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
 TYPES = ("f16", "bf16", "f32")
@@ -31,9 +32,8 @@ WIDEST, LEAST_COPY = 16, 4  # bytes of a load, and of one by cp.async
 MOST_COLUMNS = 32  # bits of a word
 #: Rows in shared memory, where they are copied there.
 STAGES = 4
-MOST_THREADS, MOST_REGISTERS = 1024, 200
-MOST_BLOCKS, MOST_RESIDENT = 16, 2048  # of a multiprocessor: blocks, and their threads
-MOST_PIXELS = 2**31 - 1024
+MOST_REGISTERS = 200
+MOST_PIXELS = INT_LIMIT - limits.MAX_THREADS
 #: Bands of a column, and their lengths where columns are long.
 PARTS, LONG_BANDS = (1, 2, 4, 8), (32, 128)
 #: Sums that slices leave, at most.
@@ -94,9 +94,9 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         if layout.columns > MOST_COLUMNS:
             found.no(f"{layout.columns} input columns under {c.tile_q} outputs are more than {MOST_COLUMNS}",
                      "a smaller tile", "tile.q")  # fmt: skip
-        if layout.threads > MOST_THREADS:
+        if layout.threads > limits.MAX_THREADS:
             found.no(f"{c.slice} channels by {layout.parts} parts of their filters are {layout.threads} threads",
-                     f"at most {MOST_THREADS}: a smaller slice, or larger tile r", "slice")  # fmt: skip
+                     f"at most {limits.MAX_THREADS}: a smaller slice, or larger tile r", "slice")  # fmt: skip
             return found
         if layout.registers > min(MOST_REGISTERS, _registers(layout, c.blocks)):
             found.no(f"{c.tile_r} filter rows by {c.tile_q} columns of {c.vector} channels do not fit the registers "
@@ -145,7 +145,7 @@ def _registers(layout: Layout, blocks: int) -> int:
 
 def _blocks(layout: Layout) -> int:
     """Those that a multiprocessor has registers and threads for."""
-    most = min(MOST_BLOCKS, MOST_RESIDENT // layout.threads)
+    most = min(MOST_BLOCKS, layout.target.threads_per_sm // layout.threads)
     return max([b for b in range(1, most + 1) if _registers(layout, b) >= layout.registers], default=1)
 
 
@@ -165,7 +165,7 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
         stages = int(fixed.get("stages", _stages(problem, v)))
         for channels in given("slice", _channel_slices(problem, v)):
             one = Layout(problem, target, Config(v, channels, r, q, band, stages, threads, blocks=1))
-            if channels % v or one.threads > MOST_THREADS:
+            if channels % v or one.threads > limits.MAX_THREADS:
                 yield one
                 continue
             blocks = int(fixed.get("blocks", _blocks(one)))

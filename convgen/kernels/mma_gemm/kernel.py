@@ -20,14 +20,14 @@ from convgen.kernels.config import Options
 from convgen.kernels.mma_gemm import cost
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.mma_gemm.launches import launches, workspaces
-from convgen.kernels.mma_gemm.layout import MOST_REGISTERS, Layout
+from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.cost import traffic, written
+from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.targets import Target
 
-MOST_THREADS = 1024  # of a block
 MOST_GROUPS = 65535  # blocks along a grid's y
 MOST_PART = 64 * 96  # accumulators of a warp
 
@@ -105,8 +105,8 @@ class MmaGemm(base.Kernel[Config, Layout]):
             sizes = " or ".join(str(b // layout.element_bytes) for b in (64, 128))
             found.no(f"tile k={c.tile_k} makes rows of {layout.row_bytes} bytes in shared memory",
                      f"k must be {sizes} for {problem.x.dtype}", "tile.k")  # fmt: skip
-        if c.threads > MOST_THREADS:
-            found.no(f"a block has {c.threads} threads", f"at most {MOST_THREADS}", "warps.m")
+        if c.threads > MAX_THREADS:
+            found.no(f"a block has {c.threads} threads", f"at most {MAX_THREADS}", "warps.m")
         return found or self._room(layout)
 
     def _room(self, layout: Layout) -> list[Obstacle]:
@@ -149,7 +149,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             sms=layout.target.sms,
             rates=cost.H200,
         )
-        return us * (1 + max(0, layout.registers - MOST_REGISTERS) / 10)
+        return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10)
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math

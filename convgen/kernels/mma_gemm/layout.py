@@ -6,21 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from convgen.ir.problem import SECTOR
 from convgen.kernels import base
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.parts import lowering, output
+from convgen.kernels.parts.limits import MAX_REGISTERS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES, MMAS, Mma
 from convgen.kernels.parts.reader import Loading, Reader, Tile, loading, reader
 from convgen.kernels.parts.walk import Walk, walk
-from convgen.targets import RESERVED_SHARED
 
-WARP = 32
-#: Of a thread, by the estimate: more would spill.
-MOST_REGISTERS = 255
 #: What a row of pixels takes a thread beyond a place and one for each bound, where there are more than two.
 FURTHER_BOUND = 2
-#: Bytes that L2 hands out together.
-SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -145,13 +141,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def held(self) -> int:
-        """Blocks that a multiprocessor holds, as far as registers and shared memory go; at most 4."""
+        """Blocks that a multiprocessor holds; at most 4."""
         return self._held(self.config.stages)
 
     def _held(self, stages: int) -> int:
-        by_registers = self.target.register_blocks(min(self.registers, MOST_REGISTERS), self.config.threads)
-        by_shared = self.target.shared_bytes_per_sm // (stages * self.stage + RESERVED_SHARED)
-        return max(1, min(4, by_shared, by_registers))
+        registers = min(self.registers, MAX_REGISTERS)
+        return max(1, min(4, self.target.resident_blocks(self.config.threads, registers, stages * self.stage)))
 
     @property
     def slices(self) -> int:

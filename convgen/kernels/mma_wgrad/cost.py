@@ -10,6 +10,7 @@ import math
 
 from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.parts.cost import CYCLES, over
+from convgen.targets import RESERVED_SHARED
 
 INSTRUCTION = 2.2  # cycles of a multiprocessor's tensor cores for 16 x 8 x 16
 #: Cycles of two channels to shared memory, by those that are copied at once.
@@ -23,7 +24,8 @@ SUMS, MEMORY = 4e6, 3e6  # bytes a microsecond: of sums, and of device memory
 def time(layout: Layout) -> float:
     """Microseconds of a layout's launches."""
     c, target = layout.config, layout.target
-    held = max(min(target.shared_bytes_per_sm // (layout.shared_bytes + 1024), 2048 // c.threads, 4), 1)
+    by_shared = target.shared_bytes_per_sm // (layout.shared_bytes + RESERVED_SHARED)
+    held = max(min(by_shared, target.threads_per_sm // c.threads, 4), 1)
     products = c.tile_m / 16 * c.tile_n / 8 * c.tile_k / 16 * INSTRUCTION
     copies = c.tile_k * (c.tile_m * COPY[layout.vector("y")] + c.tile_n * COPY[layout.vector("x")]) / 2
     blocks = layout.tiles * c.slices

@@ -20,6 +20,7 @@ from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.mma_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import type_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
 #: (tile_m, tile_n, warps_m, warps_n) that are worth a thought.
@@ -29,7 +30,7 @@ STEP, STAGES = 32, 4
 PACKED = 64
 #: Sums that slices leave, at most, and waves of blocks that they may make.
 MOST_SUMS, WAVES = 128 << 20, (1, 2, 4)
-MOST_PIXELS = 2**31 - 1024
+MOST_PIXELS = INT_LIMIT - 1024
 
 
 class MmaWgrad(base.Kernel[Config, Layout]):
@@ -37,7 +38,6 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     config = Config
     slices = frozenset("xy")
     further = True
-    writes = frozenset({"elementwise"})
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         return gradient.adds_up(problem)

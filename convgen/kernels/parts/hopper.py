@@ -10,6 +10,7 @@ from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacles
 from convgen.kernels.parts.assignment import assignment, served
+from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.targets import Target
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 SWIZZLE_ALIGNMENT = 1024  # bytes: where a tile in a swizzle of 128 bytes begins
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
+#: Bits of an address that a swizzle of so many bytes changes, by the bits three places above them.
+SWIZZLE_MASK = {128: 0x70, 64: 0x30, 32: 0x10}
+#: Registers of a consumer's thread besides its accumulators: for descriptors and barriers while it multiplies, and for
+#: all addresses and counters.
+MULTIPLY_REGISTERS, OTHER_REGISTERS = 28, 40
 
 
 def wgmma_obstacles(
@@ -131,7 +137,13 @@ def launch_registers(target: Target, threads: int, blocks: int) -> int:
     """Registers a thread that ptxas has for a launch: the warps of a multiprocessor's blocks share them, in fours,
     one for each of its quarters."""
     fours = -(-(threads // 32 * blocks) // 4)
-    return min(target.registers_per_sm // (128 * fours) // 8 * 8, 255)
+    return min(target.registers_per_sm // (128 * fours) // 8 * 8, MAX_REGISTERS)
+
+
+def accumulators_at_launch(target: Target, threads: int, blocks: int) -> int:
+    """Accumulators a thread that ptxas has registers for: it compiles a wgmma with the registers of the launch, before
+    setmaxnreg gives more."""
+    return launch_registers(target, threads, blocks) - MULTIPLY_REGISTERS
 
 
 def products(channels: int) -> int:

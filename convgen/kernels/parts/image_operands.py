@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts.lowering import ACCESS, decode, used_operands
+from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT, decode, used_operands
 
 #: Images of which a thread holds values at once.
 MOST_IMAGES = 4
-OFFSET_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def of_images(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands that depend on the image, and on nothing else but the channel."""
     if problem.epilogue is None:
         return ()
-    return tuple(t for t in used_operands(problem) if {"n"} <= {*t.dims} <= {"n", "k"} and t.span < OFFSET_LIMIT)
+    return tuple(t for t in used_operands(problem) if {"n"} <= {*t.dims} <= {"n", "k"} and t.span < INT_LIMIT)
 
 
 def most_images(problem: ConvProblem, pixels: int) -> int:

@@ -7,8 +7,14 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle
 from convgen.targets import Target
 
-#: Threads of a block where a thread makes an element or a few, and blocks of a grid.
+#: Threads of a warp.
+WARP = 32
+#: Threads of a block where a thread makes an element or a few.
 BLOCK = 256
+#: Of a launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"): threads of a block,
+#: registers of a thread, and blocks of a grid along x.
+MAX_THREADS = 1024
+MAX_REGISTERS = 255
 MAX_GRID = 2**31 - 1
 FP8 = frozenset({"e4m3", "e5m2"})
 

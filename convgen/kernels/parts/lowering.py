@@ -24,6 +24,7 @@ from convgen.ir.plan import Limit
 from convgen.ir.problem import PLACES, ConvProblem
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
+from convgen.kernels.parts.limits import MAX_THREADS
 
 # ---- element types -----------------------------------------------------------------------------
 
@@ -93,9 +94,10 @@ def decode(dtype: str, word: str, accumulate: str) -> str:
 
 # ---- integers ----------------------------------------------------------------------------------
 
+#: What indices of generated code, 32-bit `int`s, stay below.
 INT_LIMIT = 2**31
 #: More threads than a block has: the last block counts past the end.
-LAST_BLOCK = 1024
+LAST_BLOCK = MAX_THREADS
 #: x's dims d, h, w under names that the tensors x, w, y do not have.
 INPUT_NAMES = {"d": "in_d", "h": "in_h", "w": "in_w"}
 

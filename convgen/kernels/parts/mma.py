@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.limits import type_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
 #: Bytes of gemm_k that one instruction takes, and of one ldmatrix row.
@@ -64,7 +65,7 @@ def maths(dtype: str) -> tuple[str, ...]:
 
 
 #: Output pixels, by whole tiles, and pixels of x under them, are counted in 32 bits.
-MOST_PIXELS = 2**31 - 512
+MOST_PIXELS = INT_LIMIT - 512
 
 
 def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:

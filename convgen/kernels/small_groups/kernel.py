@@ -26,6 +26,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths, mma_obstacles
 from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.reader import advance
@@ -35,7 +36,6 @@ from convgen.kernels.small_groups import cost
 from convgen.kernels.small_groups.config import Config
 from convgen.targets import Target
 
-WARP = 32
 #: Registers of a thread that filters may take.
 MOST_FILTER_REGISTERS = 108
 
@@ -259,8 +259,8 @@ class SmallGroups(base.Kernel[Config, Layout]):
         slices = layout.problem.groups // layout.join
         if slices % c.slice:
             found.no(f"slice {c.slice} does not divide the {slices} joined groups", option="slice")
-        if not 64 <= layout.threads <= 1024:
-            found.no(f"a block has {layout.threads} threads", "64 to 1024: other warps m or slice", "warps.m")
+        if not 64 <= layout.threads <= MAX_THREADS:
+            found.no(f"a block has {layout.threads} threads", f"64 to {MAX_THREADS}: other warps m or slice", "warps.m")
         elif c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
             found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
                      f"blocks {most}" if most else "fewer warps", "blocks")  # fmt: skip

@@ -17,12 +17,12 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_source, lines, output
+from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.stem_mma.config import Config
 from convgen.targets import Target
 
-WARP = 32
 #: Channels whose filters a warp loads at once: of two instructions.
 PAIR = 2 * COLUMNS
 #: Accumulators of a warp, at most.

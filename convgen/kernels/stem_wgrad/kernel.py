@@ -19,6 +19,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
 from convgen.kernels.stem_wgrad.layout import VECTOR, Y_ROW_BYTES, Y_SPAN, Layout, room_for_ones
@@ -32,7 +33,6 @@ OTHER_REGISTERS = 36
 MOST_STAGES = 8
 #: Output channels of a block.
 WIDEST = 256
-MOST_ROWS = 2**31 - 1
 
 
 class StemWgrad(base.Kernel[Config, Layout]):
@@ -54,7 +54,7 @@ class StemWgrad(base.Kernel[Config, Layout]):
             no("kernel stem_wgrad serves two axes, without dilation or groups")
         if problem.c >= VECTOR:
             no(f"{problem.c} input channels: kernel stem_wgrad serves fewer than {VECTOR}")
-        if max(problem.output_pixels, problem.x.size) > MOST_ROWS:
+        if max(problem.output_pixels, problem.x.size) >= INT_LIMIT:
             no("the pixels of y, or the elements of x, do not fit 32 bits")
         return found
 

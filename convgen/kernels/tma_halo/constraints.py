@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, launch_registers
+from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
+from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import geometry, pixels_outside, threads, w_columns
@@ -95,9 +96,8 @@ def _registers(target: Target, config: Config) -> Obstacles:
     found = Obstacles()
     accumulators = config.consumer_pixels * config.consumer_channels // 128
     registers = REGISTERS[config.consumers]
-    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = launch_registers(target, threads(config), 1) - 28
-    budget = min((registers.consumer if registers else 255) - 56, at_launch)
+    at_launch = accumulators_at_launch(target, threads(config), 1)
+    budget = min((registers.consumer if registers else MAX_REGISTERS) - 56, at_launch)
     if accumulators > budget:
         found.no(
             f"{accumulators} accumulators per thread; {config.consumers} consumers leave {budget} registers for them",

@@ -15,13 +15,14 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
 
-ALIGNMENT = 1024  # bytes: where a swizzled operand may start
 _FARTHEST = 1024  # shift of a tap, beyond any box
 
 
 def aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    """Bytes from the beginning of a swizzled operand to where the next may begin."""
+    return -(-size // SWIZZLE_ALIGNMENT) * SWIZZLE_ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import assignment, served
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, memory_order, wgmma_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
@@ -58,7 +59,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         pixels = problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
-        if any(t.span >= 2**31 for t in (x, y, *problem.operands)):
+        if any(t.span >= INT_LIMIT for t in (x, y, *problem.operands)):
             no("a tensor of 2^31 elements or more")
         return found
 

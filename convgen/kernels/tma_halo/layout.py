@@ -10,10 +10,10 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.hopper import block_threads, lies_as, memory_order, products
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config, Rings
-from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, aligned, depth, halo_of, windows
+from convgen.kernels.tma_halo.halo import Halo, aligned, depth, halo_of, windows
 from convgen.targets import Target
 
 
@@ -116,7 +116,8 @@ def shared_bytes(config: Rings, halo: int, weights: int, epi_tile_bytes: int) ->
     """Of a block: halo tiles of `halo` bytes, weights, an epilogue tile for each consumer (and what it takes of
     operands), barriers, the alignment of the base."""
     barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
-    return ALIGNMENT + config.rings * config.stages * halo + weights + config.consumers * epi_tile_bytes + barriers
+    tiles = config.rings * config.stages * halo + config.consumers * epi_tile_bytes
+    return SWIZZLE_ALIGNMENT + tiles + weights + barriers
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
-from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, products
+from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, Window, depth, windows
@@ -248,7 +248,7 @@ def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filter
         tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
         c_expr(place, known), c_expr(integer.simplify(channel, known), known),
         c_expr(integer.simplify(i * (h.stride // step) + r * (dilation // step), known), known),
-        {128: 0x70, 64: 0x30, 32: 0x10}[config.tile_k * w.element.bytes],
+        SWIZZLE_MASK[config.tile_k * w.element.bytes],
     )  # fmt: skip
 
 

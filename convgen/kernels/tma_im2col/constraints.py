@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, launch_registers
+from convgen.kernels.parts.hopper import (
+    MULTIPLY_REGISTERS,
+    SWIZZLE_ALIGNMENT,
+    accumulators_at_launch,
+    im2col_obstacles,
+)
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
@@ -63,12 +69,12 @@ def _consumers(layout: Layout) -> Obstacles:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
     accumulators = config.accumulators
     budget = layout.free_registers - layout.sum_registers - layout.prologue_registers
-    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
+    at_launch = accumulators_at_launch(layout.target, layout.threads, config.blocks)
     if config.columns // 2 > at_launch:
         axis = config.columns_axis
-        no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {at_launch + 28} registers for "
-           f"it", f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
+        registers = at_launch + MULTIPLY_REGISTERS
+        no(f"tile {axis}={config.columns} with {config.consumers} consumers: ptxas has {registers} registers for it",
+           f"{axis}={at_launch * 2 // 16 * 16} or less", f"tile.{axis}")  # fmt: skip
     if accumulators > budget:
         no(
             f"tile {config.tile_m}x{config.tile_n} keeps {accumulators} accumulators per thread; "
@@ -143,7 +149,7 @@ def _k_loop(layout: Layout) -> Obstacles:
         ):  # fmt: skip
             if value != plain:
                 no(f"stream_k needs {name} {plain}, not {value}", f"{name} {plain}", name)
-        if layout.tile_count * stages >= 2**31:
+        if layout.tile_count * stages >= INT_LIMIT:
             no("stream_k counts the k blocks of all tiles in 32 bits, which is too few here", "stream_k 0", "stream_k")
         if layout.gemm.a_planes:
             no("stream_k is not served if x is multiplied in planes", "stream_k 0", "stream_k")

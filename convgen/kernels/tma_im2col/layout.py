@@ -8,7 +8,14 @@ from functools import cache, cached_property
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.parts import image_operands, operand_tiles, result_tiles
-from convgen.kernels.parts.hopper import block_threads, launch_registers, products, register_split
+from convgen.kernels.parts.hopper import (
+    OTHER_REGISTERS,
+    SWIZZLE_ALIGNMENT,
+    block_threads,
+    launch_registers,
+    products,
+    register_split,
+)
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
@@ -263,8 +270,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def aligned(self) -> bool:
-        """Whether the epilogue tiles start at the next 1024 bytes."""
-        ragged = self.config.stages * self.stage % 1024 > 0
+        """Whether the epilogue tiles begin where a swizzle repeats."""
+        ragged = self.config.stages * self.stage % SWIZZLE_ALIGNMENT > 0
         return self.gemm.plane > 0 or (
             self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
         )
@@ -276,11 +283,11 @@ class Layout(base.Layout[Config]):
         c = self.config
         partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
-        return 1024 + c.consumers * (2 * self.leaving_bytes + self.slots * self.slot) + partials + barriers
+        return SWIZZLE_ALIGNMENT + c.consumers * (2 * self.leaving_bytes + self.slots * self.slot) + partials + barriers
 
     @property
     def shared_bytes(self) -> int:
-        return self.fixed_bytes + 1024 * self.aligned + self.config.stages * (self.stage + 16)
+        return self.fixed_bytes + SWIZZLE_ALIGNMENT * self.aligned + self.config.stages * (self.stage + 16)
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -321,7 +328,7 @@ class Layout(base.Layout[Config]):
     @property
     def free_registers(self) -> int:
         """Those that addresses and counters leave."""
-        return self.registers - 40
+        return self.registers - OTHER_REGISTERS
 
     @property
     def stores_pairs(self) -> bool:

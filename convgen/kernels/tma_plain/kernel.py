@@ -17,8 +17,8 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts.hopper import im2col_obstacles, wgmma_obstacles
-from convgen.kernels.parts.lowering import CONVERSIONS, has_epilogue
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, im2col_obstacles, wgmma_obstacles
+from convgen.kernels.parts.lowering import CONVERSIONS, INT_LIMIT, has_epilogue
 from convgen.kernels.tma_plain.config import Config
 from convgen.targets import Target
 
@@ -39,8 +39,8 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        """With room to begin at a multiple of 1024."""
-        return (TILE_M + self.config.tile_n) * ROW_BYTES + 8 + 1024
+        """Of a block, with room to begin where a swizzle does."""
+        return (TILE_M + self.config.tile_n) * ROW_BYTES + 8 + SWIZZLE_ALIGNMENT
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -63,7 +63,7 @@ class TmaPlain(base.Kernel[Config, Layout]):
             no(f"{problem.c} channels: a pixel's bytes must be a multiple of 16", "kernel tma_im2col")
         if problem.groups > 1 or has_epilogue(problem):
             no("groups and epilogues are not served", "kernel tma_im2col")
-        if problem.y.size >= 2**31:
+        if problem.y.size >= INT_LIMIT:
             no("y has 2^31 elements or more", "kernel tma_im2col")
         return found if found else im2col_obstacles(tma_axes(problem), problem.filter)
 

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from convgen.ir.index_map import TmaAxis
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.parts.hopper import MAX_PIXELS, im2col_obstacles, launch_registers
+from convgen.kernels.parts.hopper import (
+    MAX_PIXELS,
+    MULTIPLY_REGISTERS,
+    OTHER_REGISTERS,
+    SWIZZLE_ALIGNMENT,
+    accumulators_at_launch,
+    im2col_obstacles,
+)
 from convgen.kernels.tma_wgrad.layout import Layout
 
 #: Consumer warpgroups of a block, and columns of a product (PTX ISA, "wgmma.mma_async").
@@ -96,12 +103,12 @@ def _cluster(layout: Layout) -> Obstacles:
 
 def _registers(layout: Layout) -> Obstacles:
     config, found = layout.config, Obstacles()
-    # ptxas compiles a wgmma with the registers of the launch, before setmaxnreg gives more
-    at_launch = launch_registers(layout.target, layout.threads, config.blocks) - 28
+    at_launch = accumulators_at_launch(layout.target, layout.threads, config.blocks)
     if layout.part_columns // 2 > at_launch:
-        found.no(f"{layout.part_columns} columns with {config.consumers} consumers: ptxas has {at_launch + 28} "
+        found.no(f"{layout.part_columns} columns with {config.consumers} consumers: ptxas has "
+                 f"{at_launch + MULTIPLY_REGISTERS} "
                  f"registers for them", "fewer columns", "tile.n")  # fmt: skip
-    budget = layout.registers - 40
+    budget = layout.registers - OTHER_REGISTERS
     if config.accumulators > budget:
         found.no(
             f"tile {config.tile_m}x{config.tile_n} keeps {config.accumulators} accumulators per thread; "
@@ -124,7 +131,7 @@ def _shared_memory(layout: Layout) -> Obstacles:
     config, target, found = layout.config, layout.target, Obstacles()
     limit = target.shared_limit(config.blocks)
     if layout.shared_bytes > limit:
-        fits = (limit - 1024) // (layout.stage + 16)
+        fits = (limit - SWIZZLE_ALIGNMENT) // (layout.stage + 16)
         found.no(
             f"{config.stages} stages of a {config.tile_m}x{config.tile_n}x{config.tile_k} tile, or a cluster's sums, "
             f"take {layout.shared_bytes} bytes of shared memory; {target} has {limit}",

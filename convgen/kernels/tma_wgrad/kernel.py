@@ -17,6 +17,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import im2col_obstacles, target_obstacles, type_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_wgrad import cost
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import illegal
@@ -50,7 +51,7 @@ class TmaWgrad(base.Kernel[Config, Layout]):
         g = gemm(problem)
         if not g.pointwise:
             found += im2col_obstacles(g.axes, problem.filter)
-        if not found and g.pixels(row_taps=True) + LONGEST_STEP >= 2**31:
+        if not found and g.pixels(row_taps=True) + LONGEST_STEP >= INT_LIMIT:
             found.no("the pixels of y do not fit 32 bits, counted by whole steps")
         return found + _options(problem, fixed)
 

@@ -11,6 +11,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
@@ -142,7 +143,7 @@ def _staged(layout: Layout, split_k: int, slices: int, fixed: Options) -> Layout
     if "stages" in fixed:
         stages = int(fixed["stages"])
     else:
-        fitting = (layout.target.shared_limit(c.blocks) - 1024) // (layout.stage + 16)
+        fitting = (layout.target.shared_limit(c.blocks) - SWIZZLE_ALIGNMENT) // (layout.stage + 16)
         useful = max(math.ceil(layout.steps / (split_k * slices)), 2)
         stages = max(min(fitting, MOST_STAGES, useful), 2)
     config = replace(c, stages=stages, split_k=split_k, slices=slices)

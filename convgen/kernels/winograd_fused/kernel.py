@@ -22,6 +22,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import operand_tiles
 from convgen.kernels.parts.elementwise import factor_pointers
 from convgen.kernels.parts.hopper import memory_order, wgmma_obstacles
+from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.winograd_fused import cost
 from convgen.kernels.winograd_fused.config import Config
 from convgen.kernels.winograd_fused.constraints import illegal
@@ -56,7 +57,7 @@ class WinogradFused(base.Kernel[Config, Layout]):
         y, pixels = problem.y, problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
             no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
-        if any(t.span >= 2**31 for t in (problem.x, y, *problem.operands)):
+        if any(t.span >= INT_LIMIT for t in (problem.x, y, *problem.operands)):
             no("a tensor of 2^31 elements or more")
         return found
 
