@@ -47,10 +47,13 @@ def emulate(
     """
     from convgen.emulator import steps as run
     from convgen.emulator.compiler import kernel_library
+    from convgen.emulator.declared import instruction_findings
     from convgen.emulator.native import Buffer
     from convgen.ir.plan import Fill, Launch
 
     entries = sorted({step.entry for step in steps if isinstance(step, Launch)})
+    if checks and (findings := [*instruction_findings(source)]):
+        raise EmulationError(", ".join(entries), findings, seed)
     library = kernel_library(source, entries, checks)
     emulation = run.Emulation(library, source, seed, sms, threads, checks, progress)
     memory: dict[str, Buffer] = {}

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from convgen.cache import Cache
 from convgen.diagnostics import ConvgenError
+from convgen.emulator.declared import bounds
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
 
 _HERE = Path(__file__).resolve().parent
@@ -166,7 +167,8 @@ def runtime_library() -> Path:
 
 
 def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
-    """A generated source as a shared library with one `convgen_call_<entry>` an entry.
+    """A generated source as a shared library with one `convgen_call_<entry>` an entry, and the numbers of its
+    `declared.bounds`, `convgen_bounds_<entry>`.
 
     CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find.  Raises EmulationError with
     the compiler's words where the source is no C++, NoHostCompiler.
@@ -195,7 +197,8 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     lines = ['#include "convgen_emulator.h"']
     lines += [f"CONVGEN_WGMMA_{kind}({n})" for kind, n in named if n in _WGMMA_N[kind]]
     lines += [f'#include "{place}"', "u8 shared_memory[1];"]
-    entry = "\n".join([*lines, *(f"CONVGEN_ENTRY({name})" for name in entries)]) + "\n"
+    lines += [f"CONVGEN_ENTRY({name}, {bounds(source, name)})" for name in entries]
+    entry = "\n".join(lines) + "\n"
     key = "emulated-" + _digest(_runtime_sources(), compiler.version, platform.machine(), source, entry, *flags)
     arguments = [*flags, f"-I{INCLUDE}", "entry.cc", *_LIBRARIES[compiler.family]]
     library, errors = _build(key, {SOURCE: source, "entry.cc": entry}, arguments, "kernel.so")

@@ -88,6 +88,11 @@ def kernel(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path)
 
 
+def bounds(path: str, entry: str) -> tuple[int, ...]:
+    """The numbers of `declared.bounds`."""
+    return tuple((c_int * 3).in_dll(kernel(path), f"convgen_bounds_{entry}"))
+
+
 class Buffer:
     """Global memory of the emulated GPU: bytes between stretches that fault.  Raises MemoryError.
 

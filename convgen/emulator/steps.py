@@ -16,14 +16,12 @@ import numpy
 
 from convgen.emulator import native, tensor_map, trace
 from convgen.emulator.compiler import line_of
+from convgen.emulator.declared import launch_findings, registers_at_launch
 from convgen.emulator.errors import EmulationError, Finding
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.plan import Fill, Gemm, Launch, Param, launch_grid
 
 Buffers = Mapping[str, native.Buffer]
-
-_REGISTERS_PER_SM = 65536
-_MAX_REGISTERS = 255
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,9 @@ class Emulation:
 
     def launch(self, step: Launch, buffers: Buffers) -> None:
         """Runs one kernel.  Raises EmulationError with its findings."""
+        declared = native.bounds(str(self.library), step.entry)
+        if findings := [*launch_findings(step, declared, self.source)]:
+            raise EmulationError(step.entry, findings, self.seed)
         grid = launch_grid(step, self.sms)
         parameters = _Parameters(step, buffers, self.seed)
         named = {p.buffer for p in step.params if p.kind != "int"}
@@ -67,7 +68,7 @@ class Emulation:
             block=step.block,
             cluster=step.cluster,
             shared_bytes=step.shared_bytes,
-            registers=_registers_at_launch(step),
+            registers=registers_at_launch(step, declared),
             checks=int(self.checks),
             threads=self.threads if recording is None else 1,
             region_count=len(regions),
@@ -114,12 +115,6 @@ def _interrupts_held(came: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:
         raise KeyboardInterrupt
-
-
-def _registers_at_launch(step: Launch) -> int:
-    """The most registers a thread that a block of this launch can have been compiled for."""
-    most = _REGISTERS_PER_SM // (step.block * step.blocks_per_sm) // 8 * 8
-    return min(most, _MAX_REGISTERS // 8 * 8)
 
 
 class _Parameters:

@@ -1,10 +1,14 @@
-"""The emulator's header has every PTX function of the catalogue, with the signature that the template has."""
+"""The emulator's header has every PTX function of the catalogue, with the signature that the template has, and
+emulates no function of another text."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from handwritten import kernel_source, launch
 from ptx_calls import ALL_N, WGMMA_ORDER, catalogue, source_calling, wgmma_functions
 
+from convgen import emulator
 from convgen.emulator.compiler import kernel_library
 
 
@@ -21,3 +25,26 @@ def test_functions_compile_for_the_host():
 def test_wgmma_compiles_for_the_host(first):
     names = [name for n in range(first, first + 64, 8) for name in wgmma_functions(n)]
     compiles(names, WGMMA_ORDER)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ('"fence.mbarrier_init.release.cluster;" ::: "memory"', '"fence.mbarrier_init.release.cluster;" ::'),
+        ("asm volatile(\"mbarrier.arrive.expect_tx", "asm(\"mbarrier.arrive.expect_tx"),
+        ('"r"(barrier), "r"(bytes)', '"r"(bytes), "r"(barrier)'),
+        ("barrier.cluster.arrive.release", "barrier.cluster.arrive.relaxed"),
+        ("@!done bra again", "@done bra again"),
+        (".tile.mbarrier::complete_tx::bytes.multicast", ".tile.mbarrier::complete_tx::bytes"),
+    ],
+)  # fmt: skip
+def test_an_instruction_of_another_text_is_found(was: str, now: str):
+    source = kernel_source("multicast.cu")
+    assert source.count(was) == 1
+    changed = source.replace(was, now)
+    with pytest.raises(emulator.EmulationError) as error:
+        emulator.emulate(changed, [launch("multicast", ("y",))], {"y": np.zeros(1)})
+    (finding,) = error.value.findings
+    assert finding.kind == "instruction"
+    assert finding.line == source.count("\n", 0, source.index(was)) + 1
+    assert finding.source_line == changed.splitlines()[finding.line - 1].strip()

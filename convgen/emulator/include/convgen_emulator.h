@@ -503,6 +503,8 @@ inline void call(void (*kernel)(T...), void** parameters) {
 }
 }  // namespace convgen_emulator
 
-// Makes `convgen_call_<kernel>`, which the runtime calls in every thread.
-#define CONVGEN_ENTRY(KERNEL) \
-  extern "C" void convgen_call_##KERNEL(void** parameters) { convgen_emulator::call(&KERNEL, parameters); }
+// Makes `convgen_call_<kernel>`, which the runtime calls in every thread, and the numbers of the launches that the kernel
+// is compiled for (declared.py).
+#define CONVGEN_ENTRY(KERNEL, ...)                                                                        \
+  extern "C" void convgen_call_##KERNEL(void** parameters) { convgen_emulator::call(&KERNEL, parameters); } \
+  extern "C" const int convgen_bounds_##KERNEL[] = {__VA_ARGS__};
