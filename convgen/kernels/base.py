@@ -63,6 +63,9 @@ class Layout(Generic[C]):
 L = TypeVar("L", bound=Layout)
 #: Of a kernel that takes slices of any tensor.
 ANY_SLICES = frozenset({"x", "w", "y", "operand", "result"})
+#: Of a kernel that takes the number of images from a call, and of one that takes every size that may be dynamic.
+IMAGES = frozenset({"n"})
+ANY_SIZES = IMAGES | {"d", "h", "w"}
 
 
 class Kernel(Generic[C, L]):
@@ -80,8 +83,8 @@ class Kernel(Generic[C, L]):
     prologues: ClassVar[bool] = False
     #: Whether it computes in f64.
     doubles: ClassVar[bool] = False
-    #: Whether it takes sizes that a call decides.
-    dynamic: ClassVar[bool] = False
+    #: Dims whose sizes it takes from a call: none, those of `IMAGES`, or `ANY_SIZES`.
+    dynamic: ClassVar[frozenset[str]] = frozenset()
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Names of the sums of which it makes partial sums, in rows of a workspace `partial.<name>`, or without such a

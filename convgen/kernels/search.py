@@ -160,10 +160,12 @@ def _unapplied(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
 
 def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     """Sizes that a call decides, where the kernel is compiled for fixed ones."""
-    if kernel.dynamic or not problem.dynamic:
+    fixed = [d for d in problem.dynamic if d not in kernel.dynamic]
+    if not fixed:
         return []
+    of = f" of {listing(fixed, 'and')}" if kernel.dynamic else ""
     hint = "leave `dynamic` out, or take strategy tma_im2col, implicit_gemm or direct"
-    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
+    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes{of}", hint)]
 
 
 _Stated = tuple[tuple[str, int | str], ...]

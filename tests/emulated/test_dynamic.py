@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from dynamic_layers import LAYERS
 from dynamic_problems import all_sizes, at, manifest, with_dynamic
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -116,3 +117,11 @@ MMA = {
 def test_mma_gemm(name: str) -> None:
     problem, options = MMA[name]
     check_dynamic("implicit_gemm", problem, SIZES, len(name), same=name == "3x3", kernel="mma_gemm", **options)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer(name: str) -> None:
+    layer = LAYERS[name]
+    problem = layer.problem(**SIZES[0])
+    sizes = [{d: some[d] for d in problem.dynamic} for some in SIZES]
+    check_dynamic(layer.strategy, problem, sizes, len(name), **layer.options)

@@ -38,21 +38,40 @@ SPECS = {
     " op dgrad strategy tma_im2col",
     "groups": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=64, r=3, s=3, c=16] output y: f16[n, p, q, k] pad 1"
     " groups 4 strategy implicit_gemm { kernel mma_gemm }",
+    "depthwise_direct": "x: f16[n=8, h=14, w=14, c=40] filter w: f16[k=40, r=3, s=3] output y: f16[n, p, q, k] pad 1"
+    " stride 2 groups 40 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
+    " strategy depthwise { kernel depthwise_direct }",
+    "depthwise_direct, dgrad": "x: f16[n=8, h=14, w=14, c=40] filter w: f16[k=40, r=3, s=3] output y: f16[n, p, q, k]"
+    " pad 1 groups 40 op dgrad strategy depthwise { kernel depthwise_direct }",
     "channels as rows": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=128, r=3, s=3, c=64] output y: f16[n, p, q, k]"
     " pad 1 strategy tma_im2col { swap_ab 1 tile m=48 n=64 }",
+}
+
+#: Layers of kernels that take the number of images alone.
+IMAGES = {
+    "depthwise_stream, fma": "x: f16[n=8, h=30, w=45, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
+    " pad 1 stride 2 groups 96 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
+    " strategy depthwise { kernel depthwise_stream math fma }",
+    "depthwise_stream, mma": "x: f16[n=8, h=14, w=14, c=128] filter w: f16[k=128, r=7, s=7] output y: f16[n, p, q, k]"
+    " pad 3 groups 128 epilogue { operand b: f32[k] y = acc + b }"
+    " strategy depthwise { kernel depthwise_stream math mma }",
+    "depthwise_stream, dgrad": "x: f16[n=8, h=28, w=28, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
+    " pad 1 stride 2 groups 96 op dgrad strategy depthwise { kernel depthwise_stream }",
 }
 
 
 def compiled(name: str, target: Target) -> tuple[driver.Compilation, Kernel]:
     if name != "direct" and "wgmma" not in target.features:
         pytest.skip(f"{target} has no wgmma")
-    (compilation,) = driver.load(Spec(f"conv layer {{ dynamic n h w input {SPECS[name]} }}", target=target.name))
+    text = f"dynamic n h w input {SPECS[name]}" if name in SPECS else f"dynamic n input {IMAGES[name]}"
+    (compilation,) = driver.load(Spec(f"conv layer {{ {text} }}", target=target.name))
     return compilation, compilation.kernel()
 
 
 def check(compilation: driver.Compilation, kernel: Kernel, sizes: tuple[int, int, int], seed: int) -> None:
     """A call with arrays of integers gives their sums exactly, and `launch_raw` and a second call the same."""
-    problem = at(compilation.request.problem, dict(zip("nhw", sizes, strict=True)))
+    problem = compilation.request.problem
+    problem = at(problem, {d: size for d, size in zip("nhw", sizes, strict=True) if d in problem.dynamic})
     arrays = integers(problem, seed)
     given = [
         cupy.asarray(arrays[t.role if t in problem.reads else t.name]) for t in (*problem.reads, *problem.operands)
@@ -76,6 +95,15 @@ def test_every_size_is_exact(target: Target, name: str, seed: int, monkeypatch: 
     monkeypatch.setattr(nvrtc, "compile_source", lambda *_: pytest.fail("a call has compiled"))
     for sizes in SIZES:
         check(compilation, kernel, sizes, seed)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_number_of_images_is_exact(target: Target, name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilation, kernel = compiled(name, target)
+    kernel.raw_module()
+    monkeypatch.setattr(nvrtc, "compile_source", lambda *_: pytest.fail("a call has compiled"))
+    for n in (8, 1, 3, 64, 2, 17):
+        check(compilation, kernel, (n, 0, 0), seed)
 
 
 def test_every_plan_of_a_kernel_is_exact(target: Target, seed: int) -> None:

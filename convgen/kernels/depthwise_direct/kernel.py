@@ -16,6 +16,7 @@ from itertools import product
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
@@ -33,7 +34,7 @@ from convgen.kernels.parts.depthwise import (
     run_result,
     whole_runs,
 )
-from convgen.kernels.parts.elementwise import fprop_pointers
+from convgen.kernels.parts.elementwise import fprop_pointers, sizes
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.persistent import persistent
 from convgen.targets import Target
@@ -141,9 +142,13 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        return depthwise_obstacles(problem, target)
+        found = depthwise_obstacles(problem, target)
+        if problem.dynamic and lowering.index_type(problem, ()) != "int":
+            found.append(Obstacle("tensors of 2^31 elements need fixed sizes", "leave `dynamic` out"))
+        return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         """With few channels a thread, where the window is wide."""
@@ -196,11 +201,12 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         launch = persistent(
-            layout.read, layout.assigned.params(p.vector_param for p in fprop_pointers(layout.read)),
+            layout.problem, layout.assigned.params(p.vector_param for p in fprop_pointers(layout.read)),
             tiles=layout.block_rounds, slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
             blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
-        return plan_of(layout, [launch], notes=layout.assigned.notes)
+        limits = lowering.index_limits(layout.problem, lowering.index_type(layout.problem, ()))
+        return plan_of(layout, [launch], notes=layout.assigned.notes, limits=limits)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -221,6 +227,13 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             launch=plan.launch(),
             formulas=formulas(layout),
             pointers=fprop_pointers(problem),
+            sizes=list(sizes(layout.problem)),
+            ends=_ends(layout),
+            counts=_counts(layout, index),
+            inside=" && ".join(
+                f"u32({at}) < {lowering.number_text(axis.input)}"
+                for at, axis in zip(("h", "first_w + j"), layout.axes, strict=True)
+            ),
             index=index,
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=lowering.load(problem.w.dtype, f"w[{layout.filter_offset}]", accumulate),
@@ -229,9 +242,49 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
             ),
             x_offset=x_offset,
             mentioned=set(re.findall(r"\w+", text)),
-            column_step=problem.x.stride("w"),
             result=result,
         )
+
+
+@dataclass(frozen=True)
+class Count:
+    """A named number of the source: constant, or `decided` by a call, as C text."""
+
+    type: str
+    name: str
+    value: str
+    comment: str
+    decided: bool
+
+    def __str__(self) -> str:
+        return f"{'const' if self.decided else 'constexpr'} {self.type} {self.name} = {self.value};  // {self.comment}"
+
+
+def _counts(layout: Layout, index: str) -> list[Count]:
+    """How many thread tiles there are, and how far columns of x lie apart."""
+
+    def count(type: str, name: str, value: int, comment: str, text: str = "") -> Count:
+        decided = isinstance(value, Size)
+        return Count(type, name, (decided and text) or lowering.number_text(value), comment, decided)
+
+    of_images = f"{lowering.factor(layout.read.n)} * P_TILES * Q_TILES"
+    return [
+        count("int", "P_TILES", layout.p_tiles, "down an image"),
+        count("int", "Q_TILES", layout.q_tiles, "across"),
+        count("int", "THREAD_TILES", layout.thread_tiles, "of all images", of_images),
+        count(index, "COLUMN_STEP", layout.read.x.stride("w"), "elements of x from one column to the next"),
+    ]
+
+
+def _ends(layout: Layout) -> dict[str, str]:
+    """C text of the output's extents, by coordinate; empty where thread tiles end with it."""
+
+    def end(d: str, tile: int, output: int) -> str:
+        name = lowering.number_text(output) if isinstance(output, Size) else d.upper()
+        return name if output % tile else ""
+
+    tiles = layout.config.tile_p, layout.config.tile_q
+    return {d: end(d, tile, axis.output) for d, tile, axis in zip("pq", tiles, layout.axes, strict=True)}
 
 
 def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tuple[int, ...]) -> Iterator[Layout]:
@@ -241,7 +294,7 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tupl
     assigned = assignment(problem)
     rows, columns = axes(assigned.problem, assigned.phases)
     ps = given("tile.p", sorted({rows.whole(p) for p in (1, 2, 4) if p <= rows.output}))
-    qs = given("tile.q", sorted({columns.whole(min(q, columns.output)) for q in (1, 2, 4, 5, 7, 8)}))
+    qs = given("tile.q", sorted({columns.whole(int(min(q, columns.output))) for q in (1, 2, 4, 5, 7, 8)}))
     for v, p, q, threads in product(vectors, ps, qs, given("threads", [128, 256])):
         layout = Layout(problem, target, Config(p, q, v, threads, 1))
         most = max(1, min(8, target.register_blocks(layout.registers, threads)))

@@ -30,7 +30,9 @@ from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
 from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import launch_registers
+from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.targets import Target
@@ -43,6 +45,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
@@ -64,7 +67,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             found.no("depthwise_stream needs windows that cover every input pixel", elsewhere, "kernel")
         if lowering.index_type(problem, ()) != "int":
             found.no("a tensor of 2^31 elements or more", elsewhere, "kernel")
-        return found
+        return [*found, *image_obstacles(problem)]
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
         return space(problem, target, fixed)
@@ -110,7 +113,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [launch(layout)], notes=layout.assigned.notes)
+        limits = image_limits(layout.problem)
+        return plan_of(layout, [launch(layout)], notes=layout.assigned.notes, limits=limits)
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -148,6 +152,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             launch=plan.launch(),
             formulas=formulas(layout),
             pointers=pointers(layout),
+            sizes=list(sizes(problem)),
             maps=[p.name for p in plan.launch().params if p.kind == "tensor_map"],
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,

@@ -54,7 +54,7 @@ class Direct(base.Kernel[Config, Layout[Config]]):
     further = True
     prologues = True
     doubles = True
-    dynamic = True
+    dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = type_obstacles(problem, target)

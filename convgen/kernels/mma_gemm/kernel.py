@@ -61,7 +61,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
-    dynamic = True
+    dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = mma_obstacles(problem, target)

@@ -47,7 +47,7 @@ def window_sum(
     assignment, says which pixels of x the taps bring.
     """
     sp = problem.spatial
-    scope = Scope(index_type(problem, ()))
+    scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic))
     named = [d for d in ("n", *sp.output, "k") if d not in dims and not whole]
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
     if name:

@@ -42,7 +42,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     slices = base.ANY_SLICES
     further = True
     prologues = True
-    dynamic = True
+    dynamic = base.ANY_SIZES
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
         """Sums of channels, where C leaves in epilogue tiles of pixels: what a warp adds up makes a row."""

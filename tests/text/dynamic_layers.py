@@ -1,0 +1,74 @@
+"""Layers whose sizes a call decides, small enough to be emulated: some for each kernel of its own limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from convgen import frontend
+from convgen.ir.plan import Plan
+from convgen.ir.problem import ConvProblem
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A conv block's text, in which {n}, {h} and {w} are sizes, and what settles its configuration."""
+
+    text: str
+    strategy: str
+    options: Mapping[str, int | str] = field(default_factory=dict)
+
+    def problem(self, n: int = 3, h: int = 9, w: int = 13) -> ConvProblem:
+        (request,) = frontend.load(f"conv layer {{ {self.text.format(n=n, h=h, w=w)} }}")
+        return request.problem
+
+    def plan(self, problem: ConvProblem, **options: int | str) -> Plan:
+        found, options = strategies.load(self.strategy), {**self.options, **options}
+        obstacles = found.obstacles(problem, TARGET, options)
+        assert not obstacles, obstacles
+        return found.plan(problem, TARGET, options)
+
+
+def _of(x: str, w: str, settings: str, epilogue: str = "", y: str = "n, p, q, k") -> str:
+    body = f"epilogue {{{{ {epilogue} }}}}" if epilogue else ""
+    return f"input x: f16[{x}] filter w: f16[{w}] output y: f16[{y}] {settings} {body}"
+
+
+RESIDUAL = "operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z)"
+GATE = "operand g: f32[n, k] result t: f16[n, p, q, k] t = acc * g y = relu(t)"
+LAYERS = {
+    "depthwise_stream, fma": Layer(
+        _of("n={n}, h=13, w=20, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n", RESIDUAL),
+        "depthwise",
+        {"kernel": "depthwise_stream", "math": "fma", "strip": 5, "band": 2, "tile.p": 2, "slice": 32},
+    ),
+    "depthwise_stream, mma": Layer(
+        _of("n={n}, h=13, w=15, c=64", "k=64, r=5, s=5", "pad 2 groups 64 dynamic n", GATE),
+        "depthwise",
+        {"kernel": "depthwise_stream", "math": "mma"},
+    ),
+    "depthwise_stream, dgrad": Layer(
+        _of("n={n}, h=13, w=15, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n op dgrad"),
+        "depthwise",
+        {"kernel": "depthwise_stream"},
+    ),
+    "depthwise_direct": Layer(
+        _of("n={n}, h={h}, w={w}, c=20", "k=40, r=3, s=3", "pad 1 stride h=1 w=2 groups 20 dynamic n h w", GATE),
+        "depthwise",
+        {"kernel": "depthwise_direct"},
+    ),
+    "depthwise_direct, planes": Layer(
+        _of("n={n}, c=6, h={h}, w={w}", "k=6, r=3, s=3", "pad 1 groups 6 dynamic h w", RESIDUAL, "n, k, p, q"),
+        "depthwise",
+        {"kernel": "depthwise_direct"},
+    ),
+    "depthwise_direct, dgrad": Layer(
+        _of("n={n}, h={h}, w={w}, c=20", "k=20, r=3, s=3", "pad 1 stride 2 groups 20 dynamic n h w op dgrad"),
+        "depthwise",
+        {"kernel": "depthwise_direct"},
+    ),
+}
