@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 
-from convgen.kernels.tma_halo.halo import ALIGNMENT, Halo, folded, halo_of, windows
+from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
+from convgen.kernels.tma_halo.halo import Halo, folded, halo_of, windows
 
 SPAN = 32
 
@@ -89,7 +90,7 @@ def test_phases_follow_each_other_aligned(case) -> None:
     _, h, w, strip, images, pixels = case
     found = halo_of(h, w, pixels, strip, images, SPAN)
     assert [p.start for p in found.phases] == [0, *(p.end for p in found.phases[:-1])]
-    assert all(p.start % ALIGNMENT == 0 and p.start + p.box <= p.end for p in found.phases)
+    assert all(p.start % SWIZZLE_ALIGNMENT == 0 and p.start + p.box <= p.end for p in found.phases)
     assert found.bytes == found.phases[-1].end and found.box == sum(p.box for p in found.phases)
 
 
