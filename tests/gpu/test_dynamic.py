@@ -57,6 +57,12 @@ IMAGES = {
     " strategy depthwise { kernel depthwise_stream math mma }",
     "depthwise_stream, dgrad": "x: f16[n=8, h=28, w=28, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
     " pad 1 stride 2 groups 96 op dgrad strategy depthwise { kernel depthwise_stream }",
+    "stem_mma": "x: f16[n=8, c=3, h=45, w=38] filter w: f16[k=24, c=3, r=3, s=3] output y: f16[n, p, q, k] pad 1"
+    " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel stem_mma }",
+    "stem_mma, f32": "x: f32[n=8, h=45, w=38, c=3] filter w: f32[k=64, r=3, s=3, c=3] output y: f32[n, p, q, k] pad 1"
+    " strategy implicit_gemm { kernel stem_mma math tf32x3 }",
+    "stem_wgmma": "x: f16[n=8, h=67, w=56, c=3] filter w: f16[k=64, r=7, s=7, c=3] output y: f16[n, p, q, k] pad 3"
+    " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel stem_wgmma }",
 }
 
 

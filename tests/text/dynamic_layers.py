@@ -33,9 +33,9 @@ class Layer:
         return found.plan(problem, TARGET, options)
 
 
-def _of(x: str, w: str, settings: str, epilogue: str = "", y: str = "n, p, q, k") -> str:
+def _of(x: str, w: str, settings: str, epilogue: str = "", y: str = "n, p, q, k", dtype: str = "f16") -> str:
     body = f"epilogue {{{{ {epilogue} }}}}" if epilogue else ""
-    return f"input x: f16[{x}] filter w: f16[{w}] output y: f16[{y}] {settings} {body}"
+    return f"input x: {dtype}[{x}] filter w: {dtype}[{w}] output y: {dtype}[{y}] {settings} {body}"
 
 
 RESIDUAL = "operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z)"
@@ -55,6 +55,16 @@ LAYERS = {
         _of("n={n}, h=13, w=15, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n op dgrad"),
         "depthwise",
         {"kernel": "depthwise_stream"},
+    ),
+    "stem_mma": Layer(
+        _of("n={n}, c=3, h=11, w=14", "k=24, r=3, s=3, c=3", "pad 1 stride 2 dynamic n", GATE, "n, p, q, k", "f32"),
+        "implicit_gemm",
+        {"kernel": "stem_mma", "math": "tf32x3"},
+    ),
+    "stem_wgmma": Layer(
+        _of("n={n}, h=21, w=19, c=3", "k=40, r=7, s=7, c=3", "pad 3 stride 2 dynamic n", RESIDUAL),
+        "implicit_gemm",
+        {"kernel": "stem_wgmma"},
     ),
     "depthwise_direct": Layer(
         _of("n={n}, h={h}, w={w}, c=20", "k=40, r=3, s=3", "pad 1 stride h=1 w=2 groups 20 dynamic n h w", GATE),

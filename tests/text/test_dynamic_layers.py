@@ -75,5 +75,5 @@ def test_kernels_that_take_images_alone_say_so(name: str):
     assert f"kernel {kernel} is compiled for fixed sizes of `h` and `w`" in message(
         layer.text.replace("dynamic n", "dynamic n h w")
     )
-    inside = re.sub(r"(output y: f16)\[n, (.+?), k\]", r"\1[\2, n, k]", layer.text)
-    assert "y needs fixed sizes, unless `n` is its outermost dim" in message(inside)
+    inside = re.sub(r"x: (\w+)\[(n=.+?), (.+?),", r"x: \1[\3, \2,", layer.text)
+    assert "x needs fixed sizes, unless `n` is its outermost dim" in message(inside)

@@ -7,7 +7,7 @@ from sympy import Integer
 from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import lowering, output
-from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
 from convgen.kernels.parts.lines import MOST_HELD, Lines, launch
 from convgen.kernels.parts.reader import advance
 from convgen.kernels.parts.walk import Digit, loop_map, number
@@ -35,6 +35,7 @@ def values(layout: Lines) -> dict[str, object]:
         "launch": launch(layout),
         "formulas": [*window_formulas(problem), *epilogue_formulas(problem)],
         "pointers": fprop_pointers(problem),
+        "sizes": list(sizes(problem)),
         "index": index,
         "bits_type": bits_type,
         "x_source": output.as_bits(problem.x, bits_type),

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from convgen.ir.plan import Launch
+from convgen.ir.plan import Launch, Limit
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle
-from convgen.kernels.parts import cost, line_cost, output
+from convgen.kernels.parts import cost, line_cost, lowering, output
 from convgen.kernels.parts.elementwise import fprop_pointers
+from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
 from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES
@@ -360,7 +362,7 @@ def unserved(problem: ConvProblem) -> list[Obstacle]:
     order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
     if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims):
         return [Obstacle(f"{problem.y.name}'s pixels lie in the order {' '.join(order)}", "n p q", "kernel")]
-    return []
+    return image_obstacles(problem)
 
 
 def uneven_tile(n: int, multiple: int) -> list[Obstacle]:
@@ -379,6 +381,13 @@ def too_large(layout: Lines) -> list[Obstacle]:
     what = f"filters of {layout.problem.c} channels and {layout.problem.taps} taps, and the rows they need, take"
     room = f"{target} has {target.shared_limit(blocks)} for each of {blocks} blocks"
     return [Obstacle(f"{what} {layout.shared_bytes} bytes of shared memory; {room}", "a smaller tile", "tile.m")]
+
+
+def limits(layout: Lines) -> tuple[Limit, ...]:
+    """What the number of images must not exceed, where a call decides it."""
+    pixels = layout.tiles * layout.config.tile_m
+    of_tiles = (Limit("pixels of tiles", pixels, lowering.INT_LIMIT - 1),) if isinstance(pixels, Size) else ()
+    return (*image_limits(layout.problem), *of_tiles)
 
 
 def launch(layout: Lines) -> Launch:

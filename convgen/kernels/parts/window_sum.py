@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
+from convgen.ir import formula
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
 from convgen.ir.problem import ConvProblem, Padding, exchanged_dims
@@ -52,7 +53,7 @@ def window_sum(
     at = all_zero(problem) | {d: scope.declare(d, problem.extent(d)) for d in named}
     if name:
         number = scope.declare(name, math.prod(problem.extent(d) for d in dims))
-        for dim, value in decompose(number, dims, lambda d: Integer(problem.extent(d))).items():
+        for dim, value in decompose(number, dims, lambda d: formula.number(problem.extent(d))).items():
             at[dim] = scope.let(dim, value, problem.extent(dim))
     group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
     nest = Nest(scope.take())

@@ -67,6 +67,7 @@ class StemMma(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         return mma_obstacles(problem, target) or lines.unserved(problem)
@@ -116,7 +117,7 @@ class StemMma(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math)
+        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=lines.limits(layout))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout

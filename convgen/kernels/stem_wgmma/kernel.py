@@ -74,6 +74,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = Obstacles(mma_obstacles(problem, target))
@@ -127,7 +128,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)])
+        return plan_of(layout, [lines.launch(layout)], limits=lines.limits(layout))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
