@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass
 
 import pytest
 
@@ -269,9 +270,20 @@ class OfAClass(Branches):
         return self.features(image.pixels)
 
 
+@dataclass
+class Images:
+    pixels: torch.Tensor
+
+
+class MakesAClass(Branches):
+    def forward(self, x):
+        return Images(self.features(x))
+
+
 @pytest.mark.parametrize(
     ("model", "argument", "reason"),
     [
+        (MakesAClass(2), lambda x: (x,), r"torch.export does not know the class of a result \(RuntimeError: "),
         (Branches(2), lambda x: (x,), r"it branches on values of tensors \(GuardOnDataDependentSymNode: "),
         (Writes(), lambda x: (x,), r"it writes into its inputs or buffers \(RuntimeError: "),
         (OfAClass(2), lambda x: (Image(x), x), r"torch.export does not know the class of an argument \(ValueError: "),

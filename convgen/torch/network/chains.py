@@ -12,6 +12,7 @@ import torch
 from convgen.functional.pointwise import Step, text_of
 from convgen.torch.network.activations import scaled, written_out
 from convgen.torch.network.batch_norm import normalization_of, scale_and_shift
+from convgen.torch.network.crops import crop_of
 from convgen.torch.network.padding import padded
 from convgen.torch.network.trace import call, is_call, value_of
 
@@ -34,9 +35,10 @@ class End:
 class Chain:
     """A convolution's arguments and the steps behind it.  `padding`, `padding_mode` and `transposed` are as of
     convgen::fused_conv; `upsampled` says that an upsampling before it is part of it.  `opening` are the steps of a
-    prologue, with operands `opening_operands`.
+    prologue, with operands `opening_operands`.  `uncropped` is the convolution's own padding where slices of its result
+    are part of the chain.
 
-    `ends[0]` is the bare convolution; every end has the convolution's shape and type.
+    `ends[0]` is the bare convolution, with its slices; every end has the shape and type of that.
     """
 
     convolution: Node
@@ -51,6 +53,7 @@ class Chain:
     upsampled: bool = False
     opening: tuple[Step, ...] = ()
     opening_operands: tuple[Node, ...] = ()
+    uncropped: list[int] | None = None
     steps: list[Step] = field(default_factory=list)
     operands: list[Node] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Chain:
     def fused(self, end: End) -> str:
         """What is fused up to an end, for people."""
         before = f"before: {text_of(self.opening)}" if self.opening else "upsampling folded" * self.upsampled
-        return "; ".join(filter(None, (before, self.epilogue(end))))
+        return "; ".join(filter(None, (before, "cropped" if self.uncropped else "", self.epilogue(end))))
 
     def arguments(self, end: End) -> tuple[Any, ...]:
         """Of convgen::fused_conv, nodes for tensors."""
@@ -98,9 +101,22 @@ def chain_of(node: Node) -> Chain | None:
         with node.graph.inserting_before(node):
             found.operands.append(call(node.graph, A.view.default, bias, shape))
         found.steps.append(Step("add"))
-    found.ends.append(End(node, len(found.steps), len(found.operands)))
-    _grow(found, node)
+    result = _cropped(found)
+    found.ends.append(End(result, len(found.steps), len(found.operands)))
+    _grow(found, result)
     return found
+
+
+def _cropped(chain: Chain) -> Node:
+    """The slice that is left of the convolution's result, where padding can be less by that; else the convolution."""
+    crop = crop_of(chain.convolution)
+    if crop is None:
+        return chain.convolution
+    padding = crop.padding(chain.padding, chain.stride, chain.transposed)
+    if not chain.transposed and min(padding) < 0:
+        return chain.convolution
+    chain.uncropped, chain.padding = chain.padding, padding
+    return crop.value
 
 
 def _grow(chain: Chain, value: Node) -> None:
@@ -122,6 +138,7 @@ Match = tuple[tuple[Step, ...], Node | None] | None
 
 def _next(value: Node) -> tuple[Node, tuple[Step, ...], list[Node]] | None:
     """The node that alone reads a value, or the last one of an activation that is written out; steps and operands."""
+    value = _last_copy(value)
     if activation := written_out(value):
         return *activation, []
     if len(value.users) != 1:
@@ -132,6 +149,13 @@ def _next(value: Node) -> tuple[Node, tuple[Step, ...], list[Node]] | None:
             return norm, (Step("mul"), Step("add")), list(scale_and_shift(user.graph, user))
     steps, operand = _match(user, value) or (None, None)
     return None if steps is None else (user, steps, [] if operand is None else [operand])
+
+
+def _last_copy(value: Node) -> Node:
+    """The copy of a value that alone is read, as of contiguous(): a step of it is one of the value."""
+    while len(value.users) == 1 and is_call(next(iter(value.users)), A.clone.default):
+        (value,) = value.users
+    return value
 
 
 def is_pointwise(user: Node, value: Node) -> bool:

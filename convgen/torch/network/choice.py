@@ -97,7 +97,8 @@ class Measured:
         linear = bool(chain.convolution.meta.get("linear"))
         # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
         passes = _passes(chain, chain.ends[0], bare=not linear)
-        aten_us = self._timer.aten(_values(chain, chain.ends[0]), passes, linear, _source(chain), opens)
+        plain = replace(chain, padding=chain.uncropped) if chain.uncropped else chain  # slices are views
+        aten_us = self._timer.aten(_values(plain, chain.ends[0]), passes, linear, _source(chain), opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
@@ -118,7 +119,7 @@ def _candidates(ways: Sequence[Chain]) -> list[tuple[Chain, End]]:
 def _ends(chain: Chain) -> list[End]:
     """The whole chain, and the part before the first operand behind the bias that is as large as the result."""
     bare, whole = chain.ends[0], chain.ends[-1]
-    size = value_of(chain.convolution).numel()
+    size = value_of(chain.ends[0].node).numel()
     large = [i for i, o in enumerate(chain.operands) if i >= bare.operands and value_of(o).numel() == size]
     before = [end for end in chain.ends if end.operands <= min(large, default=len(chain.operands))]
     return [whole] if before[-1] is whole else [whole, before[-1]]
@@ -142,5 +143,5 @@ def _passes(chain: Chain, end: End, bare: bool = False) -> int | None:
     steps, operands = (0, 0) if bare else (end.steps, end.operands)
     if steps == len(chain.steps):
         return None
-    size = value_of(chain.convolution).numel()
+    size = value_of(chain.ends[0].node).numel()
     return 1 + sum(value_of(o).numel() == size for o in chain.operands[operands:])

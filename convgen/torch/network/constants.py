@@ -71,21 +71,28 @@ def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModu
     return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run), len(wanted)
 
 
+class OtherWeights(Exception):
+    """The weights are not of the shapes, types or devices that a graph was made for, or one of them is gone."""
+
+
 class Packed:
     """Packed constants of the weights that were seen last, held as a module's buffers."""
 
     def __init__(self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any]) -> None:
         self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
+        self._kinds = _kinds(weights)
         self._lock = threading.Lock()
         self._held = [value.detach() for value in self._values(weights)]
         for i in range(count):
             run.register_buffer(f"packed_{i}", self._held[i])
 
     def update(self, weights: Sequence[Any]) -> bool:
-        """Packs anew where a weight has changed since; whether one had."""
+        """Packs anew where a weight has changed since; whether one had.  Raises OtherWeights."""
         seen = _state(weights)
         if seen == self._seen:
             return False
+        if _kinds(weights) != self._kinds:
+            raise OtherWeights
         with self._lock:
             if seen == self._seen:  # another thread was faster
                 return False
@@ -104,11 +111,15 @@ class Packed:
             return self._pack(*weights)
 
 
+def _kinds(weights: Sequence[Any]) -> list[Any]:
+    return [None if w is None else (w.shape, w.dtype, w.device) for w in weights]
+
+
 def _memory(weights: Sequence[Any]) -> list[Any]:
     """What keeps the weights' memory, so that no other weights come to lie there unnoticed."""
     return [w.untyped_storage() for w in weights]
 
 
-def _state(weights: Sequence[Any]) -> list[tuple[int, int]]:
+def _state(weights: Sequence[Any]) -> list[tuple[int, int] | None]:
     """What changes whenever a weight is written: its memory, and torch's count of writes (none in inference mode)."""
-    return [(w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
+    return [None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]

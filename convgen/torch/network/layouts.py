@@ -89,13 +89,15 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
     values = [value_of(node) for node in results if isinstance(node, torch.fx.Node)]
-    if all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
+    if all(_has_usual_strides(value) for value in values if isinstance(value, torch.Tensor)):
         return
     with graph.inserting_before(output):
         for i, (node, wanted) in enumerate(zip(results, own(), strict=True)):
-            if not isinstance(wanted, torch.Tensor) or same_strides(value_of(node), wanted):
+            if not isinstance(wanted, torch.Tensor) or value_of(node).stride() == wanted.stride():
                 continue
-            if order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):
+            if same_strides(value_of(node), wanted):  # people read the others, too
+                results[i] = call(graph, A.as_strided.default, node, list(wanted.shape), list(wanted.stride()))
+            elif order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):
                 results[i] = _packed_in(graph, node, order)
     output.args = (tuple(results),)
 
@@ -104,6 +106,11 @@ def same_strides(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one shape have the same strides, as far as they say something."""
     axes = [i for i, extent in enumerate(a.shape) if extent != 1]
     return [a.stride(i) for i in axes] == [b.stride(i) for i in axes]
+
+
+def _has_usual_strides(tensor: Tensor) -> bool:
+    """Those of torch.empty, for axes of one element, too."""
+    return bool(tensor.stride() == strides_in(tuple(tensor.shape), tuple(range(tensor.dim()))))
 
 
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:

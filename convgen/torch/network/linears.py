@@ -2,8 +2,8 @@
 
     linear(x[n, h, w, c])  =  convolution(x seen as [n, c, h, w])  seen as [n, h, w, k]
 
-The views are moved behind the functions that follow, so that they meet others and cancel.  Those that convgen does not
-take become linear layers again.
+The views are moved behind the functions that follow (network.sink).  Those that convgen does not take become linear
+layers again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.chains import is_pointwise
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
@@ -26,10 +25,6 @@ def linears_as_convolutions(graph: Any) -> None:
     for node in list(graph.nodes):
         if found := _linear(node):
             _convert(graph, node, *found)
-    graph.eliminate_dead_code()
-    for node in graph.nodes:
-        if is_call(node, A.permute.default):
-            _sink(graph, node)
     graph.eliminate_dead_code()
 
 
@@ -74,34 +69,3 @@ def _convert(graph: Any, node: Node, x: Node, w: Node, bias: Node | None) -> Non
         made.meta["linear"] = True
         back = call(graph, A.permute.default, made, _LAST)
     node.replace_all_uses_with(back)
-
-
-def _sink(graph: Any, view: Node) -> None:
-    """Moves a view of all axes behind the function that alone reads it; two that undo one another go away."""
-    value, order = view.args
-    if len(view.users) != 1 or not (is_call(value, A.convolution.default) or value.meta.get("of_convolution")):
-        return
-    (user,) = view.users
-    if is_call(user, A.permute.default):
-        if [order[i] for i in user.args[1]] == list(range(len(order))):
-            user.replace_all_uses_with(value)
-        return
-    if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
-        return
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    with graph.inserting_before(user):
-        arguments = [value if argument is view else _seen(graph, argument, inverse) for argument in user.args]
-        moved = call(graph, user.target, *arguments, **user.kwargs)
-        moved.meta["of_convolution"] = True
-        back = call(graph, A.permute.default, moved, order)
-    user.replace_all_uses_with(back)
-    _sink(graph, back)
-
-
-def _seen(graph: Any, argument: Any, order: list[int]) -> Any:
-    """An operand that broadcasts, with its axes in another order."""
-    if not isinstance(argument, torch.fx.Node):
-        return argument
-    shape = value_of(argument).shape
-    whole = [1] * (len(order) - len(shape)) + list(shape)
-    return call(graph, A.permute.default, call(graph, A.view.default, argument, whole), order)

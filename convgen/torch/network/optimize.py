@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.parts import parts_of, put_in
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
@@ -27,9 +28,6 @@ pytree = torch.utils._pytree
 _MOST_KINDS = 8
 #: Where classes are from of which torch.export makes modules.
 _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
-_IN_TRAINING = WrongArguments(
-    "the model is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
-)
 
 
 def optimize(
@@ -84,9 +82,18 @@ def _for_inference(model: Any) -> Any:
         raise WrongArguments(f"the model is a ScriptModule, which torch.export does not take\n{hint}")
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         raise WrongArguments("the model has layers without weights yet\nhint: call it once before optimize")
-    if any(map(_trains, model.modules())):
-        raise _IN_TRAINING
+    for name, module in model.named_modules():
+        if _trains(module):
+            raise _in_training(name)
     return model
+
+
+def _in_training(name: str = "") -> WrongArguments:
+    """What there is to say of a model, or of its module of this name."""
+    what = f"module {name!r} of the model" if name else "the model"
+    return WrongArguments(
+        f"{what} is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
+    )
 
 
 def _trains(module: Any) -> bool:
@@ -129,14 +136,23 @@ class Optimized(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results, without gradients.  Raises WrongArguments where the model is in training mode again."""
         if _trains(self.model):
-            raise _IN_TRAINING
-        if torch._C._len_torch_dispatch_stack():  # a model is traced of which this one is a part
+            raise _in_training()
+        if _transformed():
             with torch.no_grad():
                 return self.model(*args, **kwargs)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        return self._for(leaves, structure)(leaves)
+        return self._run(*pytree.tree_flatten((args, kwargs)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Also what the model has, such as `config`: programs ask for it."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # what Python itself asks for, such as __deepcopy__, is asked of this very object
+            if name.startswith("__") or "model" not in self.__dict__.get("_modules", ()):
+                raise
+        return getattr(self.model, name)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
@@ -156,6 +172,14 @@ class Optimized(Module):
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
         return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": ()}
+
+    def _run(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Any:
+        run = self._for(leaves, structure, most)
+        try:
+            return run(leaves)
+        except OtherWeights:
+            self._prepared.clear()
+        return self._for(leaves, structure, most)(leaves)
 
     def _for(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Callable[[Sequence[Any]], Any]:
         key = (structure, autocast(), *map(kind, leaves))
@@ -229,8 +253,15 @@ class _Part(Optimized):
         """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
         their shapes depend on data, and each preparation takes seconds."""
         leaves, structure = pytree.tree_flatten((args, kwargs))
-        run = self._for(leaves, structure, most=_MOST_KINDS)
-        return run(leaves)
+        return self._run(leaves, structure, most=_MOST_KINDS)
+
+
+def _transformed() -> bool:
+    """Whether a model is traced of which this one is a part, or torch.func transforms this one."""
+    functorch: Any = torch._C._functorch
+    return bool(
+        torch._C._len_torch_dispatch_stack() or functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing()
+    )
 
 
 def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -286,7 +317,11 @@ class _Weights:
             self._places.append((held, name) if name in held else (program.constants, spec.target))
 
     def now(self) -> list[Tensor]:
-        return [held[name] for held, name in self._places]
+        """Raises OtherWeights."""
+        try:
+            return [held[name] for held, name in self._places]
+        except KeyError:
+            raise OtherWeights from None
 
 
 class _Flat:

@@ -30,6 +30,7 @@ from convgen.torch.network.layouts import (
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
+from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
 
 Tensor = Any
@@ -103,6 +104,7 @@ class Prepared:
             one, several = "1 BatchNorm is", f"{folded} BatchNorms are"
             self.report.notes.append(f"{one if folded == 1 else several} folded into the convolutions before them")
         linears_as_convolutions(graph)
+        sink_views(graph)
         _name_layers(graph, constants, names)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())

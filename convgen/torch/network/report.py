@@ -58,6 +58,9 @@ _LIMITS = {
     "_local_scalar_dense": "it reads numbers from tensors, as item() does",
     "input mutations": "it writes into its inputs or buffers",
     "Unsupported input type": "torch.export does not know the class of an argument",
+    "in output, which is not a known type": "torch.export does not know the class of a result",
+    "on inference tensor": "its weights were made in torch.inference_mode, and this is outside of it",
+    "is not an instance of torch.nn.Parameter": "a part of it is a ScriptModule",
 }
 
 

@@ -1,0 +1,84 @@
+"""Views of what convolutions make, moved behind the functions that follow, so that these can be fused:
+
+    relu(permute(y))  =  permute(relu(y))       of linear layers that were made convolutions
+    relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch
+
+There they meet others, which undo them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from convgen.torch.network.chains import is_pointwise
+from convgen.torch.network.trace import call, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+
+
+def sink_views(graph: Any) -> None:
+    """Moves those of all elements as far back as they go."""
+    for node in list(graph.nodes):
+        if _is_permute(node) or _is_squeeze(node):
+            _sink(graph, node)
+    for node in graph.nodes:
+        _cancel(node)
+    graph.eliminate_dead_code()
+
+
+def _sink(graph: Any, view: Node) -> None:
+    """Moves a view behind the function that alone reads it."""
+    _cancel(view)
+    value = view.args[0]
+    if len(view.users) != 1 or not (is_call(value, A.convolution.default) or value.meta.get("of_convolution")):
+        return
+    (user,) = view.users
+    if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
+        return
+    with graph.inserting_before(user):
+        arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
+        moved = call(graph, user.target, *arguments, **user.kwargs)
+        moved.meta["of_convolution"] = True
+        back = call(graph, view.target, moved, *view.args[1:])
+    user.replace_all_uses_with(back)
+    graph.erase_node(user)
+    _sink(graph, back)
+
+
+def _cancel(view: Node) -> None:
+    """Has the readers of what undoes a view read what that is a view of."""
+    for user in list(view.users):
+        if (_is_permute(view) or _is_squeeze(view)) and _undoes(user, view):
+            user.replace_all_uses_with(view.args[0])
+            view.graph.erase_node(user)
+
+
+def _is_permute(node: Node) -> bool:
+    return is_call(node, A.permute.default)
+
+
+def _is_squeeze(node: Node) -> bool:
+    """Of a batch of one."""
+    return is_call(node, A.squeeze.dim) and node.args[1] == 0 and value_of(node.args[0]).shape[0] == 1
+
+
+def _undoes(user: Node, view: Node) -> bool:
+    if _is_squeeze(view):
+        return is_call(user, A.unsqueeze.default) and user.args[1] == 0
+    order = view.args[1]
+    return _is_permute(user) and [order[i] for i in user.args[1]] == list(range(len(order)))
+
+
+def _before(graph: Any, operand: Any, view: Node) -> Any:
+    """An operand that broadcasts to a view, as one that broadcasts to what it is a view of."""
+    if not isinstance(operand, torch.fx.Node):
+        return operand
+    shape, rank = list(value_of(operand).shape), value_of(view).dim()
+    if _is_squeeze(view):
+        return call(graph, A.unsqueeze.default, operand, 0) if len(shape) == rank else operand
+    order = view.args[1]
+    whole = call(graph, A.view.default, operand, [1] * (rank - len(shape)) + shape)
+    return call(graph, A.permute.default, whole, sorted(range(rank), key=order.__getitem__))
