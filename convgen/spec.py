@@ -104,7 +104,7 @@ def read_file(name: str | os.PathLike[str]) -> str:
 
 def known_target(name: str) -> Target:
     """Raises UsageError."""
-    if name not in TARGETS:
+    if not isinstance(name, str) or name not in TARGETS:
         raise UsageError(unknown("target", name, TARGETS, other_target(str(name), TARGETS)))
     return TARGETS[name]
 
@@ -116,14 +116,15 @@ def known_strategy(name: str) -> str:
     if isinstance(name, str) and (now := renamed.strategy(name)) != name:
         warnings.warn(f"the strategy `{name}` is now `{now}`", RenamedWarning, stacklevel=3)
         name = now
-    if name not in (known := ("auto", *strategies.MODULES)):
+    known = ("auto", *strategies.MODULES)
+    if not isinstance(name, str) or name not in known:
         raise UsageError(unknown("strategy", name, known, habits.did_you_mean(str(name), known, habits.STRATEGIES)))
     return name
 
 
 def known_tuning(name: str) -> str:
     """Raises UsageError."""
-    if name not in TUNINGS:
+    if not isinstance(name, str) or name not in TUNINGS:
         raise UsageError(unknown("tuning", name, TUNINGS))
     return name
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from convgen.functional import recipe
 from convgen.functional.arrays import NUMPY, Array, library_of
 from convgen.functional.call import Call, given
-from convgen.functional.parameters import Amounts, Numbers
+from convgen.functional.parameters import Amounts, Numbers, plain, text, whole
 from convgen.functional.pointwise import Step, activation
 from convgen.runtime.errors import WrongArguments, WrongShape
 
@@ -77,9 +77,8 @@ def conv(
     _check_bias(bias, weight.shape[0])
     library = library_of(**arrays, **operands)
     x, w, *others = given(library, **arrays, **operands)
-    made = recipe.forward(
-        x, w, tuple(others), steps, *map(_hashable, (stride, padding, dilation)), groups, strategy, padding_mode
-    )  # fmt: skip
+    numbers = _plain(stride=stride, padding=padding, dilation=dilation)
+    made = recipe.forward(x, w, tuple(others), steps, *numbers, *_settings(groups, strategy, padding_mode))
     return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
@@ -106,11 +105,12 @@ def conv_transpose(
     or more (torch allows as much below the dilation) is possible up to the padding.  `out` is as of a convolution.
     """
     arrays, operands, steps, unbatched = _arguments(rank, input, weight, bias, activation, residual)
+    groups, strategy, _ = _settings(groups, strategy)
     _check_bias(bias, weight.shape[1] * groups)
     library = library_of(**arrays, **operands)
     y, w, *others = given(library, **arrays, **operands)
-    numbers = map(_hashable, (stride, padding, output_padding))
-    made = recipe.transpose(y, w, tuple(others), steps, *numbers, groups, _hashable(dilation), strategy)
+    numbers = _plain(stride=stride, padding=padding, output_padding=output_padding)
+    made = recipe.transpose(y, w, tuple(others), steps, *numbers, groups, plain("dilation", dilation), strategy)
     return _into(Call(made, library, (*arrays.values(), *operands.values()), unbatched, tune=tune), out)
 
 
@@ -132,8 +132,9 @@ def conv_input(
     library = library_of(weight=weight, grad_output=grad_output)
     w, y = given(library, weight=weight, grad_output=grad_output)
     _check_rank(rank, weight=weight, grad_output=grad_output)
-    numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.input_gradient(_size("input_size", input_size), w, y, *numbers, groups, strategy, padding_mode)
+    numbers = _plain(stride=stride, padding=padding, dilation=dilation)
+    settings = _settings(groups, strategy, padding_mode)
+    made = recipe.input_gradient(_size("input_size", input_size), w, y, *numbers, *settings)
     return Call(made, library, (grad_output, weight), tune=tune)
 
 
@@ -155,8 +156,9 @@ def conv_weight(
     library = library_of(input=input, grad_output=grad_output)
     x, y = given(library, input=input, grad_output=grad_output)
     _check_rank(rank, input=input, grad_output=grad_output)
-    numbers = map(_hashable, (stride, padding, dilation))
-    made = recipe.weight_gradient(x, _size("weight_size", weight_size), y, *numbers, groups, strategy, padding_mode)
+    numbers = _plain(stride=stride, padding=padding, dilation=dilation)
+    settings = _settings(groups, strategy, padding_mode)
+    made = recipe.weight_gradient(x, _size("weight_size", weight_size), y, *numbers, *settings)
     return Call(made, library, (input, grad_output), tune=tune)
 
 
@@ -176,16 +178,17 @@ def tma_im2col(
     GEMM".  A tile is BLOCK_M pixels by BLOCK_N output channels over BLOCK_K channels of a tap; `num_warps` multiply it,
     four to a warpgroup.
     """
+    library = library_of(input_nhwc=input_nhwc, weight=weight)
     for name, array in (("input_nhwc", input_nhwc), ("weight", weight)):
         if len(array.shape) != 4:
             raise WrongArguments(f"{name} has shape {tuple(array.shape)}: expected four axes, channels last")
-    if num_warps not in (4, 8, 12):
+    if whole("num_warps", num_warps) not in (4, 8, 12):
         raise WrongArguments(f"num_warps is {num_warps!r}: expected 4, 8 or 12, one to three warpgroups")
-    library = library_of(input_nhwc=input_nhwc, weight=weight)
+    m, n, k = (whole(f"BLOCK_{axis}", size) for axis, size in zip("MNK", (BLOCK_M, BLOCK_N, BLOCK_K), strict=True))
     arrays = tuple(library.permuted(array, (0, 3, 1, 2)) for array in (input_nhwc, weight))
     x, w = given(library, input_nhwc=arrays[0], weight=arrays[1])
-    made = recipe.forward(x, w, (), (), stride, padding, 1, 1, "tma_im2col")
-    tile = f"tile m={BLOCK_M} n={BLOCK_N} k={BLOCK_K}  consumers {num_warps // 4}"
+    made = recipe.forward(x, w, (), (), *_plain(stride=stride, padding=padding), 1, 1, "tma_im2col")
+    tile = f"tile m={m} n={n} k={k}  consumers {num_warps // 4}"
     made = replace(made, convolution=replace(made.convolution, options=tile))
     return Call(made, library, arrays, axes=(0, 2, 3, 1))
 
@@ -205,15 +208,14 @@ def unfold(
     For 1 to 3 spatial axes.
     """
     library = library_of(input=input)
-    made = recipe.lower(
-        *given(library, input=input), *map(_hashable, (kernel_size, dilation, padding, stride)), strategy
-    )
+    numbers = _plain(kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
+    made = recipe.lower(*given(library, input=input), *numbers, text("strategy", strategy))
     return Call(made, library, (input,), tune=tune)
 
 
 def fold(
     input: Array,
-    output_size: Sequence[int],
+    output_size: Numbers,
     kernel_size: Numbers,
     dilation: Numbers = 1,
     padding: Amounts = 0,
@@ -222,10 +224,14 @@ def fold(
     strategy: str | None = None,
     tune: str | None = None,
 ) -> Call:
-    """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold."""
+    """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold.
+
+    An `output_size` of one number is that of two spatial axes.
+    """
     library = library_of(input=input)
-    numbers = map(_hashable, (output_size, kernel_size, dilation, padding, stride))
-    made = recipe.scatter(*given(library, input=input), *numbers, strategy)
+    sizes = _plain(output_size=output_size, kernel_size=kernel_size)
+    numbers = _plain(dilation=dilation, padding=padding, stride=stride)
+    made = recipe.scatter(*given(library, input=input), *sizes, *numbers, text("strategy", strategy))
     return Call(made, library, (input,), tune=tune)
 
 
@@ -332,8 +338,11 @@ def _size(name: str, given: Sequence[int]) -> tuple[int, ...]:
         raise WrongArguments(f"{name} is of type {type(given).__name__}: expected whole numbers") from None
 
 
-def _hashable(value: Any) -> Any:
-    """A number, a word, or the numbers of a sequence as a tuple; of a sequence of sequences, as tuples."""
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        return value
-    return tuple(map(_hashable, value))
+def _plain(**named: Any) -> list[Any]:
+    """Parameters by their names as recipes take them: numbers and tuples.  Raises WrongArguments."""
+    return [plain(name, value) for name, value in named.items()]
+
+
+def _settings(groups: Any, strategy: Any, padding_mode: Any = "zeros") -> tuple[int, str | None, str]:
+    """Raises WrongArguments."""
+    return whole("groups", groups), text("strategy", strategy), text("padding_mode", padding_mode)

@@ -105,6 +105,7 @@ def given(library: NumpyLibrary, **arrays: Array) -> list[Given]:
             tuple(library.strides(array)),
             element_type(name, array, library),
             library.aligned(array),
+            name,
         )
         for name, array in arrays.items()
     ]

@@ -10,12 +10,14 @@ from convgen.ir.dtypes import DTYPES
 
 
 class Given(NamedTuple):
-    """An array: shape, strides in elements, the language's element type, whether it begins at an aligned address."""
+    """An array: shape, strides in elements, the language's element type, whether it begins at an aligned address, and
+    what its caller calls it."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     aligned: bool = True
+    name: str = "an array"
 
     def pitch(self, order: Sequence[int]) -> int | None:
         """Of how many channels its own are a slice that a kernel takes as it lies, the axes in this order."""

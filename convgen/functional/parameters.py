@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import SupportsIndex, cast
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from typing import Any, SupportsIndex, cast
 
 from convgen.ir.problem import Padding
 from convgen.runtime.errors import WrongArguments, WrongShape
@@ -22,6 +23,38 @@ MODES = {
 _MOST = 2**31 - 1  # of any size in the language
 #: (low, high) of each spatial axis.
 Pads = tuple[tuple[int, int], ...]
+
+
+def plain(name: str, given: object) -> Any:
+    """A number, text or None as it is, the numbers of a sequence as a tuple; of a sequence of sequences, as tuples.
+
+    Raises WrongArguments."""
+    if given is None or isinstance(given, int | float | str):
+        return given
+    with suppress(TypeError):
+        return operator.index(given)  # type: ignore[arg-type]
+    try:
+        parts = list(given) if not isinstance(given, Mapping | Set) else None  # type: ignore[call-overload]
+    except TypeError:
+        parts = None
+    if parts is None:
+        raise WrongArguments(f"{name} is of type {type(given).__name__}: expected whole numbers")
+    return tuple(plain(name, part) for part in parts)
+
+
+def whole(name: str, given: object) -> int:
+    """A whole number of any kind, such as NumPy's.  Raises WrongArguments."""
+    found = plain(name, given)
+    if not isinstance(found, int):
+        raise WrongArguments(f"{name} is {found!r}: expected a whole number")
+    return found
+
+
+def text(name: str, given: object) -> Any:
+    """Raises WrongArguments for what is neither text nor None."""
+    if given is not None and not isinstance(given, str):
+        raise WrongArguments(f"{name} is of type {type(given).__name__}: expected text")
+    return given
 
 
 def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]:

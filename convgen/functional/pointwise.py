@@ -113,7 +113,7 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         return ()
     if not isinstance(given, Sequence):
         raise WrongArguments(f"activation is of type {type(given).__name__}: expected a name, or a name and numbers")
-    name, *numbers = [given] if isinstance(given, str) else list(given)
+    name, *numbers = [given] if isinstance(given, str) else given or [None]
     known = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if known is None:
         alias = _ALIASES.get(str(name).lower())

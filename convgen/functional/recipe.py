@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from convgen.frontend.types import ACCUMULATOR_OF
 from convgen.functional.arrays import WIDEST, channels_first, channels_last, is_packed, order_of
 from convgen.functional.layouts import Given, result_order
 from convgen.functional.parameters import (
@@ -29,6 +30,7 @@ from convgen.functional.parameters import (
 )
 from convgen.functional.pointwise import Step
 from convgen.functional.spec import Convolution, Operand, TensorSpec
+from convgen.ir.dtypes import DTYPES
 from convgen.ir.problem import OPS, Op, Padding
 from convgen.runtime.errors import WrongArguments, WrongLayout, WrongShape, WrongType
 
@@ -95,7 +97,7 @@ def _forward(
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None, mode: str,
     opening: tuple[Step, ...] = (),
 ) -> Recipe:  # fmt: skip
-    _same_type("input", x, "weight", w)
+    _check_read(x, w)
     fill = padding_of(mode, x.shape[2:], pads)
     view_x, view_w = _views(x, w)
     output = output_extents(x.shape[2:], w.shape[2:], stride, pads, dilation)
@@ -156,7 +158,7 @@ def _input(
     stride: tuple[int, ...], pads: Pads, dilation: tuple[int, ...], groups: int, strategy: str | None,
     fill: Padding = Padding.ZERO,
 ) -> Recipe:  # fmt: skip
-    _same_type("grad_output" if not steps else "input", y, "weight", w)
+    _check_read(y, w)
     view_y, view_w = _views(y, w)
     x = TensorSpec(_RESULT_TYPES.get(y.dtype, y.dtype), (y.shape[0], w.shape[1] * groups, *extents), result_order(y, w))
     views, facts = broadcast(operands, y, x.shape)
@@ -177,7 +179,7 @@ def weight_gradient(
     pads = paddings(padding, weight_size[2:], s, d)
     _check_channels(x.shape[1], weight_size, groups)
     _check_output(y.shape, (x.shape[0], weight_size[0], *output_extents(x.shape[2:], weight_size[2:], s, pads, d)))
-    _same_type("input", x, "grad_output", y)
+    _check_read(x, y)
     view_x, view_y = _views(x, y)
     w = TensorSpec(_RESULT_TYPES.get(x.dtype, x.dtype), weight_size, result_order(x, y))
     specs = _spec(x, view_x), w, _spec(y, view_y)
@@ -197,6 +199,7 @@ def lower(
     rank = len(x.shape) - 2
     if rank not in (1, 2, 3):
         raise WrongShape(f"input has shape {x.shape}: expected batch, channels and 1 to 3 spatial axes")
+    _check_read(x)
     view = _view(x, channels_last(rank))
     made = _lowering(Op.IM2COL, _spec(x, view), kernel_size, dilation, padding, stride, strategy, rows)
     return Recipe(made, (view,), _lowered(made))
@@ -204,15 +207,20 @@ def lower(
 
 @lru_cache(_KEPT)
 def scatter(
-    m: Given, output_size: tuple[int, ...], kernel_size: Numbers,
+    m: Given, output_size: Numbers, kernel_size: Numbers,
     dilation: Numbers, padding: Amounts, stride: Numbers, strategy: str | None,
 ) -> Recipe:  # fmt: skip
-    """m[n, c * taps, pixels] folded to [n, c, *output_size], sums of copies.  Raises WrongArguments, WrongShape."""
-    rank = len(output_size)
+    """m[n, c * taps, pixels] folded to [n, c, *output_size], sums of copies; one number is the size along two axes.
+
+    Raises WrongArguments, WrongShape, WrongType."""
+    rank = len(output_size) if isinstance(output_size, Sequence) else 2
+    if rank not in (1, 2, 3):
+        raise WrongArguments(f"output_size is {output_size}: expected 1 to 3 extents")
+    extents = by_axis("output_size", output_size, rank, 1)
     taps = math.prod(by_axis("kernel_size", kernel_size, rank, 1))
     if len(m.shape) != 3 or m.shape[1] % taps:
         raise WrongShape(f"input has shape {m.shape}: expected (batch, channels * {taps}, pixels)")
-    shape = (m.shape[0], m.shape[1] // taps, *output_size)
+    shape = (m.shape[0], m.shape[1] // taps, *extents)
     return _scatter(m, shape, kernel_size, dilation, padding, stride, strategy, rows=False)
 
 
@@ -228,6 +236,7 @@ def _scatter(
     m: Given, shape: tuple[int, ...], kernel_size: Numbers,
     dilation: Numbers, padding: Amounts, stride: Numbers, strategy: str | None, rows: bool,
 ) -> Recipe:  # fmt: skip
+    _check_read(m)
     x = TensorSpec(m.dtype, shape, channels_first(len(shape) - 2))
     made = _lowering(Op.COL2IM, x, kernel_size, dilation, padding, stride, strategy, rows)
     lowered = _lowered(made)
@@ -307,10 +316,10 @@ def broadcast(operands: Sequence[Given], input: Given, result: Sequence[int]) ->
     views, facts = [], []
     for given in operands:
         if given.dtype != input.dtype and "f64" in (given.dtype, input.dtype):
-            _same_type("an operand", given, "input", input)
+            _same_type(given, input)
         lead = len(result) - len(given.shape)
         if lead < 0 or any(e not in (1, r) for e, r in zip(given.shape, result[lead:], strict=True)):
-            raise WrongShape(f"an operand of shape {given.shape} does not broadcast to the result's {result}")
+            raise WrongShape(f"{given.name} has shape {given.shape}, which does not broadcast to the result's {result}")
         kept = [i for i, (e, s) in enumerate(zip(given.shape, given.strides, strict=True)) if e != 1 and s != 0]
         shape, strides = [given.shape[i] for i in kept], [given.strides[i] for i in kept]
         order = order_of(shape, strides, tuple(range(len(kept))))
@@ -336,9 +345,21 @@ def _rank(name: str, a: Given, other: str, b: Given) -> int:
     return rank
 
 
-def _same_type(name: str, a: Given, other: str, b: Given) -> None:
+def _check_read(first: Given, *others: Given) -> None:
+    """Whether an operator can read these together.  Raises WrongType."""
+    for other in others:
+        _same_type(first, other)
+    if first.dtype not in ACCUMULATOR_OF:
+        served = ", ".join(DTYPES[name].numpy for name in ACCUMULATOR_OF)
+        raise WrongType(
+            f"{first.name} has elements of {DTYPES[first.dtype].numpy}, which only operands and results have"
+            f"\nhint: convert {first.name} to one of {served}"
+        )
+
+
+def _same_type(a: Given, b: Given) -> None:
     if a.dtype != b.dtype:
-        raise WrongType(f"{name} has elements of {a.dtype}, {other} of {b.dtype}: expected one type")
+        raise WrongType(f"{a.name} has elements of {a.dtype}, {b.name} of {b.dtype}: expected one type")
 
 
 def _check_groups(groups: int, channels: int) -> None:

@@ -113,7 +113,8 @@ def given(name: str, tensor: Tensor) -> Given:
     if tensor.dtype not in _TYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _TYPES)
         raise WrongType(f"{name} has elements of {tensor.dtype}: convgen serves torch's {known}")
-    return Given(tuple(tensor.shape), tuple(tensor.stride()), element_type(name, tensor, TORCH), begins(tensor) == 0)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return Given(shape, strides, element_type(name, tensor, TORCH), begins(tensor) == 0, name)
 
 
 def begins(tensor: Tensor) -> int:

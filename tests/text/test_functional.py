@@ -275,7 +275,10 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(input=array(1, 3, 5, 5).astype(np.int64)), "input has elements of int64"),
         (dict(input=array(1, 3, 5, 5).astype(">f4")), "input has elements of >f4; convgen has float16"),
         (dict(input=array(1, 3, 5, 5).astype(np.float64)), "input has elements of f64, weight of f32: expected one"),
-        (dict(bias=array(4).astype(np.float64)), "an operand has elements of f64, input of f32: expected one type"),
+        (dict(bias=array(4).astype(np.float64)), "bias has elements of f64, input of f32: expected one type"),
+        (dict(residual=array(1).astype(np.float64)), "residual has elements of f64, input of f32: expected one type"),
+        (dict(input=array(1, 3, 5, 5).astype(np.int32), weight=array(4, 3, 3, 3).astype(np.int32)),
+         "input has elements of int32, which only operands and results have\nhint: convert input to one of float16, "),
         (dict(input=[[1.0]]), "input is of type list"),
         (dict(input=array(3, 5)), "expected two axes and 2 spatial ones"),
         (dict(weight=torch.zeros(4, 3, 3, 3)), "weight is of type torch.Tensor on cpu"),
@@ -296,8 +299,16 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
         (dict(activation="swish"), "did you mean `silu`?"),
         (dict(activation=("relu", 1)), "takes no numbers"),
-        (dict(residual=array(1, 4, 2, 2)), "does not broadcast to the result's (1, 4, 3, 3)"),
+        (dict(residual=array(1, 4, 2, 2)),
+         "residual has shape (1, 4, 2, 2), which does not broadcast to the result's (1, 4, 3, 3)"),
         (dict(strategy="gemm"), "unknown strategy 'gemm'"),
+        (dict(groups="two"), "groups is 'two': expected a whole number"),
+        (dict(groups={1}), "groups is of type set: expected whole numbers"),
+        (dict(stride=slice(2)), "stride is of type slice: expected whole numbers"),
+        (dict(strategy=3), "strategy is of type int: expected text"),
+        (dict(padding_mode=array(2)), "padding_mode is of type ndarray: expected text"),
+        (dict(tune=array(2)), "unknown tuning array("),
+        (dict(activation=()), "there is no activation None"),
         (dict(bias=1.0), "bias is of type float: expected a NumPy, CuPy or torch array"),
         (dict(bias=False), "bias is of type bool: expected a NumPy, CuPy or torch array"),
         (dict(activation=torch.relu), "activation is of type builtin_function_or_method: expected a name"),
@@ -313,9 +324,30 @@ def test_mistakes_are_named(arguments, message):
     assert message in str(raised.value)
 
 
+def test_numbers_may_be_of_any_kind():
+    x, w = array(1, 2, 5, 5), array(2, 1, 3, 3)
+    kinds = dict(stride=torch.tensor([2, 1]), padding=np.int64(1), dilation=torch.tensor(1), groups=np.array(2))
+    check(F.conv2d(x, w, **kinds), TF.conv2d(exact(x), exact(w), stride=(2, 1), padding=1, groups=2))
+    columns = array(1, 4, 9)
+    check(F.col2im(columns, 4, 2), TF.fold(exact(columns), 4, 2))
+
+
 def test_an_array_in_a_size_s_place_is_not_shown_in_full():
     with pytest.raises(ConvgenError, match=r"^input_size is of type ndarray: expected whole numbers$"):
         F.conv2d_input(array(1, 3, 5, 5), array(4, 3, 3, 3), array(1, 4, 3, 3))
+
+
+def test_every_function_says_which_elements_it_reads():
+    whole = array(1, 4, 3, 3).astype(np.int32)
+    for wrong, name in (
+        (lambda: F.conv2d_weight(whole, (4, 4, 1, 1), whole), "input"),
+        (lambda: F.conv2d_input((1, 4, 3, 3), whole[:, :, :1, :1], whole[:, :1]), "grad_output"),
+        (lambda: F.conv_transpose2d(whole, whole.transpose(1, 0, 2, 3)), "input"),
+        (lambda: F.im2col(whole, 2), "input"),
+        (lambda: F.col2im(whole[..., 0], 3, 1), "input"),
+    ):
+        with pytest.raises(ConvgenError, match=f"^{name} has elements of int32, which only operands and results have"):
+            wrong()
 
 
 def test_only_functions_of_the_module_have_kernels():
