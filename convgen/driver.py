@@ -163,7 +163,7 @@ class Compilation:
     def class_at(self, n: int) -> Compilation:
         """The one of `classes` that a call of n images of the spec's size takes."""
         by_images = {int(own.request.problem.n): own for own in self.classes}
-        return by_images[takes({m: own.plan.estimates for m, own in by_images.items()}, n)]
+        return by_images[takes({m: own.plan.size_class for m, own in by_images.items()}, n)]
 
     @property
     def compared(self) -> tuple[Compilation, ...]:
@@ -180,7 +180,7 @@ class Compilation:
     @cached_property
     def classes(self) -> tuple[Compilation, ...]:
         """One for each class of sizes.  Raises SpecError, and UsageError as `compared` does."""
-        from convgen.planner import classes
+        from convgen.planner import classes, refusals
 
         if not self.spec.images:
             return (self,)
@@ -189,7 +189,10 @@ class Compilation:
             n = int(own.request.problem.n)
             if self.progress:
                 self.progress(f"{self.name} for n={n}")
-            plans[n] = Compilation(replace(own.spec, tune=None), own.request).plan
+            try:
+                plans[n] = Compilation(replace(own.spec, tune=None), own.request).plan
+            except SpecError as e:
+                raise refusals.too_many(self.request, self.target, self.strategy, self.options, n) or e from None
         return tuple(map(self.planned_for, classes.chosen(plans, self.spec.images)))
 
     def explain(self) -> Explanation:
@@ -206,7 +209,7 @@ class Compilation:
         if plan is None or not self.spec.images:
             return found
         plans = {int(own.request.problem.n): own.plan for own in self.classes}
-        of = {n: (p.estimates, f"{p.strategy}, {p.configuration}") for n, p in plans.items()}
+        of = {n: (p.size_class, f"{p.strategy}, {p.configuration}") for n, p in plans.items()}
         return Explanation((*found.tables, classes(of, self.spec.images)))
 
     def _refused(self, error: CannotServe) -> SpecError:
@@ -382,6 +385,7 @@ def _kernel(spec: Spec, artifacts: Sequence[Artifact]) -> Kernel:
     """A kernel of one artifact for each class that, though it may have come from the cache, can make its plan and
     explanation anew."""
     from convgen.runtime.kernel import Kernel
+    from convgen.runtime.saved import one
 
     measured = replace(spec, tune=None)
 
@@ -391,7 +395,5 @@ def _kernel(spec: Spec, artifacts: Sequence[Artifact]) -> Kernel:
             return found.planned_for(artifact.manifest.written["n"]) if spec.images else found
 
         return Kernel(artifact, replan=lambda: again().plan, explain=lambda: str(again().explain()))
-
-    from convgen.runtime.saved import one
 
     return one([of(artifact) for artifact in artifacts])

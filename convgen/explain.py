@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from convgen import hypertext
 from convgen.gpus import reference
 from convgen.ir import integer
-from convgen.ir.estimates import Estimates, takers
+from convgen.ir.estimates import SizeClass, takers
 from convgen.ir.index_map import (
     FORWARD,
     Access,
@@ -163,10 +163,10 @@ def explain(
     return Explanation(tuple(t for t in tables if t))
 
 
-def classes(plans: Mapping[int, tuple[Estimates, str]], images: Iterable[int]) -> Table:
+def classes(plans: Mapping[int, tuple[SizeClass, str]], images: Iterable[int]) -> Table:
     """Which of these numbers of images take which plan, where a kernel has several: of each, by the number that it was
-    made for, the estimates and what it is."""
-    taken = takers({n: estimates for n, (estimates, _) in plans.items()}, images)
+    made for, what is known of it and its configuration."""
+    taken = takers({n: known for n, (known, _) in plans.items()}, images)
     rows = tuple((taken[n], f"n={n}", configuration) for n, (_, configuration) in plans.items())
     return Table("Classes of sizes", ("images", "planned for", "configuration"), rows)
 

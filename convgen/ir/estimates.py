@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 #: (images, microseconds), by rising numbers of images; empty where there is no cost model.
 Estimates = tuple[tuple[int, float], ...]
@@ -38,6 +39,13 @@ def between(estimates: Estimates, images: float) -> float:
     return us + (more - us) * (images - low) / (high - low)
 
 
+class SizeClass(NamedTuple):
+    """What is known of a class of sizes: its estimates, and how many images as large as the spec's it goes up to."""
+
+    estimates: Estimates
+    most: int
+
+
 def behind(estimates: Estimates, planned: int, images: float) -> tuple[float, float]:
     """What ranks a class of sizes for a number of images, the least first: its time by the cost model, which does not
     overrule what was chosen for that very number; how many times as many images it was planned for, or as many as
@@ -46,12 +54,14 @@ def behind(estimates: Estimates, planned: int, images: float) -> tuple[float, fl
     return 0.0 if apart == 1 else between(estimates, images), apart
 
 
-def takes(classes: Mapping[int, Estimates], images: float) -> int:
-    """Of classes by the numbers of images that they are planned for, the one that a call of `images` runs."""
-    return min(classes, key=lambda planned: behind(classes[planned], planned, images))
+def takes(classes: Mapping[int, SizeClass], images: float) -> int:
+    """Of classes by the numbers of images that they are planned for, the one that a call of `images` runs; where none
+    goes as far, the one that refuses it."""
+    going = [planned for planned, known in classes.items() if images <= known.most]
+    return min(going or classes, key=lambda planned: behind(classes[planned].estimates, planned, images))
 
 
-def takers(classes: Mapping[int, Estimates], images: Iterable[int]) -> dict[int, str]:
+def takers(classes: Mapping[int, SizeClass], images: Iterable[int]) -> dict[int, str]:
     """Which of these numbers of images, in rising order, run each class: such as 1-5, 8."""
     runs: dict[int, list[list[int]]] = {planned: [] for planned in classes}
     for n in images:

@@ -7,14 +7,16 @@ compiler, the launcher, the emulator and the manifest need.  The records are pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm, prod
 
 from convgen.hypertext import table
-from convgen.ir.estimates import Estimates
+from convgen.ir.dynamic import varying
+from convgen.ir.estimates import Estimates, SizeClass
 from convgen.ir.problem import ConvProblem
-from convgen.ir.size import Size
+from convgen.ir.size import Size, evaluate
 from convgen.targets import Target
 
 
@@ -172,6 +174,15 @@ class Limit:
     most: int
 
 
+def most_images(limits: Sequence[Limit], sizes: Mapping[str, int]) -> int:
+    """How many images of these sizes the limits allow, of an int."""
+
+    def exceeded(n: int) -> bool:
+        return any(evaluate(limit.size.formula, {**sizes, "n": n}) > limit.most for limit in limits)
+
+    return bisect_left(range(1 << 31), True, lo=1, key=exceeded) - 1
+
+
 Step = Launch | Gemm | Fill
 
 
@@ -235,6 +246,12 @@ class Plan:
     @property
     def launches(self) -> tuple[Launch, ...]:
         return tuple(s for s in self.steps if isinstance(s, Launch))
+
+    @property
+    def size_class(self) -> SizeClass:
+        """What is known of the plan as one of several for different numbers of images."""
+        sizes = {dim: self.problem.extent(dim) for dim in varying(self.problem)}
+        return SizeClass(self.estimates, most_images(self.limits, sizes))
 
     @property
     def workspace_bytes(self) -> int:

@@ -36,7 +36,7 @@ def chosen(plans: Mapping[int, Plan], images: Collection[int]) -> tuple[int, ...
     estimated = sorted(set(numbers(max(images))).intersection(images) | plans.keys())
     spans = zip(estimated[:1] + estimated, estimated, estimated[1:] + estimated[-1:], strict=False)
     weights = [math.log(after / before) for before, _, after in spans]
-    distinct: dict[tuple[str, str], int] = {}
+    distinct: dict[tuple[str, str, int], int] = {}
     for n, plan in plans.items():
         distinct.setdefault(_code(plan), n)
     behind = {n: _behind(n, plans, estimated) for n in distinct.values()}
@@ -49,17 +49,22 @@ def chosen(plans: Mapping[int, Plan], images: Collection[int]) -> tuple[int, ...
     return next(of for of in best if mean(of) <= mean(best[-1]) + WORTH_A_CLASS)
 
 
-def _code(plan: Plan) -> tuple[str, str]:
-    """What the code of a plan of dynamic sizes follows from."""
-    return plan.strategy, plan.configuration
+def _code(plan: Plan) -> tuple[str, str, int]:
+    """What the code of a plan of dynamic sizes follows from; that of larger ones may count in more bits."""
+    return plan.strategy, plan.configuration, plan.size_class.most
 
 
 def _behind(planned: int, plans: Mapping[int, Plan], images: Iterable[int]) -> list[float]:
     """How far one of the plans is behind the best for each of these numbers: the logarithm of the times' ratio.
 
-    The best is the plan for that very number, which may have been measured; else the least estimate."""
+    The best is the plan for that very number, which may have been measured; else the least estimate.  Infinitely far
+    is a plan that does not go up to so many."""
     found = []
+    most = plans[planned].size_class.most
     for n in images:
+        if n > most:
+            found.append(math.inf)
+            continue
         us = between(plans[planned].estimates, n)
         best = between(plans[n].estimates, n) if n in plans else min(between(p.estimates, n) for p in plans.values())
         if n in plans and _code(plans[n]) == _code(plans[planned]):

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from convgen.diagnostics import Diagnostic, listing
 from convgen.kernels import strategies
-from convgen.planner import CannotServe, serving
+from convgen.planner import CannotServe, choose, serving
+from convgen.spec import UsageError
 
 if TYPE_CHECKING:
     from convgen.frontend import Request
-    from convgen.kernels.base import Obstacle
+    from convgen.kernels.base import Obstacle, Options
     from convgen.targets import Target
 
 
@@ -36,6 +37,18 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
         )
         for o, by in names.items()
     ]
+
+
+def too_many(request: Request, target: Target, strategy: str, options: Options, n: int) -> UsageError | None:
+    """Why there is no plan for n images: by the strategy that serves the spec's own, where one does."""
+    problem = request.problem
+    try:
+        choice = choose(problem, target, strategy, options)
+    except CannotServe:
+        return None
+    stated = options if strategy == choice.strategy.name else {}
+    why = "; ".join(o.message for o in choice.strategy.obstacles(problem.with_images(n), target, stated))
+    return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: ask for fewer images")
 
 
 def _who_serves(error: CannotServe, request: Request, target: Target) -> str:

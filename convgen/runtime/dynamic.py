@@ -100,8 +100,8 @@ class DynamicKernel(Kernel):
             return text
         from convgen.explain import classes
 
-        manifests = {m.written["n"]: m for m in (kernel.manifest for kernel in self.classes)}
-        of = {n: (m.dynamic.estimates, f"{m.strategy}, {m.config}") for n, m in manifests.items() if m.dynamic}
+        manifests = [kernel.manifest for kernel in self.classes]
+        of = {m.written["n"]: (m.size_class, f"{m.strategy}, {m.config}") for m in manifests}
         return f"{text.rstrip()}\n\n{classes(of, range(1, max(of) + 1))}\n"
 
     @property

@@ -19,8 +19,8 @@ from typing import Any
 from convgen.diagnostics import ConvgenError
 from convgen.ir import size
 from convgen.ir.dynamic import derived
-from convgen.ir.estimates import Estimates
-from convgen.ir.plan import Fill, Gemm, Launch, Limit, Plan, Step, Workspace
+from convgen.ir.estimates import Estimates, SizeClass
+from convgen.ir.plan import Fill, Gemm, Launch, Limit, Plan, Step, Workspace, most_images
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.runtime.nvrtc import Resources
@@ -140,6 +140,13 @@ class Manifest:
         tensors = reversed(self.tensors)  # of operands that broadcast, the extent is 1
         extents = {dim: int(extent) for t in tensors for dim, extent in zip(t.dims, t.extents, strict=True)}
         return {dim: extents[dim] for dim in self.dynamic.dims} if self.dynamic else {}
+
+    @property
+    def size_class(self) -> SizeClass:
+        """What is known of the kernel as one of several for different numbers of images; of dynamic sizes."""
+        assert self.dynamic
+        sizes = self.written | {dim: int(extent) for dim, extent in self.dynamic.derived}
+        return SizeClass(self.dynamic.estimates, most_images(self.dynamic.limits, sizes))
 
     def at(self, sizes: Mapping[str, int]) -> Manifest:
         """That of a kernel whose dims that vary have these sizes, all of which are given."""

@@ -367,6 +367,31 @@ def test_a_class_that_does_not_go_as_far_is_passed_over():
     assert [kernel.class_at(n=n).manifest.written["n"] for n in (100, 10**5)] == [4, 16]
     with pytest.raises(WrongShape, match="it goes up to"):
         kernel.class_at(n=10**8)
+    limit = replace(narrow.limits[0], most=narrow.limits[0].size // narrow.problem.n * 10)
+    plans = replace(narrow, limits=(limit,)), wide
+    shown = joined([Kernel(artifacts.uncompiled("", plan)) for plan in plans]).explain()
+    assert re.findall(r"^(\S+) +n=(\d+)", shown, re.MULTILINE) == [("1-10", "4"), ("11-16", "16")]
+
+
+def test_images_that_one_plan_does_not_go_up_to_have_another():
+    """Of one configuration, which counts in 32 bits where the numbers of the spec fit them."""
+    text = compilation("dynamic n").spec.text.replace("strategy direct", "strategy direct { tile 1 }")
+    few, many = 10**6, 10**8
+    (made,) = driver.load(Spec(text, images=(few, many)))
+    assert [int(own.request.problem.n) for own in made.classes] == [few, many]
+    assert [int(made.class_at(n).request.problem.n) for n in (2, few, 5 * few)] == [few, few, many]
+    (made,) = driver.load(Spec(text, images=(few, 5 * few, many)))
+    assert re.search(rf"^{5 * few}, {many} +n={5 * few}", str(made.explain()), re.MULTILINE)
+
+
+def test_images_that_no_kernel_serves_are_refused_in_a_sentence():
+    text = compilation("dynamic n").spec.text.replace("strategy direct", "strategy implicit_gemm")
+    (made,) = driver.load(Spec(text, images=(1, 10**8)))
+    with pytest.raises(driver.UsageError, match=r"^layer: no kernel for 100000000 images: .*\nhint: ask for fewer"):
+        _ = made.classes
+    (made,) = driver.load(Spec(text.replace("implicit_gemm", "im2col"), images=(1, 8)))
+    with pytest.raises(SpecError, match="im2col cannot serve layer"):
+        _ = made.classes
 
 
 @pytest.mark.parametrize(
