@@ -261,6 +261,11 @@ COMMANDS = _table("""
     cache: clean clear
     --help: help
 """)
+#: Memory layouts of `convgen init`.
+LAYOUTS = _table("""
+    channels_last: nhwc nwc ndhwc hwc krsc last
+    channels_first: nchw ncw ncdhw chw kcrs first contiguous
+""")
 #: Options of commands, as `plain` has them.
 ARGUMENTS = _table("""
     --target: arch gpu sm gpuarch architecture device computecapability

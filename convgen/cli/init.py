@@ -54,7 +54,10 @@ def _padding(text: str) -> tuple[int, ...] | str:
 def _among(known: Sequence[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in known:
-            hint = habits.did_you_mean(text, known, habits.TYPES | habits.OPS) or f"choose from {', '.join(known)}"
+            hint = (
+                habits.did_you_mean(text, known, habits.TYPES | habits.OPS | habits.LAYOUTS)
+                or f"choose from {', '.join(known)}"
+            )
             raise argparse.ArgumentTypeError(f"unknown {short(text)}\nhint: {hint}")
         return text
 

@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     for spec in read_specs(arguments):
         with console.spinner(f"planning {spec.path}") as say:
             chosen = driver.choose_all(spec, lambda name: say(f"planning {name}"))
+        _check_batch(chosen, arguments.batch)
         for compilation in chosen:
             device = "emulate" if arguments.trace else arguments.device or ("gpu" if compilation.gpu else "emulate")
             for own in [compilation.class_at(arguments.batch)] if arguments.batch else compilation.classes:
@@ -87,6 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
         _write_trace(traced, arguments.trace)
     console.write(f"seed {seed}")
     return 0 if right else 1
+
+
+def _check_batch(chosen: list[driver.Compilation], batch: int | None) -> None:
+    """Raises UsageError where a convolution of fixed sizes has fewer images than are to run."""
+    for compilation in chosen:
+        n = compilation.request.problem.n
+        if batch and not compilation.varies and batch > n:
+            hint = "hint: -D overrides a `let` of the batch: -D n=" + str(batch)
+            raise UsageError(f"--batch {batch}: {compilation.name} has {console.count(n, 'image')}\n{hint}")
 
 
 def _check_trace(arguments: argparse.Namespace) -> None:
@@ -129,7 +139,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     images = asked.request.problem.n
     compilation = asked
     if batch:
-        compilation = asked.on_images(batch if asked.varies else min(batch, images))
+        compilation = asked.on_images(batch)
     elif device == "emulate":
         compilation = _emulable(asked)
         _warn_of_defines(asked)

@@ -170,13 +170,14 @@ class Solver:
         name = dim.name.text
         if dim.extent is None and name not in self._sizes:
             return None
-        value = self._sizes.evaluate(dim.extent) if dim.extent else self._sizes.value(name)
-        return self._checked(name, value, 1, dim.extent.span if dim.extent else dim.span)
+        size = dim.extent or ast.Reference(dim.span, name)
+        return self._checked(name, self._sizes.evaluate(size), 1, size)
 
-    def _checked(self, what: str, value: int | None, least: int, span: Span) -> int | None:
-        """A value that is stated, or None where it has an error."""
+    def _checked(self, what: str, value: int | None, least: int, size: ast.Expr) -> int | None:
+        """The value of a size that is stated, or None where it has an error."""
         if value is not None and not least <= value <= MAX_INT:
-            self._report.error("E209", f"{what} is {value}; it must be from {least} to {MAX_INT}", span)
+            hint = self._sizes.refuse(size)
+            self._report.error("E209", f"{what} is {value}; it must be from {least} to {MAX_INT}", size.span, hint)
             value = None
         self._unclear |= value is None
         return value
@@ -219,7 +220,7 @@ class Solver:
             self._unclear = True
             padding.report_word(word, self._windows, self._report)
             return None
-        low, high = (self._checked(f"`{keyword}`", self._evaluate(e), _LEAST[keyword], e.span) for e in both)
+        low, high = (self._checked(f"`{keyword}`", self._evaluate(e), _LEAST[keyword], e) for e in both)
         return None if low is None or high is None else (low, high)
 
     def _axes_so_far(self, stride: list[Amount] | None, dilation: list[Amount] | None) -> list[padding.Axis]:
@@ -244,7 +245,7 @@ class Solver:
         if "groups" in self._conv.lost:
             return None
         setting = self._conv.first(ast.GroupsSetting)
-        return self._checked("`groups`", self._evaluate(setting.value), 1, setting.value.span) if setting else 1
+        return self._checked("`groups`", self._evaluate(setting.value), 1, setting.value) if setting else 1
 
     def _get(self, role: str, name: str) -> _Stated | None:
         return self._stated.get(role, {}).get(name)

@@ -28,7 +28,7 @@ class Sizes:
     """The lets of a file, and the value of expressions over them."""
 
     def __init__(self, spec: ast.Spec, defines: Mapping[str, int], report: Report) -> None:
-        self._report = report
+        self._report, self._defines = report, defines
         self._declared = {let.name.text for let in spec.lets} | spec.lost
         #: Value of each let so far; None where it has an error, which is in the report.
         self._values: dict[str, int | None] = dict.fromkeys(spec.lost)
@@ -60,9 +60,13 @@ class Sizes:
         """Whether the file declares a let of that name."""
         return name in self._declared
 
-    def value(self, name: str) -> int | None:
-        """Value of a let; None where it has an error."""
-        return self._values.get(name)
+    def refuse(self, size: ast.Expr) -> str | None:
+        """The hint for a size that is out of range: the let that it is, of which no other use is reported."""
+        if not isinstance(size, ast.Reference):
+            return None
+        name = size.name
+        value, self._values[name] = self._values[name], None
+        return f"`-D {name}={value}` sets it" if name in self._defines else f"`let {name}` sets it"
 
     def like(self, name: str) -> str | None:
         """The let that stands for a dim under another name."""

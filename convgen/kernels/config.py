@@ -125,7 +125,8 @@ def joined(rows: Mapping[str, tuple[Option, ...]]) -> tuple[Option, ...]:
 
 
 def _either(a: Option, b: Option) -> Option:
-    kernels, doc = a.kernels + b.kernels, a.doc if a.doc == b.doc else f"{a.doc}; {b.doc}"
+    kernels = a.kernels + b.kernels
+    doc = a.doc if b.doc in a.doc else b.doc if a.doc in b.doc else f"{a.doc}; {b.doc}"
     if a.choices is not None and b.choices is not None:
         choices = tuple(dict.fromkeys((*a.choices, *b.choices)))
         if all(isinstance(c, int) for c in choices):

@@ -130,7 +130,10 @@ class Kernel:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of scratch memory that a call needs; the size of `workspace=`."""
+        """Bytes of scratch memory that a call needs, which is the size of `workspace=`.
+
+        Where calls decide sizes, of a call of those in the spec, or of several `classes`, of those that the first was
+        planned for; `kernel.at(n=...).workspace_bytes` is of a call of other sizes, by the class that it runs."""
         return scratch_bytes(self.manifest)
 
     def explain(self) -> str:

@@ -110,6 +110,7 @@ def folder(tmp_path, monkeypatch):
         ("run layer.conv --device CUDA", "did you mean `gpu`?"),
         ("run layer.conv --device emulat", "did you mean `emulate`?"),
         ("run layer.conv --batch 0", "'0' is not a number of images"),
+        ("run layer.conv --batch 99 --device emulate", "--batch 99: layer has 2 images\nhint: -D overrides"),
         ("run layer.conv --batch two", "'two' is not a number of images"),
         ("compile layer.conv --images 0", "'0' does not list up to 65536 numbers of images, such as 1-64 or 1,8,64"),
         ("run layer.conv --images 4-2", "'4-2' does not list up to"),

@@ -191,6 +191,17 @@ def test_an_extent_that_a_let_gives_unseen_is_explained():
     assert found.hint == "`n` alone in `y` is the `let n`"
 
 
+@pytest.mark.parametrize(("defines", "sets"), [({}, "`let n`"), ({"n": -3}, "`-D n=-3`")])
+def test_a_let_out_of_range_is_reported_where_it_is_first_used_alone(defines, sets):
+    text = (
+        "let n = 0 "
+        + conv("f16[n, h=9, w=8, c=4]", rest="groups n")
+        + conv("f16[n=n, h=9, w=8, c=4]").replace("conv a", "conv b")
+    )
+    (found,) = errors(text, defines=defines)
+    assert (found.code, found.hint) == ("E209", f"{sets} sets it")
+
+
 def test_the_largest_extents():
     found = problem(conv(f"f16[n={BIG}, h=1, w=1, c=1]", "f16[k=1, r=1, s=1, c]", rest=f"stride {BIG} dilation {BIG}"))
     assert found.n == BIG and found.output == (1, 1)

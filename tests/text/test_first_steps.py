@@ -76,6 +76,8 @@ def test_init_serves_every_rank_and_operator(size, op):
         ([], "--size and -c and -k must be given\nhint: "),
         ([*REQUIRED, "--window", "3x3x3"], "--window has 3 numbers, and --size 2"),
         ([*REQUIRED, "--dtype", "half"], "hint: did you mean `f16`?"),
+        ([*REQUIRED, "--layout", "nchw"], "hint: did you mean `channels_first`?"),
+        ([*REQUIRED, "--layout", "NHWC"], "hint: did you mean `channels_last`?"),
         ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
         ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),
         ([*REQUIRED, "--groups", "3"], "--groups 3 does not divide -c 16 and -k 32"),
@@ -136,8 +138,10 @@ def test_list_shows_the_options_of_a_strategy(capsys):
     rows = capsys.readouterr().out.splitlines()[1:]
     assert [row.split()[1] for row in rows] == [o.name for o in strategies.load("tma_im2col").options]
     assert main(["list", "options"]) == 0
-    every = sum(len(s.options) for s in strategies.load_all().values())
-    assert len(capsys.readouterr().out.splitlines()) == every + 1
+    every = [(s.name, o.name, o.doc) for s in strategies.load_all().values() for o in s.options]
+    assert len(capsys.readouterr().out.splitlines()) == len(every) + 1
+    repeated = [row for row in every if len(set(parts := row[2].split("; "))) < len(parts)]
+    assert not repeated  # of options that several kernels have
 
 
 @pytest.mark.parametrize("arguments", [["strategy"], ["options", "tma_im2coll"], ["options", "auto"], ["suites", "x"]])

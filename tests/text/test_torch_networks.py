@@ -828,6 +828,11 @@ def test_chains_know_the_padding(amounts, mode, own, padding):
     assert (chain.padding, chain.padding_mode) == (padding, outside)
 
 
+def test_the_report_of_nothing_is_a_sentence():
+    assert str(ct.Report()) == "nothing was optimized: there are no convolutions"
+    assert str(ct.Report(notes=["its parts are"])) == "its parts are" and "<table" not in ct.Report()._repr_html_()
+
+
 def test_the_report_is_a_table():
     report = ct.Report([ct.Row("stem", "tma_im2col: 128x64", 3.25, 5.0, "add relu")], ["1 BatchNorm is folded"])
     assert str(report).splitlines() == [

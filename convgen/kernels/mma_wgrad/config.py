@@ -7,6 +7,7 @@ from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.parts.packing import GROUP_PACK
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,7 @@ class Config(config.Config):
     warps_n: Annotated[int, Field("warps along n", (1, 2, 4))]
     stages: Annotated[int, Field("k blocks in flight", low=2, high=8)]
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
-    group_pack: Annotated[
-        int, Field("neighboring groups multiplied as one; products between groups are dropped", low=1, high=4096)
-    ] = 1
+    group_pack: GROUP_PACK = 1
 
     @property
     def threads(self) -> int:

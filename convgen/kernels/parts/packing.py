@@ -6,6 +6,7 @@ from typing import Annotated
 
 from convgen.kernels.config import Field
 
+#: A forward kernel's filters have zeros between groups; a wgrad kernel drops what it has summed between them.
 GROUP_PACK = Annotated[
-    int, Field("neighboring groups multiplied as one, with zeros between their filters", low=1, high=4096)
+    int, Field("neighboring groups multiplied as one; products between groups are zero or dropped", low=1, high=4096)
 ]

@@ -8,6 +8,7 @@ from typing import Annotated
 from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
+from convgen.kernels.parts.packing import GROUP_PACK
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class Config(config.Config):
     split_k: SPLIT_K = 1
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
     blocks: Annotated[int, Field("blocks per SM", low=1, high=4)] = 1
-    group_pack: Annotated[
-        int, Field("neighboring groups multiplied as one; products between groups are dropped", low=1, high=4096)
-    ] = 1
+    group_pack: GROUP_PACK = 1
     cluster: CLUSTER = 1
     multicast: MULTICAST = "a"
 

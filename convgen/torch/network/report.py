@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
-from convgen.hypertext import table
+from convgen.hypertext import preformatted, table
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Row:
 
 #: Why aten computes what lies on a CPU.
 NOT_ON_GPU = "not on a GPU"
+_NOTHING = "nothing was optimized: there are no convolutions"
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 
@@ -42,12 +43,16 @@ class Report:
         return len(self.rows)
 
     def __str__(self) -> str:
+        if not self.rows:
+            return "\n".join(self.notes or [_NOTHING])
         cells = [_HEADS, *(tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(_HEADS))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:
+        if not self.rows:
+            return preformatted(str(self))
         rows = (tuple(map(_shown, astuple(row)[: len(_HEADS)])) for row in self.rows)
         return table(_HEADS, rows, note="; ".join(self.notes))
 
