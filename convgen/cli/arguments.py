@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from convgen import habits
@@ -29,6 +31,10 @@ class Parser(argparse.ArgumentParser):
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
+
+
+#: What names specs.
+SPECS = "a .conv file, or a folder for all that are in it; - reads standard input"
 
 
 def define(text: str) -> tuple[str, int]:
@@ -69,7 +75,7 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
 
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Specs, and what overrides them."""
-    parser.add_argument("specs", nargs=nargs, metavar="SPEC", help="a .conv file; - reads standard input")
+    parser.add_argument("specs", nargs=nargs, metavar="SPEC", help=SPECS)
     parser.add_argument(
         "-D", "--define", dest="defines", type=define, action="append", default=[], metavar="NAME=INTEGER",
         help="override a `let` of the spec: -D n=64",
@@ -117,10 +123,18 @@ def _images(text: str) -> tuple[int, ...]:
 
 
 def paths(arguments: argparse.Namespace) -> list[str]:
-    """What the arguments name specs by.  Raises UsageError."""
+    """The files that the arguments name, or `-`.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
         raise UsageError("standard input can be read once: `-` is given twice")
-    return arguments.specs
+    return [path for name in arguments.specs for path in (_specs_in(name) if os.path.isdir(name) else [name])]
+
+
+def _specs_in(folder: str) -> list[str]:
+    """In the order of their names.  Raises UsageError where there is none."""
+    found = sorted(str(path) for path in Path(folder).glob("*.conv") if not path.is_dir())
+    if not found:
+        raise UsageError(f"{folder}: is a folder without a .conv file")
+    return found
 
 
 def read_specs(arguments: argparse.Namespace) -> list[Spec]:

@@ -3,8 +3,8 @@
 The exit code is 0 if nothing is wrong, 1 if a spec is, and 2 if something cannot be read.
 
 examples:
-  convgen check layer.conv
-  convgen check specs/*.conv
+  convgen check layer.conv block.conv
+  convgen check specs                      every .conv file of a folder
   convgen check layer.conv --format json   for editors and scripts
 """
 

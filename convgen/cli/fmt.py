@@ -5,7 +5,7 @@ The exit code is 0, also where files were rewritten; with --check it is 1 if any
 
 examples:
   convgen fmt layer.conv
-  convgen fmt specs/*.conv
+  convgen fmt specs
   convgen fmt layer.conv --check   say which are not formatted, and write nothing
 """
 
@@ -15,12 +15,12 @@ import argparse
 from pathlib import Path
 
 from convgen.cli import console
-from convgen.cli.arguments import paths, read_text
+from convgen.cli.arguments import SPECS, paths, read_text
 from convgen.cli.files import write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("specs", nargs="+", metavar="SPEC", help="a .conv file; - reads standard input")
+    parser.add_argument("specs", nargs="+", metavar="SPEC", help=SPECS)
     parser.add_argument("--check", action="store_true", help="write nothing")
 
 

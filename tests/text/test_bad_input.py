@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
         ("--verison", "did you mean `--version`?"),
         ("compile", "required: SPEC"),
         ("compile layr.conv", "did you mean `layer.conv`?"),
-        ("compile .", "is a folder"),
+        ("gradient .", "is a folder\nhint: name a .conv file, such as layer.conv"),
         ("compile layer.conv/x", "cannot be read: Not a directory"),
         ("compile layer", "did you mean `layer.conv`?"),
         ("build layer.conv", "did you mean `compile`?"),
@@ -141,6 +141,16 @@ def test_a_let_that_breaks_off(text, capsys):
     Path("layer.conv").write_text(text)
     assert main(["check", "layer.conv"]) == 1
     assert re.search(r"hint: write `let (garbage|n) = \.\.\.`", capsys.readouterr().out)
+
+
+def test_a_folder_stands_for_its_specs(capsys):
+    Path("other.conv").write_text(SPEC.replace("conv layer", "conv other"))
+    Path("folder.conv").mkdir()
+    assert main(["check", "."]) == 0
+    assert re.findall(r"(\w+)\.conv: 1 convolution, no errors", capsys.readouterr().out) == ["layer", "other"]
+    assert main(["compile", ".", "--dump-after", "load"]) == 0
+    assert main(["check", "folder.conv"]) == 2
+    assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 
 
 def test_an_empty_file_name(capsys):
