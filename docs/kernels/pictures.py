@@ -17,7 +17,6 @@ from typing import Any
 
 from convgen import driver
 from convgen.ir.plan import Plan
-from convgen.kernels.tma_halo.halo import windows
 from convgen.picture import COLORS, Picture
 
 SPECS = Path(__file__).parents[2] / "specs" / "golden"
@@ -118,12 +117,12 @@ def tma_wgrad(plan: Plan) -> Drawing:
 
 
 def tma_halo(plan: Plan) -> Drawing:
-    c, size = plan.config, plan.layout.size
-    _, w = windows(plan.layout.read, c.fold)
+    c, layout = plan.config, plan.layout
+    *_, w = layout.windows
     rows = -(-c.tile_m // (c.strip + w.reach())) * c.fold
     memory = [
-        ("halo tiles", c.rings * c.stages * size.halo.bytes), ("filters", size.weights),
-        ("y", c.consumers * size.epi_tile_bytes), ("operands", c.consumers * size.slots * size.slot),
+        ("halo tiles", c.rings * c.stages * layout.halo.bytes), ("filters", layout.weights),
+        ("y", c.consumers * layout.epi_tile_bytes), ("operands", c.consumers * layout.slots * layout.slot),
     ]  # fmt: skip
     return Drawing(
         pixels(plan, (rows, c.strip)), warps(plan, 4 * c.consumers),

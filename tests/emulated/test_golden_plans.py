@@ -34,7 +34,7 @@ from convgen.kernels.stem_mma import config as stem_mma
 from convgen.kernels.stem_wgmma import config as stem_wgmma
 from convgen.kernels.stem_wgrad import config as stem_wgrad
 from convgen.kernels.tma_halo import config as tma_halo
-from convgen.kernels.tma_halo.layout import geometry
+from convgen.kernels.tma_halo.layout import layout_of
 from convgen.kernels.tma_im2col import config as tma_im2col
 from convgen.kernels.tma_plain import config as tma_plain
 from convgen.kernels.tma_wgrad import config as tma_wgrad
@@ -43,6 +43,7 @@ from convgen.kernels.winograd import config as winograd
 from convgen.kernels.winograd.layout import Layout as WinogradLayout
 from convgen.kernels.winograd_fused import config as winograd_fused
 from convgen.kernels.winograd_fused.layout import Layout as FusedLayout
+from convgen.targets import TARGETS
 
 # ---- what a small geometry has to try --------------------------------------------------------------
 
@@ -90,8 +91,8 @@ def _tma_plain(p: ConvProblem, c: tma_plain.Config) -> Work:
 
 
 def _tma_halo(p: ConvProblem, c: tma_halo.Config) -> Work:
+    size = layout_of(p, TARGETS["sm_90a"], c)
     p = assignment(p).problem
-    size = geometry(p, c)
     along = (p.n, c.images) if c.images > 1 else (p.output[-1], c.strip)
     # a ring's halo tiles, over all tiles that one multiprocessor takes
     halos = size.blocks * size.tiles // c.rings

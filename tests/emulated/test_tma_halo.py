@@ -90,16 +90,16 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
     "two groups": (make("fprop", 2, 128, 256, (9, 8), (3, 3), pad=1, groups=2), BY_CHANNELS),
     "groups of three blocks": (make("fprop", 2, 96, 64, (9, 8), (3, 3), pad=1, groups=2), {**BY_PIXELS, "tile.k": 16}),
-    "bundles of 16": (make("fprop", 2, 128, 128, (9, 8), (3, 3), pad=1, groups=32), {**BY_CHANNELS, "group_pack": 16}),
-    "bundles of 8": (make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "group_pack": 8}),
-    "bundles, stride 2": (
+    "packs of 16": (make("fprop", 2, 128, 128, (9, 8), (3, 3), pad=1, groups=32), {**BY_CHANNELS, "group_pack": 16}),
+    "packs of 8": (make("fprop", 2, 64, 128, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "group_pack": 8}),
+    "packs, stride 2": (
         make("fprop", 2, 96, 96, (13, 12), (3, 3), stride=2, pad=1, groups=12, dtype="bf16"),
         {**BY_PIXELS, "group_pack": 4},
     ),
-    "bundles of two blocks": (
+    "packs of two blocks": (
         make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=8), {**BY_PIXELS, "group_pack": 8, "tile.k": 32},
     ),
-    "bundles of odd groups": (
+    "packs of odd groups": (
         make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "tile.n": 16, "group_pack": 16},
     ),
     "two rows folded": (make("fprop", 2, 40, 24, (9, 8), (3, 3), pad=1), {**BY_CHANNELS, "fold": 2}),
@@ -124,13 +124,13 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "rows folded, filters in planes": (
         laid_out(make("fprop", 2, 24, 16, (9, 8), (3, 3), pad=1), w="kcrs"), {**BY_CHANNELS, "fold": 4},
     ),
-    "rows folded, bundles": (
+    "rows folded, packs": (
         make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=16), {**BY_CHANNELS, "group_pack": 4, "fold": 4},
     ),
     "rows folded, groups": (
         make("fprop", 2, 64, 64, (9, 8), (3, 3), 2, 1, groups=4), {**BY_CHANNELS, "group_pack": 1, "fold": 4},
     ),
-    "a bundle of all groups, in planes": (
+    "a pack of all groups, in planes": (
         laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
         {**BY_PIXELS, "tile.n": 16, "group_pack": 2},
     ),

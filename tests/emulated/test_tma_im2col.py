@@ -75,12 +75,12 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "bfloat16 to float16": (typed(make("fprop", 3, 24, 40, (9, 7), (3, 3), dtype="bf16"), y="f16"), SMALL),
     "two groups": (make("fprop", 3, 96, 64, (9, 7), (3, 3), pad=1, groups=2), PINGPONG | {"tile.n": 16}),
     "1x1, groups": (make("fprop", 3, 64, 48, (9, 7), (1, 1), groups=2), {**SMALL, "tile.n": 8, "tile.k": 32}),
-    "bundles": (make("fprop", 3, 64, 96, (9, 7), (3, 3), pad=1, groups=16), {**PINGPONG, "group_pack": 8}),
-    "bundles, split, three axes": (
+    "packs": (make("fprop", 3, 64, 96, (9, 7), (3, 3), pad=1, groups=16), {**PINGPONG, "group_pack": 8}),
+    "packs, split, three axes": (
         make("fprop", 2, 32, 32, (4, 5, 4), (2, 3, 3), pad=1, groups=8, dtype="bf16"),
         {**SMALL, "group_pack": 4, "split_k": 2},
     ),
-    "bundles, taps outside": (
+    "packs, taps outside": (
         laid_out(make("fprop", 3, 64, 48, (9, 7), (3, 3), stride=2, pad=1, groups=8), w="rskc"),
         {**SMALL, "tile.n": 24, "group_pack": 4},
     ),

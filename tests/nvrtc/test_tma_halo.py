@@ -66,7 +66,7 @@ CONFIGURATIONS: dict[str, tuple[ConvProblem, Options]] = {
     "three axes": (make("fprop", 1, 64, 32, (128, 128, 128), (3, 3, 3), pad=1), {}),
     "three axes, rows folded": (make("fprop", 1, 32, 32, (64, 64, 64), (3, 3, 3), pad=1), {"fold": 2}),
     "groups": (make("fprop", 8, 1024, 1024, (7, 7), (3, 3), pad=1, groups=32), {"group_pack": 1, "fold": 1}),
-    "bundles": (GROUPS, {"group_pack": 8, "fold": 1, "consumers": 3, "schedule": "pingpong"}),
+    "packs": (GROUPS, {"group_pack": 8, "fold": 1, "consumers": 3, "schedule": "pingpong"}),
     "rows folded": (GROUPS, {"group_pack": 8, "fold": 2, "swap_ab": 1, "tile.m": 160, "consumers": 3}),
     "rows folded, pixels": (GROUPS, {"group_pack": 4, "fold": 4, "swap_ab": 0, "consumers": 2}),
     "rows folded, filters in planes": (

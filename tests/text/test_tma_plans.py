@@ -35,7 +35,7 @@ from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.kernels.config import option_rows
-from convgen.kernels.parts.prepare import bundles
+from convgen.kernels.parts.prepare import group_packs
 
 BOTH = ("tma_im2col", "tma_halo")
 
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "wgrad": ("tma_im2col", like("wgrad", dtype="f32"), "types f32 x f32: x and y must both be f16 or bf16", ""),
     "groups": (
         "tma_im2col", ODD_GROUPS,
-        "3 groups of 2 input and 16 output channels: no number of them has multiples of 8 and 8", "implicit_gemm",
+        "3 groups of 2 input and 16 output channels: no group_pack makes them multiples of 8 and 8", "implicit_gemm",
     ),
     "f32": ("tma_im2col", like(dtype="f32"), TYPES, ""),
     "s8": ("tma_im2col", like(dtype="s8"), "accumulate s32", ""),
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_served_is_said_in_words(name: str) -> None:
+def test_a_refusal_says_what_is_wrong(name: str) -> None:
     strategy, problem, message, hint = REFUSED[name]
     found = refusals(spec(problem, strategy, {}))
     right = [d for d in found if message in d.message]
@@ -222,8 +222,8 @@ def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
 
 #: Options that do not go with 16 groups of 16 input and 8 output channels: the option to blame, message.
 OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
-    "bundle": ("tma_im2col", {"group_pack": 17}, "group_pack", "group_pack 17 is more than the 16 groups"),
-    "halo: bundle": ("tma_halo", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
+    "packs": ("tma_im2col", {"group_pack": 17}, "group_pack", "group_pack 17 is more than the 16 groups"),
+    "halo: group_pack": ("tma_halo", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
     "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
     "halo: channels of two groups": (
         "tma_halo",
@@ -280,8 +280,8 @@ def test_rows_that_cannot_be_folded(name: str) -> None:
     (96, 24, 6, (2,)),  # 16 to 4
     (40, 80, 5, ()),
 ])  # fmt: skip
-def test_bundles_are_whole_k_steps(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
-    assert bundles(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups)) == expected
+def test_group_packs_are_whole_k_steps(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
+    assert group_packs(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups)) == expected
 
 
 @pytest.mark.parametrize("c, k, groups, expected", [
@@ -290,8 +290,8 @@ def test_bundles_are_whole_k_steps(c: int, k: int, groups: int, expected: tuple[
     (12, 48, 3, (2,)),  # the last one alone
     (6, 48, 3, ()),
 ])  # fmt: skip
-def test_bundles_with_tails_are_whole_vectors(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
-    assert bundles(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups), tails=True) == expected
+def test_group_packs_with_tails_are_whole_vectors(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
+    assert group_packs(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups), tails=True) == expected
 
 
 @settings(max_examples=30, deadline=None)

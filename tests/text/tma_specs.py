@@ -201,7 +201,7 @@ ODD_GROUPS = st.sampled_from((1, 1, 1, 2, 3, 4, 5, 8, 9))
 
 @st.composite
 def _of_groups(draw, groups: int, tails: bool = False) -> tuple[int, int]:
-    """Channels of groups that wgmma may multiply one by one, or in bundles of several; with `tails`, also of bundles
+    """Channels of groups that wgmma may multiply one by one, or in packs of several; with `tails`, also of packs
     that end inside a product, or are fewer."""
     if tails and (groups % 2 or draw(st.booleans())):
         return groups * 4 * draw(st.integers(1, 8)), groups * 4 * draw(st.integers(1, 8))

@@ -3,7 +3,7 @@
 TMA walks pixels whose channels are neighbors, in rows of 16 bytes.  `channels_last` says what a problem
 looks like to a kernel that reads it so, and which copies make it so: x and w from any layout, channels
 filled up with zeros, x with its padding where that is not of zeros.  Groups that are too small for wgmma go in
-bundles: neighboring groups become one, whose filters have zeros for the channels of the others.  The copies of a
+packs: neighboring groups become one, whose filters have zeros for the channels of the others.  The copies of a
 problem are one launch; the main kernel, launched behind it, reads the workspace.
 """
 
@@ -25,10 +25,10 @@ from convgen.kernels.parts import cost
 from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, Taps, gather, transpose
 from convgen.kernels.parts.hopper import lies_as
 
-BUNDLE_C, BUNDLE_K = 16, 8  # channels of a bundle, multiples for wgmma
-#: What a plan says whose filters have zeros filled in.
-#: Input channels of a bundle, at most: the widest swizzle span.
-WIDEST_BUNDLE = 64
+#: Of a pack's input and output channels, what wgmma multiplies at once: they are multiples.
+PACK_C, PACK_K = 16, 8
+#: Input channels of a pack, at most: the widest swizzle span.
+WIDEST_PACK = 64
 #: Microseconds that the launch adds, most of it hidden by the main kernel's own beginning, and bytes a microsecond,
 #: read and written (NVIDIA H200).
 LAUNCH_US = 0.8
@@ -87,12 +87,12 @@ class Prepared:
 
 @lru_cache(maxsize=64)
 def channels_last(
-    problem: ConvProblem, copy_x: bool = True, copy_w: bool = True, taps_outside: bool = True, bundle: int = 1,
+    problem: ConvProblem, copy_x: bool = True, copy_w: bool = True, taps_outside: bool = True, group_pack: int = 1,
     loads_pad: bool = False,
 ) -> Prepared:  # fmt: skip
     """The problem with x as n d h w c, unless `copy_x` is False, and w as k t r s c (or, where it lies so and
-    `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `bundle` neighboring
-    groups as one.  For fprop of 2-byte types; groups are served in the bundles of `bundles`.
+    `taps_outside` allows it, t r s k c), unless `copy_w` is, channels a multiple of 16 bytes, `group_pack` neighboring
+    groups as one.  For fprop of 2-byte types; groups are served in the packs of `group_packs`.
 
     Of x, a filter of one tap gets the pixels that it reads, and strides no more.  An x whose padding is not of zeros
     gets it in the copy, whatever `copy_x` says; unless it lies right, and `loads_pad`, as TMA does with NaN."""
@@ -100,18 +100,19 @@ def channels_last(
     if problem.op is not Op.FPROP or {x.element.bytes, w.element.bytes} != {2}:
         return Prepared(problem)
     channels = _whole(problem.c)
-    groups = -(-problem.groups // bundle)
-    own_channels = channels if problem.groups == 1 else bundle * problem.c_per_group
+    groups = -(-problem.groups // group_pack)
+    own_channels = channels if problem.groups == 1 else group_pack * problem.c_per_group
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
     stays = taps_outside and w.dims[0] != "k" and _in_memory(w, own_channels, outside)
     w = _target(w, outside if stays else inside, own_channels, problem.k)
-    # of a bundle's channels, those of the group that output channel k is of
-    own = mod(floordiv(symbol("k"), problem.k_per_group), bundle) * problem.c_per_group
+    # of a pack's channels, those of the group that output channel k is of
+    own = mod(floordiv(symbol("k"), problem.k_per_group), group_pack) * problem.c_per_group
     copies: list[Copy] = []
     prepared = replace(problem, c=channels, groups=groups)
     if copy_w:
         prepared = replace(prepared, w=w)
-        copies.append(Copy(problem.w, w, symbol("c") - own if bundle > 1 else symbol("c"), places=_in_groups(problem)))
+        c = symbol("c") - own if group_pack > 1 else symbol("c")
+        copies.append(Copy(problem.w, w, c, places=_in_groups(problem)))
     last = ("n", *sp.input, "c")
     pads = problem.padding is not Padding.ZERO and not (loads_pad and _in_memory(x, channels, last))
     if copy_x or pads:
@@ -218,44 +219,44 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
     return replace(problem, x=x, input=problem.output, stride=(1,) * problem.rank), steps
 
 
-def bundles(problem: ConvProblem, tails: bool = False) -> tuple[int, ...]:
+def group_packs(problem: ConvProblem, tails: bool = False) -> tuple[int, ...]:
     """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  With `tails`,
-    a bundle's channels may end inside a product, and the last bundle may have fewer groups."""
+    a pack's channels may end inside a product, and the last pack may have fewer groups."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
     of_c = _unit(tails)
-    unit = math.lcm(of_c // math.gcd(of_c, c), BUNDLE_K // math.gcd(BUNDLE_K, k))
-    widest = max(unit, min(WIDEST_BUNDLE // c, problem.groups))
-    return tuple(b for b in range(unit, widest + 1, unit) if not bundle_fault(problem, b, tails))
+    unit = math.lcm(of_c // math.gcd(of_c, c), PACK_K // math.gcd(PACK_K, k))
+    widest = max(unit, min(WIDEST_PACK // c, problem.groups))
+    return tuple(b for b in range(unit, widest + 1, unit) if not pack_fault(problem, b, tails))
 
 
 def _unit(tails: bool) -> int:
-    """What the input channels of a bundle are a multiple of: those of a product, or of an aligned row."""
-    return VECTOR if tails else BUNDLE_C
+    """What the input channels of a pack are a multiple of: those of a product, or of an aligned row."""
+    return VECTOR if tails else PACK_C
 
 
-def bundle_fault(problem: ConvProblem, bundle: int, tails: bool = False) -> str:
+def pack_fault(problem: ConvProblem, group_pack: int, tails: bool = False) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can."""
-    if bundle > problem.groups:
-        return f"group_pack {bundle} is more than the {problem.groups} groups"
-    if problem.groups % bundle and not tails:
-        return f"group_pack {bundle} does not divide the {problem.groups} groups"
+    if group_pack > problem.groups:
+        return f"group_pack {group_pack} is more than the {problem.groups} groups"
+    if problem.groups % group_pack and not tails:
+        return f"group_pack {group_pack} does not divide the {problem.groups} groups"
     of_c = _unit(tails)
-    c, k = bundle * problem.c_per_group, bundle * problem.k_per_group
-    if problem.groups > 1 and (c % of_c or k % BUNDLE_K):
-        which = f"a bundle of {bundle} groups" if bundle > 1 else "a group"
-        return f"{which} has {c} input and {k} output channels: multiples of {of_c} and {BUNDLE_K} alone"
+    c, k = group_pack * problem.c_per_group, group_pack * problem.k_per_group
+    if problem.groups > 1 and (c % of_c or k % PACK_K):
+        which = f"a pack of {group_pack} groups" if group_pack > 1 else "a group"
+        return f"{which} has {c} input and {k} output channels; they must be multiples of {of_c} and {PACK_K}"
     return ""
 
 
-def bundle_obstacle(problem: ConvProblem, options: Options, tails: bool = False) -> list[Obstacle]:
-    """Why a problem's groups cannot be served as they are, nor in the bundles that the options ask for."""
-    if "group_pack" in options and (fault := bundle_fault(problem, int(options["group_pack"]), tails)):
+def pack_obstacle(problem: ConvProblem, options: Options, tails: bool = False) -> list[Obstacle]:
+    """Why a problem's groups cannot be served as they are, nor in the packs that the options ask for."""
+    if "group_pack" in options and (fault := pack_fault(problem, int(options["group_pack"]), tails)):
         return [Obstacle(fault, option="group_pack")]
-    if not bundles(problem, tails):
+    if not group_packs(problem, tails):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no number of them has multiples of {_unit(tails)} and {BUNDLE_K}")]
+        return [Obstacle(f"{size}: no group_pack makes them multiples of {_unit(tails)} and {PACK_K}")]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from convgen.kernels import config
 from convgen.kernels.config import Field
@@ -12,25 +12,28 @@ from convgen.kernels.parts.packing import GROUP_PACK
 LONGEST_SIDE = 256  # of a tensor map's box
 
 
-class Rings(Protocol):
-    """What shared memory takes of a configuration: rings of halo tiles and of weights, and an epilogue tile each
-    consumer."""
+class RingConfig(config.Config):
+    """Consumer warpgroups that take whole tiles in turn (`pingpong`), each with a ring of its own, or that share a tile
+    and a ring (`cooperative`).  A ring has `stages` halo tiles and `weight_stages` boxes of filters."""
+
+    consumers: int
+    schedule: str
+    stages: int
+    weight_stages: int
+    tile_k: int
 
     @property
-    def rings(self) -> int: ...
+    def rings(self) -> int:
+        return self.consumers if self.schedule == "pingpong" else 1
 
     @property
-    def consumers(self) -> int: ...
-
-    @property
-    def stages(self) -> int: ...
-
-    @property
-    def weight_stages(self) -> int: ...
+    def shares(self) -> int:
+        """Consumers that share a tile."""
+        return self.consumers // self.rings
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(RingConfig):
     """`tile_m` pixels of padded width a tile, in strips of `strip` output columns, or over `images` whole images;
     `tile_n` output channels a block; `tile_k` input channels a halo tile (its swizzle span).
 
@@ -63,15 +66,6 @@ class Config(config.Config):
     def fills(self) -> bool:
         """Whether filters have zeros filled in: the consumers lay them out, not TMA."""
         return self.group_pack > 1 or self.fold > 1
-
-    @property
-    def rings(self) -> int:
-        return self.consumers if self.schedule == "pingpong" else 1
-
-    @property
-    def shares(self) -> int:
-        """Consumers that share a tile."""
-        return self.consumers // self.rings
 
     @property
     def consumer_pixels(self) -> int:

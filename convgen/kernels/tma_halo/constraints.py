@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
-from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.layout import geometry, pixels_outside, threads, w_columns
+from convgen.kernels.tma_halo.layout import Layout, y_channels_last
 from convgen.kernels.tma_halo.maps import COLUMNS_BOX
-from convgen.targets import Target
 
 
-def illegal(problem: ConvProblem, target: Target, config: Config) -> list[Obstacle]:
+def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_tile(problem, config), *_fold(problem, config), *_strips(problem, config), *_registers(target, config)]
-    return found or _boxes(problem, target, config)
+    found = [*_tile(layout), *_fold(layout), *_strips(layout), *_registers(layout)]
+    return found or _boxes(layout)
 
 
-def _tile(problem: ConvProblem, config: Config) -> Obstacles:
+def _tile(layout: Layout) -> Obstacles:
     """How consumers share a tile, and which weights go with it."""
-    found = Obstacles()
+    problem, config, found = layout.read, layout.config, Obstacles()
     no = found.no
     if config.schedule == "cooperative" and config.consumers == 1:
         no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
@@ -30,7 +27,7 @@ def _tile(problem: ConvProblem, config: Config) -> Obstacles:
            option="tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_n > 64:
         no("swap_ab 0 takes at most 64 channels", option="tile.n")
-    if w_columns(problem, config) and config.tile_n % COLUMNS_BOX:
+    if layout.w_columns and config.tile_n % COLUMNS_BOX:
         no(f"tile n={config.tile_n} is not a multiple of {COLUMNS_BOX} channels, which lie together in the filter",
            f"n={COLUMNS_BOX}", "tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_m % (64 * config.shares):
@@ -54,13 +51,15 @@ def _tile(problem: ConvProblem, config: Config) -> Obstacles:
     return found
 
 
-def _fold(problem: ConvProblem, config: Config) -> Obstacles:
+def _fold(layout: Layout) -> Obstacles:
     """Output rows as channels."""
-    found = Obstacles()
+    problem, config, found = layout.read, layout.config, Obstacles()
     if config.fold == 1:
         return found
     no = found.no
-    h, _ = windows(problem, config.fold)
+    if layout.assigned.backward:
+        no("fold is not served for dgrad", "fold 1", "fold")
+    _, h, _ = layout.windows
     rows = windows(problem)[0].output
     if config.fold > rows:
         no(f"fold {config.fold} is more than the output's rows, {rows}", option="fold")
@@ -70,16 +69,16 @@ def _fold(problem: ConvProblem, config: Config) -> Obstacles:
         no(f"fold {config.fold} makes a stride of {h.stride}; a tensor map has {MAX_ELEMENT_STRIDE}", option="fold")
     if not h.step:
         no(f"the taps of {config.fold} output rows are not evenly spaced", "fold 1", "fold")
-    if not pixels_outside(problem):
+    if not y_channels_last(problem):
         no(f"fold needs channels innermost in {problem.y.name}", "fold 1", "fold")
     return found
 
 
-def _strips(problem: ConvProblem, config: Config) -> Obstacles:
+def _strips(layout: Layout) -> Obstacles:
     """Strips of an image, or whole images."""
-    found = Obstacles()
+    problem, config, found = layout.read, layout.config, Obstacles()
     no = found.no
-    _, w = windows(problem, config.fold)
+    *_, w = layout.windows
     if config.strip > w.output:
         no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
     if config.images > 1 and config.strip != w.output:
@@ -91,12 +90,12 @@ def _strips(problem: ConvProblem, config: Config) -> Obstacles:
     return found
 
 
-def _registers(target: Target, config: Config) -> Obstacles:
+def _registers(layout: Layout) -> Obstacles:
     """Accumulators of a thread."""
-    found = Obstacles()
+    config, found = layout.config, Obstacles()
     accumulators = config.consumer_pixels * config.consumer_channels // 128
     registers = REGISTERS[config.consumers]
-    at_launch = accumulators_at_launch(target, threads(config), 1)
+    at_launch = accumulators_at_launch(layout.target, layout.threads, 1)
     budget = min((registers.consumer if registers else MAX_REGISTERS) - 56, at_launch)
     if accumulators > budget:
         found.no(
@@ -107,26 +106,26 @@ def _registers(target: Target, config: Config) -> Obstacles:
     return found
 
 
-def _boxes(problem: ConvProblem, target: Target, config: Config) -> Obstacles:
+def _boxes(layout: Layout) -> Obstacles:
     """Boxes and shared memory."""
-    found = Obstacles()
+    config, halo, found = layout.config, layout.halo, Obstacles()
     no = found.no
-    h, w = windows(problem, config.fold)
-    size = geometry(problem, config)
-    if config.images > 1 and size.line_tiles > 1:
+    _, h, w = layout.windows
+    limit = layout.target.shared_bytes_per_block
+    if config.images > 1 and layout.line_tiles > 1:
         no(
-            f"{config.images} images take {size.halo.line} pixels of padded width",
+            f"{config.images} images take {halo.line} pixels of padded width",
             "fewer images, more pixels",
             "images",
         )
-    sides = (size.halo.width * w.stride, size.halo.tallest * h.stride)
+    sides = (halo.width * w.stride, halo.tallest * h.stride)
     if max(sides) > MAX_BOX:
         no(f"a halo tile spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} per side",
            "a narrower strip", "strip")  # fmt: skip
-    if size.total > target.shared_bytes_per_block:
+    if layout.shared_bytes > limit:
         no(
-            f"halo tiles, filters and epilogue tiles take {size.total} bytes of shared memory; "
-            f"{target} has {target.shared_bytes_per_block}",
+            f"halo tiles, filters and epilogue tiles take {layout.shared_bytes} bytes of shared memory; "
+            f"{layout.target} has {limit}",
             "fewer pixels, stages or consumers, streamed weights",
             "tile.m",
         )

@@ -51,7 +51,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no("op dgrad with groups is not served")
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
-        found += prepare.bundle_obstacle(problem, fixed)
+        found += prepare.pack_obstacle(problem, fixed)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if math.prod(problem.filter[-2:]) == 1:
@@ -67,9 +67,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         return space(problem, target, fixed)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        if layout.assigned.backward and layout.config.fold > 1:
-            return [Obstacle("fold is not served for dgrad", "fold 1", "fold")]
-        return illegal(layout.read, layout.target, layout.config)
+        return illegal(layout)
 
     def kind(self, layout: Layout) -> object:
         c = layout.config
@@ -80,9 +78,9 @@ class TmaHalo(base.Kernel[Config, Layout]):
         return layout.prepared.time + us * (1.0 if in_vectors(layout.read) else ELEMENTWISE)
 
     def plan(self, layout: Layout) -> Plan:
-        problem, config, size, prepared = layout.read, layout.config, layout.size, layout.prepared
+        problem, config, prepared = layout.read, layout.config, layout.prepared
         params = [
-            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(problem, config, size.halo).values()),
+            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(problem, config, layout.halo).values()),
             w_param(problem, config),
             Param("y", "pointer", "y"),
             *operand_tiles.pointers(problem),
@@ -91,13 +89,13 @@ class TmaHalo(base.Kernel[Config, Layout]):
         given = (factor_pointers(problem)[0].param,) if config.fills else ()
         launch = Launch(
             entry=f"convgen_{problem.name}",
-            grid=(size.tiles * size.channel_tiles, 1, 1),
+            grid=(layout.tiles * layout.channel_tiles, 1, 1),
             block=layout.threads,
             params=(*layout.assigned.params(prepared.params(params)), *given),
-            shared_bytes=size.total,
+            shared_bytes=layout.shared_bytes,
             persistent=True,
             dependent=True,
-            multiple_of=size.channel_tiles,
+            multiple_of=layout.channel_tiles,
         )
         launches = (*layout.assigned.launches(prepared.launches()), launch)
         return plan_of(layout, launches, prepared.workspaces, notes=(*layout.assigned.notes, *prepared.notes))

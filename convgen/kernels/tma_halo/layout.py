@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
@@ -12,18 +13,18 @@ from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
-from convgen.kernels.tma_halo.config import Config, Rings
-from convgen.kernels.tma_halo.halo import Halo, aligned, depth, halo_of, windows
+from convgen.kernels.tma_halo.config import Config, RingConfig
+from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
 from convgen.targets import Target
 
 
-def as_read(problem: ConvProblem, bundle: int, fold: int) -> prepare.Prepared:
+def as_read(problem: ConvProblem, group_pack: int, fold: int) -> prepare.Prepared:
     """The forward convolution that has the problem's product, as the kernel reads it."""
     assigned = assignment(problem)
     forward = assigned.problem
     # dgrad's filter has its output channels innermost as it lies
-    copied = bundle == fold == 1 and not (assigned.backward and output_channels_inside(forward))
-    return prepare.channels_last(forward, taps_outside=False, bundle=bundle, copy_w=copied)
+    copied = group_pack == fold == 1 and not (assigned.backward and output_channels_inside(forward))
+    return prepare.channels_last(forward, taps_outside=False, group_pack=group_pack, copy_w=copied)
 
 
 def output_channels_inside(problem: ConvProblem) -> bool:
@@ -37,20 +38,14 @@ def w_columns(problem: ConvProblem, config: Config) -> bool:
     return not config.fills and output_channels_inside(problem)
 
 
-def pixels_outside(problem: ConvProblem) -> bool:
+def y_channels_last(problem: ConvProblem) -> bool:
     """Whether the channels of y are neighbors."""
     return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
 
 
 def in_vectors(problem: ConvProblem) -> bool:
     """Whether y is stored `STORE_VECTOR` channels of a pixel at once, not element by element."""
-    return pixels_outside(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0
-
-
-def threads(config: Config) -> int:
-    """Threads of a block.  Streamed weights have a producer, and so a warp, of their own."""
-    least = 128 * config.consumers + (64 if config.weight_stages else 32)
-    return max(block_threads(config.consumers), least)
+    return y_channels_last(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0
 
 
 #: Elements of y that a thread stores at once.
@@ -58,77 +53,97 @@ STORE_VECTOR = 8
 #: Epilogue tiles of the operands that a consumer has in flight: halo tiles want the room.
 SLOTS = 2
 
-
-@dataclass(frozen=True)
-class Geometry:
-    """What follows from a problem and a configuration.  Sizes in bytes."""
-
-    span: int
-    blocks: int  # of input channels
-    last_products: int  # of 16 channels each, in the last block
-    halos: int  # of a tile: each block of input channels has one for each tap along d
-    halo: Halo
-    weight_box: int
-    weights: int
-    strips: int
-    line_tiles: int
-    tiles: int
-    channel_tiles: int
-    epi_tile_pixels: int
-    epi_tile_bytes: int
-    arriving: tuple[EpilogueTile, ...]  # operands, in epilogue tiles like those of y
-    slots: int  # of each consumer, for an epilogue tile of each of them
-    slot: int
-    total: int
-
-
-def geometry(problem: ConvProblem, config: Config) -> Geometry:
-    """The halo tile of a tile, how many tiles there are, and the shared memory that it takes."""
-    h, w = windows(problem, config.fold)
-    span = config.tile_k * problem.x.element.bytes
-    blocks = -(-problem.c_per_group // config.tile_k)
-    halo = halo_of(h, w, config.tile_m, config.strip, config.images, span)
-    weight_box = config.tile_n * span
-    d = depth(problem)
-    halos = blocks * len(d.offsets)
-    weights = weight_bytes(config, weight_box, halos * len(h.offsets) * len(w.offsets) * weight_box)
-    strips, line_tiles = -(-w.output // config.strip), -(-halo.line // config.tile_m)
-    tiles = -(-problem.n * d.output // config.images) * strips * line_tiles
-    epi_tile_pixels = max(c for c in (64, 48, 32, 16) if config.consumer_pixels % c == 0)
-    epi_tile_bytes = aligned(epi_tile_pixels * config.consumer_channels * problem.y.element.bytes)
-    shape = epi_tile_pixels, config.consumer_channels
-    arriving = operand_tiles.copied(problem, STORE_VECTOR, *shape) if in_vectors(problem) else ()
-    slots, slot = SLOTS if arriving else 0, aligned(sum(c.bytes for c in arriving))
-    return Geometry(
-        span, blocks, products(problem.c_per_group - (blocks - 1) * config.tile_k), halos,
-        halo, weight_box, weights, strips, line_tiles, tiles, -(-problem.k // config.own_channels),
-        epi_tile_pixels, epi_tile_bytes, arriving, slots, slot,
-        shared_bytes(config, halo.bytes, weights, epi_tile_bytes + slots * slot),
-    )  # fmt: skip
-
-
-def weight_bytes(config: Rings, weight_box: int, resident: int) -> int:
-    """Bytes of weights in shared memory; `resident` of all that a block needs."""
-    return aligned(config.rings * config.weight_stages * weight_box or resident)
-
-
-def shared_bytes(config: Rings, halo: int, weights: int, epi_tile_bytes: int) -> int:
-    """Of a block: halo tiles of `halo` bytes, weights, an epilogue tile for each consumer (and what it takes of
-    operands), barriers, the alignment of the base."""
-    barriers = 16 * config.rings * (config.stages + config.weight_stages) + (0 if config.weight_stages else 8)
-    tiles = config.rings * config.stages * halo + config.consumers * epi_tile_bytes
-    return SWIZZLE_ALIGNMENT + tiles + weights + barriers
+C = TypeVar("C", bound=RingConfig)
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
-    """A configuration of a problem as the kernel reads it."""
+class RingLayout(base.Layout[C]):
+    """A configuration of a problem as the kernel reads it: rings of halo tiles and of boxes of filters, and an epilogue
+    tile for each consumer.  Sizes in bytes."""
 
     prepared: prepare.Prepared
 
     @property
     def read(self) -> ConvProblem:
         return self.prepared.problem
+
+    @property
+    def span(self) -> int:
+        """Of a pixel's channels, and of an output channel's: the swizzle's span."""
+        return self.config.tile_k * self.read.x.element.bytes
+
+    @property
+    def blocks(self) -> int:
+        """Of a group's input channels."""
+        return -(-self.read.c_per_group // self.config.tile_k)
+
+    # ---- shared memory
+
+    @property
+    def halo(self) -> Halo:
+        """The halo tile of a tile."""
+        raise NotImplementedError
+
+    @property
+    def weight_box(self) -> int:
+        """What streams at once of the filters."""
+        raise NotImplementedError
+
+    @property
+    def weight_boxes(self) -> int:
+        """Such boxes of a tile's output channels."""
+        raise NotImplementedError
+
+    @property
+    def epi_tile_shape(self) -> tuple[int, int]:
+        """Pixels and channels of an epilogue tile, of which a consumer has one."""
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> int:
+        """Of all filters: of those in flight, or of a tile's output channels."""
+        return aligned((self.config.rings * self.config.weight_stages or self.weight_boxes) * self.weight_box)
+
+    @property
+    def epi_tile_pixels(self) -> int:
+        return self.epi_tile_shape[0]
+
+    @cached_property
+    def epi_tile_bytes(self) -> int:
+        return aligned(math.prod(self.epi_tile_shape) * self.read.y.element.bytes)
+
+    @cached_property
+    def arriving(self) -> tuple[EpilogueTile, ...]:
+        """Operands, in epilogue tiles like those of y."""
+        return operand_tiles.copied(self.read, STORE_VECTOR, *self.epi_tile_shape) if in_vectors(self.read) else ()
+
+    @property
+    def slots(self) -> int:
+        """Of each consumer, for an epilogue tile of each of them."""
+        return SLOTS if self.arriving else 0
+
+    @cached_property
+    def slot(self) -> int:
+        return aligned(sum(tile.bytes for tile in self.arriving))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block, with barriers, and room to begin where a swizzle does."""
+        c = self.config
+        barriers = 16 * c.rings * (c.stages + c.weight_stages) + (0 if c.weight_stages else 8)
+        tiles = c.rings * c.stages * self.halo.bytes + c.consumers * (self.epi_tile_bytes + self.slots * self.slot)
+        return SWIZZLE_ALIGNMENT + tiles + self.weights + barriers
+
+
+@dataclass(frozen=True)
+class Layout(RingLayout[Config]):
+    """Of tma_halo."""
+
+    def sibling(self, config: Config) -> Layout:
+        """The layout of a configuration that differs in its stages alone, on which nothing that is cached depends."""
+        made = Layout(self.problem, self.target, config, self.prepared)
+        made.__dict__.update((name, self.__dict__[name]) for name in _CACHED if name in self.__dict__)
+        return made
 
     @property
     def assigned(self) -> Assignment:
@@ -139,13 +154,73 @@ class Layout(base.Layout[Config]):
         """Whether wgmma takes the filters with their output channels contiguous, not their input channels."""
         return w_columns(self.read, self.config)
 
+    @property
+    def last_products(self) -> int:
+        """Products, of 16 channels each, in the last block of input channels."""
+        return products(self.read.c_per_group - (self.blocks - 1) * self.config.tile_k)
+
+    # ---- tiles
+
     @cached_property
-    def size(self) -> Geometry:
-        return geometry(self.read, self.config)
+    def windows(self) -> tuple[Window, Window, Window]:
+        """Along d, h and w, as many output rows as one as the configuration folds."""
+        return (depth(self.read), *windows(self.read, self.config.fold))
+
+    @cached_property
+    def halo(self) -> Halo:
+        c, (_, h, w) = self.config, self.windows
+        return halo_of(h, w, c.tile_m, c.strip, c.images, self.span)
+
+    @property
+    def halos(self) -> int:
+        """Halo tiles of a tile: each block of input channels has one for each tap along d."""
+        return self.blocks * len(self.windows[0].offsets)
+
+    @property
+    def strips(self) -> int:
+        return -(-self.windows[2].output // self.config.strip)
+
+    @property
+    def line_tiles(self) -> int:
+        """Tiles down a strip."""
+        return -(-self.halo.line // self.config.tile_m)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of pixels, all images."""
+        return -(-self.read.n * self.windows[0].output // self.config.images) * self.strips * self.line_tiles
+
+    @property
+    def channel_tiles(self) -> int:
+        return -(-self.read.k // self.config.own_channels)
+
+    # ---- shared memory, in bytes
+
+    @property
+    def weight_box(self) -> int:
+        """A tap's input channels of a block, for a tile's output channels."""
+        return self.config.tile_n * self.span
+
+    @cached_property
+    def weight_boxes(self) -> int:
+        _, h, w = self.windows
+        return self.halos * len(h.offsets) * len(w.offsets)
+
+    @property
+    def epi_tile_shape(self) -> tuple[int, int]:
+        pixels = self.config.consumer_pixels
+        return max(p for p in (64, 48, 32, 16) if pixels % p == 0), self.config.consumer_channels
+
+    # ---- threads
 
     @property
     def threads(self) -> int:
-        return threads(self.config)
+        """Of a block.  Streamed weights have a producer, and so a warp, of their own."""
+        least = 128 * self.config.consumers + (64 if self.config.weight_stages else 32)
+        return max(block_threads(self.config.consumers), least)
+
+
+_CACHED = ("windows", "halo", "tiles", "weight_boxes", "epi_tile_bytes", "arriving", "slot")
 
 
 def layout_of(problem: ConvProblem, target: Target, config: Config) -> Layout:

@@ -21,16 +21,16 @@ from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, pr
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import Halo, Window, depth, windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, Geometry, Layout, in_vectors, pixels_outside
+from convgen.kernels.tma_halo.halo import Window, depth, windows
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, in_vectors, y_channels_last
 from convgen.kernels.tma_halo.maps import COLUMNS_BOX, filter_vector, x_maps
 
 
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
-    config, problem, size = layout.config, layout.read, layout.size
-    h, w = windows(problem, config.fold)
-    planes = not pixels_outside(problem)
+    config, problem = layout.config, layout.read
+    _, h, w = layout.windows
+    planes = not y_channels_last(problem)
     deep = _depth(problem)
     taps = "T * R * S" if deep and deep.taps > 1 else "R * S"
     tap = f"{taps} - 1 - i % ({taps})" if layout.assigned.mirrored else f"i % ({taps})"
@@ -39,7 +39,7 @@ def source(plan: Plan, layout: Layout) -> str:
         "tma_halo/kernel.cu.j2",
         plan,
         config=config,
-        size=size,
+        layout=layout,
         launch=plan.launch(),
         K=problem.k,
         y=problem.y,
@@ -55,28 +55,28 @@ def source(plan: Plan, layout: Layout) -> str:
         formula=formula(problem),
         output=(windows(problem)[0].output, w.output),
         filter=(len(h.offsets), len(w.offsets)),
-        swizzle_field=SWIZZLE_FIELD[size.span],
-        loads=_loads(problem, config, size, h, w),
+        swizzle_field=SWIZZLE_FIELD[layout.span],
+        loads=_loads(layout),
         products=products(config.tile_k),
-        phases=_phase_table(size.halo, h, w),
+        phases=_phase_table(layout),
         shift=_shift(h, w),
         group=prepare.group(problem),
-        joined=size.halo.width < config.strip + w.reach(),
-        place=_place(problem, config, size),
+        joined=layout.halo.width < config.strip + w.reach(),
+        place=_place(layout),
         registers=REGISTERS[config.consumers],
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
-        epilogue=fragments.of_elements(problem, [c.name for c in size.arriving]),
-        arriving=operand_tiles.text(size.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
-        stored="" if in_vectors(problem) else _stored(problem, config, size),
+        epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving]),
+        arriving=operand_tiles.text(layout.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
+        stored="" if in_vectors(problem) else _stored(layout),
         y_offset=offset(problem.y),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
-        filters=_filters(layout.problem, problem, config) if config.fills else None,
+        filters=_filters(layout) if config.fills else None,
         planes=planes,
-        swizzle=operand_tiles.swizzle(size.epi_tile_pixels if planes else config.consumer_channels),
+        swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
         window_sum=window_sum(layout.problem) if config.fills else None,
         look=_look(layout) if config.fills else "",
         spoils=f"a zero between {' or '.join(_between(config))}",
@@ -88,10 +88,11 @@ def _between(config: Config) -> list[str]:
     return [*(["packed groups"] if config.group_pack > 1 else []), *(["folded rows"] if config.fold > 1 else [])]
 
 
-def _stored(problem: ConvProblem, config: Config, size: Geometry) -> str:
+def _stored(layout: Layout) -> str:
     """C text: the channels of a consumer that are stored element by element, those past the last left out at once where
     no other block has any."""
-    alone = size.channel_tiles == config.fold == 1 and config.consumer_channels == config.tile_n
+    config, problem = layout.config, layout.read
+    alone = layout.channel_tiles == config.fold == 1 and config.consumer_channels == config.tile_n
     return "K" if alone and problem.k < config.tile_n else "channels"
 
 
@@ -170,24 +171,26 @@ class Load:
     h: str
 
 
-def _loads(problem: ConvProblem, config: Config, size: Geometry, h: Window, w: Window) -> list[Load]:
-    maps = x_maps(problem, config, size.halo)
+def _loads(layout: Layout) -> list[Load]:
+    _, h, w = layout.windows
+    maps = x_maps(layout.read, layout.config, layout.halo)
     return [
         Load(
             maps[phase.height][0],
             phase.start,
-            affine("q0", w.stride, w.lower + phase.w) if size.strips > 1 else str(w.lower + phase.w),
-            affine("line0 / width", h.stride, h.lower + phase.h) if size.line_tiles > 1 else str(h.lower + phase.h),
+            affine("q0", w.stride, w.lower + phase.w) if layout.strips > 1 else str(w.lower + phase.w),
+            affine("line0 / width", h.stride, h.lower + phase.h) if layout.line_tiles > 1 else str(h.lower + phase.h),
         )
-        for phase in size.halo.phases
+        for phase in layout.halo.phases
     ]
 
 
-def _phase_table(halo: Halo, h: Window, w: Window) -> list[list[int]]:
+def _phase_table(layout: Layout) -> list[list[int]]:
     """Where phase (a, b) starts in a halo tile; 0 for one that no tap needs.  Empty where there is one phase."""
+    _, h, w = layout.windows
     if h.stride == w.stride == 1:
         return []
-    starts = {(phase.h, phase.w): phase.start for phase in halo.phases}
+    starts = {(phase.h, phase.w): phase.start for phase in layout.halo.phases}
     return [[starts.get((a, b), 0) for b in range(w.stride)] for a in range(h.stride)]
 
 
@@ -221,10 +224,11 @@ class Filters:
     mask: int
 
 
-def _filters(given: ConvProblem, problem: ConvProblem, config: Config) -> Filters:
+def _filters(layout: Layout) -> Filters:
+    given, problem, config = layout.problem, layout.read, layout.config
     w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
     h, _ = windows(problem)
-    step = windows(problem, config.fold)[0].step
+    step = layout.windows[1].step
     extents = {"k": config.own_channels, "c": w.extent("c") // vector, **{d: problem.extent(d) for d in taps}}
     vectors = math.prod(extents.values())
     # neighboring threads read neighbors
@@ -268,15 +272,17 @@ class Place:
     n_tail: bool
 
 
-def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
-    line0 = "tile % line_tiles * tile_pixels" if size.line_tiles > 1 else ""
+def _place(layout: Layout) -> Place:
+    problem, config = layout.read, layout.config
+    strips, line_tiles, image_pixels = layout.strips, layout.line_tiles, layout.halo.image
+    line0 = "tile % line_tiles * tile_pixels" if line_tiles > 1 else ""
     image = "tile / (line_tiles * strips)"
-    if size.strips == 1:
-        image = "tile / line_tiles" if size.line_tiles > 1 else "tile"
-    elif size.line_tiles == 1:
+    if strips == 1:
+        image = "tile / line_tiles" if line_tiles > 1 else "tile"
+    elif line_tiles == 1:
         image = "tile / strips"
-    q0 = "tile / line_tiles % strips * strip" if size.line_tiles > 1 else "tile % strips * strip"
-    rest = [f"const int q0 = {q0};"] if size.strips > 1 else []
+    q0 = "tile / line_tiles % strips * strip" if line_tiles > 1 else "tile % strips * strip"
+    rest = [f"const int q0 = {q0};"] if strips > 1 else []
     n = "n0" if config.images > 1 else "plane" if problem.rank == 3 else "n"
     rest.append(f"const int {n} = {image}{' * images' if config.images > 1 else ''};")
     if problem.rank == 3:
@@ -291,13 +297,13 @@ def _place(problem: ConvProblem, config: Config, size: Geometry) -> Place:
     line = "line % image_pixels" if config.images > 1 else "line"
     column = "line % width"
     row = f"{line} / width" + (" * fold + channel / own_channels" if config.fold > 1 else "")
-    pixel = [f"const int p = {row};", f"const int q = {'q0 + ' if size.strips > 1 else ''}{column};"]
+    pixel = [f"const int p = {row};", f"const int q = {'q0 + ' if strips > 1 else ''}{column};"]
     kept = ["q < Q", "p < P"]
-    if size.strips > 1:
+    if strips > 1:
         kept = [f"{column} < strip", *kept] if problem.output[-1] % config.strip else [f"{column} < strip", "p < P"]
     if config.images > 1:
         pixel = ["const int n = n0 + line / image_pixels;", *pixel]
-        if config.tile_m > config.images * size.halo.image:
+        if config.tile_m > config.images * image_pixels:
             kept.append("line < images * image_pixels")
         if problem.n % config.images:
             kept.append("n < N")

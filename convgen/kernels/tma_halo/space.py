@@ -17,12 +17,9 @@ from convgen.kernels.tma_halo.halo import depth, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
-    geometry,
     layout_of,
     output_channels_inside,
-    pixels_outside,
-    shared_bytes,
-    weight_bytes,
+    y_channels_last,
 )
 from convgen.targets import Target
 
@@ -34,30 +31,30 @@ WEIGHT_STAGES = (6, 4, 3, 2)
 
 def demands(layout: Layout) -> dict[str, Any]:
     """A layout as the cost model sees it."""
-    problem, target, config, size = layout.read, layout.target, layout.config, layout.size
-    h, w = windows(problem, config.fold)
+    problem, config = layout.read, layout.config
+    _, h, w = layout.windows
     return dict(
         pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k, stages=config.stages,
         weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
-        by_channels=config.swap_ab > 0, blocks=size.halos,
-        products=mean_products(products(config.tile_k), size.last_products, size.blocks),
-        box=size.halo.box, weight_box=size.weight_box,
-        tiles=size.tiles, channel_tiles=size.channel_tiles, taps=len(h.offsets) * len(w.offsets), sms=target.sms,
-        apart=problem.groups > 1 and size.span <= SECTOR, **layout.prepared.traffic,
+        by_channels=config.swap_ab > 0, blocks=layout.halos,
+        products=mean_products(products(config.tile_k), layout.last_products, layout.blocks),
+        box=layout.halo.box, weight_box=layout.weight_box,
+        tiles=layout.tiles, channel_tiles=layout.channel_tiles, taps=len(h.offsets) * len(w.offsets),
+        sms=layout.target.sms, apart=problem.groups > 1 and layout.span <= SECTOR, **layout.prepared.traffic,
     )  # fmt: skip
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.bundles(problem)
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.group_packs(problem)
     folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS if problem.op is Op.FPROP else (1,)
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
         if "fold" in fixed or _worth_folding(prepared.problem, fold):
-            for config in _configurations(prepared.problem, target, fixed, pack, fold):
+            for layout in _layouts(problem, target, fixed, pack, fold):
                 some = True
-                yield Layout(problem, target, config, prepared)
+                yield layout
     if not some:
         yield _asked_for(problem, target, fixed)
 
@@ -74,14 +71,15 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     config = Config(
         given("tile.m", 64), given("strip", min(output[-1], 64)), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
-        given("group_pack", (*prepare.bundles(problem), 1)[0]), given("fold", 1),
+        given("group_pack", (*prepare.group_packs(problem), 1)[0]), given("fold", 1),
     )  # fmt: skip
     return layout_of(problem, target, config)
 
 
-def _configurations(problem: ConvProblem, target: Target, options: Options, bundle: int, fold: int) -> Iterator[Config]:
-    """Legal configurations that go with options, of a problem in packed groups."""
-    fills = bundle > 1 or fold > 1
+def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Layout]:
+    """Legal layouts that go with options, in packs of so many groups."""
+    prepared = as_read(given, pack, fold)
+    problem, fills = prepared.problem, pack > 1 or fold > 1
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(options[name])] if name in options else list(defaults)
@@ -111,22 +109,15 @@ def _configurations(problem: ConvProblem, target: Target, options: Options, bund
             boxes = -(-c // k) * len(depth(problem).offsets) * len(h.offsets) * len(w.offsets)
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
-            least = Config(
-                pixels, strip, images, channels, k, min(depths), fewest, consumers, schedule, swap_ab, bundle, fold
-            )
-            if illegal(problem, target, least):
+            tile, rest = (pixels, strip, images, channels, k), (consumers, schedule, swap_ab, pack, fold)
+            least = Layout(given, target, Config(*tile, min(depths), fewest, *rest), prepared)
+            if illegal(least):
                 continue
-            size = geometry(problem, least)
-            epi_tile_bytes = size.epi_tile_bytes + size.slots * size.slot
             for weight_stages in ahead:
                 for stages in depths:
-                    config = Config(
-                        pixels, strip, images, channels, k, stages, weight_stages, consumers, schedule, swap_ab, bundle,
-                        fold,
-                    )  # fmt: skip
-                    weights = weight_bytes(config, size.weight_box, boxes * size.weight_box)
-                    if shared_bytes(config, size.halo.bytes, weights, epi_tile_bytes) <= target.shared_bytes_per_block:
-                        yield config
+                    layout = least.sibling(Config(*tile, stages, weight_stages, *rest))
+                    if layout.shared_bytes <= target.shared_bytes_per_block:
+                        yield layout
                         break  # fewer halo tiles ahead are no faster
 
 
@@ -136,7 +127,7 @@ def _worth_folding(problem: ConvProblem, fold: int) -> bool:
         return True
     own, k = FULL // fold, problem.k_per_group
     fits = k % own == 0 if problem.groups > 1 else -(-k // own) * own < -(-k // FULL) * FULL
-    return fits and k < FULL and fold <= windows(problem)[0].output and pixels_outside(problem)
+    return fits and k < FULL and fold <= windows(problem)[0].output and y_channels_last(problem)
 
 
 def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int, int]]:

@@ -182,6 +182,6 @@ def gemm(problem: ConvProblem, group_pack: int = 1) -> Gemm:
     in_planes = assigned.phases is None and x_in_planes(forward)
     fills = forward.padding is Padding.NAN and group_pack * forward.c_per_group % LEAST_BOX == 0
     prepared = prepare.channels_last(
-        forward, copy_x=not in_planes, copy_w=not columns, bundle=group_pack, loads_pad=fills
+        forward, copy_x=not in_planes, copy_w=not columns, group_pack=group_pack, loads_pad=fills
     )  # fmt: skip
     return Gemm(assigned, prepared, columns, group_pack)

@@ -39,7 +39,7 @@ STREAMED = 4
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
-    packs = prepare.bundles(read) or prepare.bundles(read, tails=True)
+    packs = prepare.group_packs(read) or prepare.group_packs(read, tails=True)
     if "group_pack" in fixed:
         packs = (int(fixed["group_pack"]),)
     cluster = int(fixed.get("cluster", 1))

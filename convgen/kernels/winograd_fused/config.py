@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from convgen.kernels import config
 from convgen.kernels.config import Field
+from convgen.kernels.tma_halo.config import RingConfig
 
 #: Neighboring outputs that a fragment's rows g and g + 8 make: two tiles of F(2, 3).
 QUAD = 4
@@ -19,7 +19,7 @@ LONGEST_STRIP = 252
 
 
 @dataclass(frozen=True)
-class Config(config.Config):
+class Config(RingConfig):
     """Two consumer warpgroups of 128 outputs by `tile_n` channels each, in strips of `strip` output columns.
 
     `pingpong` consumers take whole tiles in turn, each with a ring of its own of `stages` halo tiles; `cooperative`
@@ -37,8 +37,8 @@ class Config(config.Config):
     schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
     cluster: Annotated[int, Field("blocks of neighboring tiles that load filters together", (1, 2, 4))] = 1
 
+    consumers = 2
     #: What tma_halo's template asks of a configuration, and what is one thing here.
-    consumers: ClassVar[int] = 2
     swap_ab: ClassVar[int] = 0
     fold: ClassVar[int] = 1
     group_pack: ClassVar[int] = 1
@@ -48,15 +48,6 @@ class Config(config.Config):
     @property
     def consumer_channels(self) -> int:
         return self.tile_n
-
-    @property
-    def rings(self) -> int:
-        return self.consumers if self.schedule == "pingpong" else 1
-
-    @property
-    def shares(self) -> int:
-        """Consumers that share a tile."""
-        return self.consumers // self.rings
 
     @property
     def quads(self) -> int:

@@ -18,9 +18,9 @@ def illegal(layout: Layout) -> Obstacles:
     if layout.halo.tallest > MAX_BOX:
         rows = layout.halo.tallest
         found.no(f"a halo tile spans {rows} rows of x; a box has at most {MAX_BOX}", "a wider strip", "strip")
-    if layout.total > target.shared_bytes_per_block:
+    if layout.shared_bytes > target.shared_bytes_per_block:
         found.no(
-            f"halo tiles, filters and epilogue tiles take {layout.total} bytes of shared memory; "
+            f"halo tiles, filters and epilogue tiles take {layout.shared_bytes} bytes of shared memory; "
             f"{target} has {target.shared_bytes_per_block}",
             "fewer stages, streamed weights",
             "stages",

@@ -90,7 +90,7 @@ class WinogradFused(base.Kernel[Config, Layout]):
             grid=(layout.tiles * layout.channel_tiles, 1, 1),
             block=layout.threads,
             params=params,
-            shared_bytes=layout.total,
+            shared_bytes=layout.shared_bytes,
             cluster=layout.config.cluster,
             persistent=True,
             dependent=True,

@@ -15,11 +15,10 @@ from convgen.ir.plan import Param, TensorMap, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.ir.winograd import transforms
-from convgen.kernels import base
-from convgen.kernels.parts import operand_tiles, prepare
+from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import block_threads, products
 from convgen.kernels.tma_halo.halo import Halo, Phase, Window, aligned, windows
-from convgen.kernels.tma_halo.layout import SLOTS, STORE_VECTOR, in_vectors, shared_bytes, weight_bytes
+from convgen.kernels.tma_halo.layout import RingLayout
 from convgen.kernels.winograd_fused.config import QUAD, Config
 from convgen.targets import Target
 
@@ -53,24 +52,8 @@ def halo_of(h: Window, config: Config, span: int) -> Halo:
 
 
 @dataclass(frozen=True)
-class Layout(base.Layout[Config]):
-    """A configuration of a problem as the kernel reads it.  Sizes in bytes."""
-
-    prepared: prepare.Prepared
-
-    @property
-    def read(self) -> ConvProblem:
-        return self.prepared.problem
-
-    @property
-    def span(self) -> int:
-        """Of a pixel's channels, and of an output channel's."""
-        return self.config.tile_k * self.read.x.element.bytes
-
-    @property
-    def blocks(self) -> int:
-        """Of input channels."""
-        return -(-self.read.c // self.config.tile_k)
+class Layout(RingLayout[Config]):
+    """Of winograd_fused.  Sizes in bytes."""
 
     @property
     def last_products(self) -> int:
@@ -103,8 +86,12 @@ class Layout(base.Layout[Config]):
         return POINTS * self.config.tile_n * self.span
 
     @property
-    def weights(self) -> int:
-        return weight_bytes(self.config, self.weight_box, self.blocks * len(self.rows.offsets) * self.weight_box)
+    def weight_boxes(self) -> int:
+        return self.blocks * len(self.rows.offsets)
+
+    @property
+    def epi_tile_shape(self) -> tuple[int, int]:
+        return EPI_TILE_PIXELS, self.config.tile_n
 
     @property
     def strips(self) -> int:
@@ -130,36 +117,9 @@ class Layout(base.Layout[Config]):
         return -(-self.read.k // self.config.tile_n)
 
     @property
-    def epi_tile_pixels(self) -> int:
-        return EPI_TILE_PIXELS
-
-    @property
-    def epi_tile_bytes(self) -> int:
-        return aligned(EPI_TILE_PIXELS * self.config.tile_n * self.read.y.element.bytes)
-
-    @cached_property
-    def arriving(self) -> tuple[operand_tiles.EpilogueTile, ...]:
-        """Operands, in epilogue tiles like those of y."""
-        shape = EPI_TILE_PIXELS, self.config.tile_n
-        return operand_tiles.copied(self.read, STORE_VECTOR, *shape) if in_vectors(self.read) else ()
-
-    @property
-    def slots(self) -> int:
-        """Of each consumer, for an epilogue tile of each of them."""
-        return SLOTS if self.arriving else 0
-
-    @property
-    def slot(self) -> int:
-        return aligned(sum(tile.bytes for tile in self.arriving))
-
-    @property
-    def total(self) -> int:
-        return shared_bytes(self.config, self.halo.bytes, self.weights, self.epi_tile_bytes + self.slots * self.slot)
-
-    @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         config = self.config
-        held = config.rings * config.weight_stages or self.blocks * len(self.rows.offsets)
+        held = config.rings * config.weight_stages or self.weight_boxes
         return (
             ("halo tiles", f"{config.rings * config.stages} x {self.halo.bytes}"),
             ("filter rows", f"{held} x {self.weight_box}"),

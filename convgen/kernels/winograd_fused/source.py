@@ -12,10 +12,10 @@ from convgen.codegen.render import environment, render
 from convgen.ir.plan import Plan
 from convgen.ir.winograd import transforms
 from convgen.kernels.parts import fragments, lowering, operand_tiles
-from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD
+from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.tma_halo.halo import windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, in_vectors, pixels_outside
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, in_vectors, y_channels_last
 from convgen.kernels.tma_halo.source import Load, Place, affine, element_offset, formula
 from convgen.kernels.winograd.source import weighted
 from convgen.kernels.winograd_fused.config import QUAD, QUADS
@@ -30,7 +30,7 @@ def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan: the kernel, and behind it the filters' transform."""
     config, problem, f = layout.config, layout.read, transforms(M)
     h, _ = windows(problem)
-    planes = not pixels_outside(problem)
+    planes = not y_channels_last(problem)
     behind = environment().get_template("winograd_fused/filter.cu.j2").render(filters=filters(layout))
     at = partial(element_offset, "n")
     step = h.offsets[1] if len(h.offsets) > 1 else 1
@@ -38,7 +38,7 @@ def source(plan: Plan, layout: Layout) -> str:
         "winograd_fused/kernel.cu.j2",
         replace(plan, behind=f"{behind}\n\n{plan.behind}"),
         config=config,
-        size=layout,
+        layout=layout,
         launch=plan.launch(),
         K=problem.k,
         y=problem.y,
@@ -53,7 +53,7 @@ def source(plan: Plan, layout: Layout) -> str:
         filter_rows=len(h.offsets),
         points=POINTS,
         swizzle_field=SWIZZLE_FIELD[layout.span],
-        swizzle_mask=f"0x{layout.span - 16:02x}",
+        swizzle_mask=f"0x{SWIZZLE_MASK[layout.span]:02x}",
         loads=_loads(layout),
         products=layout.last_products,
         group=None,
