@@ -66,8 +66,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_im2col, prepare": ("tma_im2col_nchw", "tma_im2col_1x1_nchw"),
     "tma_plain": ("tma_plain_3x3",),
     "tma_halo, resident": (
-        "tma_halo_few_channels", "tma_halo_fold", "tma_halo_groups", "tma_halo_last_channels", "tma_halo_pixels",
-        "tma_halo_residual", "tma_halo_stride",
+        "tma_halo_dynamic", "tma_halo_few_channels", "tma_halo_fold", "tma_halo_groups", "tma_halo_last_channels",
+        "tma_halo_pixels", "tma_halo_residual", "tma_halo_stride",
     ),
     "tma_halo, streamed": ("tma_halo_streamed",),
     "tma_halo, three axes": ("tma_halo_three_axes",),

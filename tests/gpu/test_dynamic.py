@@ -57,6 +57,20 @@ IMAGES = {
     " strategy depthwise { kernel depthwise_stream math mma }",
     "depthwise_stream, dgrad": "x: f16[n=8, h=28, w=28, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
     " pad 1 stride 2 groups 96 op dgrad strategy depthwise { kernel depthwise_stream }",
+    "tma_halo, images": "x: f16[n=8, h=7, w=7, c=32] filter w: f16[k=64, r=3, s=3, c=32]"
+    " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
+    " strategy tma_halo { images 2 }",
+    "tma_halo, strips": "x: f16[n=8, h=45, w=38, c=64] filter w: f16[k=64, r=3, s=3, c=64]"
+    " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand g: f32[n, k] y = relu((acc + b) * g) }"
+    " strategy tma_halo { strip 19 }",
+    "tma_halo, streamed": "x: f16[n=8, h=30, w=28, c=128] filter w: f16[k=128, r=3, s=3, c=128]"
+    " output y: f16[n, p, q, k] pad 1 stride 2 strategy tma_halo { weight_stages 2 }",
+    "tma_halo, groups": "x: f16[n=8, h=28, w=28, c=64] filter w: f16[k=64, r=3, s=3, c=8]"
+    " output y: f16[n, p, q, k] pad 1 groups 8 strategy tma_halo",
+    "tma_halo, dgrad": "x: f16[n=8, h=28, w=28, c=64] filter w: f16[k=32, r=3, s=3, c=64]"
+    " output y: f16[n, p, q, k] pad 1 op dgrad strategy tma_halo",
+    "tma_halo, three axes": "x: f16[n=8, d=5, h=14, w=14, c=32] filter w: f16[k=32, t=3, r=3, s=3, c=32]"
+    " output y: f16[n, o, p, q, k] pad 1 strategy tma_halo",
     "stem_mma": "x: f16[n=8, c=3, h=45, w=38] filter w: f16[k=24, c=3, r=3, s=3] output y: f16[n, p, q, k] pad 1"
     " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel stem_mma }",
     "stem_mma, f32": "x: f32[n=8, h=45, w=38, c=3] filter w: f32[k=64, r=3, s=3, c=3] output y: f32[n, p, q, k] pad 1"

@@ -24,6 +24,7 @@ from convgen.kernels.parts.lowering import (
     CONVERSIONS,
     PACK,
     has_epilogue,
+    symbols,
     used_body,
     used_operands,
 )
@@ -70,7 +71,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
     maps = output_map(problem)
     loads, values = [], {name: f"value_{name}[i]" for name in arriving}
     for t in _loaded_at_coordinates(problem, arriving):
-        name, offset = f"value_{t.name}", _offset(maps, t.name)
+        name, offset = f"value_{t.name}", _offset(problem, maps, t.name)
         convert = CONVERSIONS[t.dtype].to_float
         if "k" not in t.dims:
             loads.append(f"const float {name} = {convert.format(f'operand_{t.name}[{offset}]')};")
@@ -114,13 +115,13 @@ def _of_elements(
 ) -> Epilogue:
     loads, values = [], {name: f"value_{name}" for name in arriving}
     for t in _loaded_at_coordinates(problem, arriving):
-        element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(maps, t.name)}]")
+        element = CONVERSIONS[t.dtype].to_float.format(f"operand_{t.name}[{_offset(problem, maps, t.name)}]")
         loads.append(f"const float value_{t.name} = {element};")
         values[t.name] = f"value_{t.name}"
     made = _epilogue(problem, "v", values, loads, "", arriving, leaving)
     stores = tuple(
-        f"result_{t.name}[{_offset(maps, t.name)}] = {CONVERSIONS[t.dtype].from_float.format(f'local_{t.name}')};"
-        for t in problem.elementwise
+        f"result_{t.name}[{at}] = {CONVERSIONS[t.dtype].from_float.format(f'local_{t.name}')};"
+        for t, at in ((t, _offset(problem, maps, t.name)) for t in problem.elementwise)
         if t.name not in leaving
     )
     held = (f"further_{name} = local_{name};" for name in made.outs)
@@ -129,7 +130,7 @@ def _of_elements(
 
 def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
     """Lines that store a further result of two neighboring channels: at once, where they are aligned neighbors."""
-    offset, pair = _offset(maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
+    offset, pair = _offset(problem, maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
     if t.dims[-1:] == ("k",) and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
         made = f"Vec2{{{', '.join(pair)}}}" if t.dtype == "f32" else f"{PACK[t.dtype]}({', '.join(pair)})"
         word = "Vec2" if t.dtype == "f32" else "u32"
@@ -214,8 +215,8 @@ def store(problem: ConvProblem) -> Store:
 
 def offset(problem: ConvProblem, tensor: Tensor) -> str:
     """C text of where y, or an operand, has its element at (gemm_m, gemm_n)."""
-    return _offset(output_map(problem), "y" if tensor.role == "y" else tensor.name)
+    return _offset(problem, output_map(problem), "y" if tensor.role == "y" else tensor.name)
 
 
-def _offset(maps: IndexMap, name: str) -> str:
-    return c_expr(maps.offset(name), maps.ranges)
+def _offset(problem: ConvProblem, maps: IndexMap, name: str) -> str:
+    return c_expr(maps.offset(name), maps.ranges, symbols(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
@@ -12,8 +13,17 @@ from convgen.kernels.tma_halo.maps import COLUMNS_BOX
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_tile(layout), *_fold(layout), *_strips(layout), *_registers(layout)]
+    found = [*_sizes(layout), *_tile(layout), *_fold(layout), *_strips(layout), *_registers(layout)]
     return found or _boxes(layout)
+
+
+def _sizes(layout: Layout) -> Obstacles:
+    """What needs a fixed number of images."""
+    found, x = Obstacles(), layout.read.x
+    if layout.problem.dynamic and any(copy.source.role == "x" for copy in layout.prepared.copies):
+        lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
+        found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", "leave `dynamic` out")
+    return found
 
 
 def _tile(layout: Layout) -> Obstacles:
@@ -85,7 +95,7 @@ def _strips(layout: Layout) -> Obstacles:
         no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")
     if config.images > 1 and problem.rank == 3:
         no("images of three spatial dims are not joined", "images 1", "images")
-    if config.images > problem.n:
+    if config.images > problem.n and not isinstance(problem.n, Size):  # TMA fills the others with zeros
         no(f"images {config.images} are more than the {problem.n} there are", option="images")
     return found
 

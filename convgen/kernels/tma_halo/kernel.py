@@ -19,8 +19,9 @@ from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import assignment, served
-from convgen.kernels.parts.elementwise import factor_pointers
+from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, memory_order, wgmma_obstacles
+from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
@@ -41,6 +42,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     config = Config
     slices = base.ANY_SLICES
     further = True
+    dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"), backward=True)
@@ -49,6 +51,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no(f"op dgrad with a stride of {max(problem.stride)} is not served")
         if problem.op is Op.DGRAD and problem.groups > 1:
             no("op dgrad with groups is not served")
+        found += image_obstacles(problem)
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
         found += prepare.pack_obstacle(problem, fixed)
@@ -91,14 +94,15 @@ class TmaHalo(base.Kernel[Config, Layout]):
             entry=f"convgen_{problem.name}",
             grid=(layout.tiles * layout.channel_tiles, 1, 1),
             block=layout.threads,
-            params=(*layout.assigned.params(prepared.params(params)), *given),
+            params=(*layout.assigned.params(prepared.params(params)), *given, *size_params(problem)),
             shared_bytes=layout.shared_bytes,
             persistent=True,
             dependent=True,
             multiple_of=layout.channel_tiles,
         )
         launches = (*layout.assigned.launches(prepared.launches()), launch)
-        return plan_of(layout, launches, prepared.workspaces, notes=(*layout.assigned.notes, *prepared.notes))
+        notes = (*layout.assigned.notes, *prepared.notes)
+        return plan_of(layout, launches, prepared.workspaces, notes=notes, limits=image_limits(layout.problem))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

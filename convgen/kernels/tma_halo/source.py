@@ -18,6 +18,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
@@ -41,6 +42,7 @@ def source(plan: Plan, layout: Layout) -> str:
         config=config,
         layout=layout,
         launch=plan.launch(),
+        sizes=list(sizes(problem)),
         K=problem.k,
         y=problem.y,
         w_columns=layout.w_columns,

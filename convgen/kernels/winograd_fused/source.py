@@ -75,6 +75,7 @@ def source(plan: Plan, layout: Layout) -> str:
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.tile_n != 0,
         filters=None,
+        sizes=[],
         planes=planes,
         swizzle=operand_tiles.swizzle(EPI_TILE_PIXELS if planes else config.tile_n),
         window_sum=window_sum(layout.problem),
