@@ -50,7 +50,7 @@ GEOMETRIES = {
     "implicit_gemm_grouped": Small({"n": 3, "h": 10, "w": 12, "c": 80, "k": 144}, groups=2),
     "implicit_gemm_s8": Small({"n": 2, "h": 7, "w": 9, "c": 80, "k": 144}),
     "tl_conv1d_im2col": Small({"n": 7, "w": 104, "k": 40}),
-    "tma_halo_dynamic": Small({"n": 5, "h": 6, "w": 7, "c": 24, "k": 40}),
+    "tma_halo_dynamic": Small({"n": 9, "h": 6, "w": 7, "c": 40, "k": 72}, sms=2),
     "tma_halo_three_axes": Small({"n": 2, "d": 3, "h": 6, "w": 70, "c": 72, "k": 40}, sms=2),
     "tma_im2col_1d": Small({"n": 3, "w": 101, "c": 72, "k": 104}),
     "tma_im2col_1x1": Small({"n": 3, "h": 9, "w": 11, "c": 168, "k": 264}),
