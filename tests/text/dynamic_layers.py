@@ -66,6 +66,11 @@ LAYERS = {
         "implicit_gemm",
         {"kernel": "stem_wgmma"},
     ),
+    "small_groups": Layer(
+        _of("n={n}, h=9, w=10, c=32", "k=32, r=3, s=3, c=4", "pad 1 groups 8 dynamic n", GATE),
+        "implicit_gemm",
+        {"kernel": "small_groups", "tile.p": 2},
+    ),
     "tma_halo, images": Layer(
         _of("n={n}, h=7, w=6, c=16", "k=24, r=3, s=3, c=16", "pad 1 dynamic n", RESIDUAL), "tma_halo", {"images": 2}
     ),
