@@ -19,19 +19,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from convgen.ir.plan import Launch, Limit
+from convgen.ir.plan import Launch
 from convgen.ir.problem import ConvProblem
-from convgen.ir.size import Size
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle
-from convgen.kernels.parts import cost, line_cost, lowering, output
+from convgen.kernels.parts import cost, line_cost, output
 from convgen.kernels.parts.elementwise import fprop_pointers
-from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES
 from convgen.kernels.parts.persistent import persistent
 from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES
 
 WORD = 4
+#: Elements that a thread loads before it stores the first: of 16 bits, 16 registers.
+MOST_TOGETHER = 16
 MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
 
 
@@ -255,6 +254,16 @@ class Lines(base.Layout[Any]):
         return self.copy_bytes >= LEAST_ASYNC_BYTES
 
     @property
+    def together(self) -> int:
+        """Elements that a thread has on their way at once, where it copies them itself."""
+        return min(MOST_TOGETHER, -(-self.halo_lines * self.line_elements // self.threads))
+
+    @property
+    def waits(self) -> int:
+        """How often a thread waits for elements that it copies itself, for a halo tile."""
+        return 0 if self.asynchronous else -(-self.halo_lines * self.line_elements // (self.threads * self.together))
+
+    @property
     def line_copies(self) -> int:
         return self.line_elements // self.vector
 
@@ -336,6 +345,7 @@ class Lines(base.Layout[Any]):
             blocks=c.blocks,
             stages=c.stages,
             halo_tile=self.halo_bytes,
+            waits=self.waits,
             filters=self.filter_bytes,
             bytes_read=traffic["reads"],
             bytes_written=traffic["writes"],
@@ -351,43 +361,6 @@ def tile_channels(problem: ConvProblem) -> int:
     if problem.k <= 128:
         return -(-problem.k // 16) * 16
     return next(t for t in (96, 112, 128, 64) if t == 64 or -(-problem.k // t) * t - problem.k < 16)
-
-
-def unserved(problem: ConvProblem) -> list[Obstacle]:
-    """What stands against lines, whatever the configuration."""
-    elsewhere = "kernel mma_gemm serves it"
-    if window(problem) is None:
-        what = f"a window's row is not contiguous in {problem.x.name}, or there are groups or three spatial dims"
-        return [Obstacle(what, elsewhere, "kernel")]
-    order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
-    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims):
-        return [Obstacle(f"{problem.y.name}'s pixels lie in the order {' '.join(order)}", "n p q", "kernel")]
-    return image_obstacles(problem)
-
-
-def uneven_tile(n: int, multiple: int) -> list[Obstacle]:
-    """What stands against a tile of channels that instructions do not fill."""
-    if n % multiple == 0:
-        return []
-    up = -(-n // multiple) * multiple
-    return [Obstacle(f"tile n={n} is not a multiple of {multiple} channels", f"n={up}", "tile.n")]
-
-
-def too_large(layout: Lines) -> list[Obstacle]:
-    """What stands against a layout that does not fit shared memory."""
-    blocks, target = layout.config.blocks, layout.target
-    if layout.shared_bytes <= target.shared_limit(blocks):
-        return []
-    what = f"filters of {layout.problem.c} channels and {layout.problem.taps} taps, and the rows they need, take"
-    room = f"{target} has {target.shared_limit(blocks)} for each of {blocks} blocks"
-    return [Obstacle(f"{what} {layout.shared_bytes} bytes of shared memory; {room}", "a smaller tile", "tile.m")]
-
-
-def limits(layout: Lines) -> tuple[Limit, ...]:
-    """What the number of images must not exceed, where a call decides it."""
-    pixels = layout.tiles * layout.config.tile_m
-    of_tiles = (Limit("pixels of tiles", pixels, lowering.INT_LIMIT - 1),) if isinstance(pixels, Size) else ()
-    return (*image_limits(layout.problem), *of_tiles)
 
 
 def launch(layout: Lines) -> Launch:

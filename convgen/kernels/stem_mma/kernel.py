@@ -16,7 +16,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, line_source, lines, output
+from convgen.kernels.parts import line_cost, line_limits, line_source, lines, output
 from convgen.kernels.parts.limits import WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, MMAS, ROWS, Mma, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.window_sum import window_sum
@@ -70,7 +70,7 @@ class StemMma(base.Kernel[Config, Layout]):
     dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        return mma_obstacles(problem, target) or lines.unserved(problem)
+        return mma_obstacles(problem, target) or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         math = str(fixed.get("math", maths(problem.x.dtype)[0]))
@@ -89,7 +89,7 @@ class StemMma(base.Kernel[Config, Layout]):
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c = layout.config
-        found = [*math_obstacles(layout.problem, c.math), *lines.uneven_tile(c.tile_n, PAIR)]
+        found = [*math_obstacles(layout.problem, c.math), *line_limits.uneven_tile(c.tile_n, PAIR)]
         if found:
             return found
         if c.tile_m % (ROWS * c.warps_m):
@@ -102,7 +102,7 @@ class StemMma(base.Kernel[Config, Layout]):
         if c.warp_m * c.tile_n > MOST_PART:
             found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
-        return found or lines.too_large(layout)
+        return found or line_limits.too_large(layout)
 
     def time(self, layout: Layout) -> float:
         c = layout.config
@@ -117,7 +117,7 @@ class StemMma(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=lines.limits(layout))
+        return plan_of(layout, [lines.launch(layout)], arithmetic=layout.config.math, limits=line_limits.limits(layout))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout

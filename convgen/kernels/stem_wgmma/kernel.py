@@ -21,7 +21,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import line_cost, line_source, lines
+from convgen.kernels.parts import line_cost, line_limits, line_source, lines
 from convgen.kernels.parts.mma import mma_obstacles
 from convgen.kernels.stem_wgmma.config import Config
 from convgen.targets import Target
@@ -88,7 +88,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
             no(f"{problem.x.dtype} factors: only f16 and bf16 are served")
         elif (window := lines.window(problem)) and window.run * problem.x.element.bytes <= (QUAD - 1) * lines.WORD:
             no(f"a window's row has {window.run} elements, less than the words that a quad of lanes reads")
-        return found or lines.unserved(problem)
+        return found or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
         if c.blocks > (most := layout.target.register_blocks(_registers(layout), layout.threads)):
             found.no(f"an SM has registers for {most} blocks of {layout.threads} threads",
                      f"blocks {most}" if most else "a smaller tile", "blocks")  # fmt: skip
-        return found or lines.too_large(layout)
+        return found or line_limits.too_large(layout)
 
     def time(self, layout: Layout) -> float:
         c = layout.config
@@ -128,7 +128,7 @@ class StemWgmma(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        return plan_of(layout, [lines.launch(layout)], limits=lines.limits(layout))
+        return plan_of(layout, [lines.launch(layout)], limits=line_limits.limits(layout))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
