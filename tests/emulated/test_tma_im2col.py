@@ -95,6 +95,18 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         make("fprop", 1, 24, 40, (3, 5, 10), (1, 2, 3), pad=(0, 1, 1)),
         {**SHARE_X, "cluster": 4, "multicast": "b", "tile.n": 32},
     ),
+    "rows of taps in the padding": (
+        make("fprop", 3, 64, 40, (18, 17), (3, 3), pad=8, dilation=8), {**PINGPONG, "raster": 2},
+    ),
+    "rows of taps in the padding, three axes": (
+        make("fprop", 2, 24, 72, (2, 9, 10), (3, 2, 3), pad=((2, 0), (1, 0), 1)), {**SMALL, "tile.n": 64, "swap_ab": 1},
+    ),
+    "taps in the padding, one axis": (
+        make("fprop", 2, 24, 40, (400,), (3,), pad=((128, 0),), dilation=64), {**SHARE_X, "tile.n": 24},
+    ),
+    "rows of taps in the padding, strided": (
+        make("fprop", 1, 40, 24, (20, 21), (5, 3), stride=(2, 1), pad=(14, 2), dilation=(7, 2)), SMALL,
+    ),
     "1x1, a slice behind the last pixel": (make("fprop", 1, 24, 40, (9, 9), (1, 1)), SHARE_X),
 }  # fmt: skip
 

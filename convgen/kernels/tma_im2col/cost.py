@@ -84,7 +84,8 @@ def time(
     busy = alone if split_k > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, (reads + written) * share)
     if stream_k:
         parts = r.finish + r.part * m * n
-        return over(units / sms * busy + epilogue + parts + r.start, (reads + written) / r.memory + r.start)
+        stores = math.ceil(units / sms) * over(epilogue, written * share)  # its consumers multiply nothing meanwhile
+        return over(units / sms * main + stores + parts + r.start, (reads + written) / r.memory + r.start)
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
     time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
     return over(time + r.start, (reads + written) / r.memory + r.start)

@@ -12,6 +12,7 @@ from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.parts import patches, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
+from convgen.kernels.tma_im2col.tap_rows import TapRows, tap_rows
 
 #: Channels of a box of B where it lies with its columns contiguous: the widest swizzle's span, of 2-byte elements.
 COLUMNS_BOX = 64
@@ -89,6 +90,14 @@ class Gemm:
         if self.phases:
             return tuple(axis.walk for axis in self.phases.axes)
         return () if self.pointwise else tma_axes(self.problem)
+
+    @cached_property
+    def tap_rows(self) -> TapRows | None:
+        """Where tiles may leave out rows of taps that meet padding alone."""
+        problem = self.problem
+        if self.phases or self.pointwise or problem.dynamic or problem.padding is Padding.NAN:
+            return None
+        return tap_rows(problem, self.axes[0])
 
     @cached_property
     def plane(self) -> int:

@@ -20,6 +20,7 @@ from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
+from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
 #: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
 WIDEST_EPI_TILE = 104
@@ -92,8 +93,23 @@ class Layout(base.Layout[Config]):
         """k blocks of a tile of each phase: one tap's block of channels each."""
         return tuple(taps * self.channel_blocks for taps in self.gemm.taps)
 
+    @cached_property
+    def tap_rows(self) -> TapRows | None:
+        """Where tiles leave out rows of taps that meet padding alone; None where every tile takes all taps."""
+        config = self.config
+        whole = config.order == "channels_inner" and config.k_blocks == config.split_k == 1 and not config.stream_k
+        found = self.gemm.tap_rows if whole and config.shared != "b" else None
+        return found if found and mean_rows(found, config.tile_m) <= (1 - LEAST_SAVED) * found.taps else None
+
+    @property
+    def row_k_blocks(self) -> int:
+        """k blocks of a row of taps."""
+        return self.k_blocks // self.tap_rows.taps if self.tap_rows else self.k_blocks
+
     @property
     def mean_k_blocks(self) -> float:
+        if self.tap_rows:
+            return self.row_k_blocks * mean_rows(self.tap_rows, self.config.tile_m)
         return sum(self.phase_k_blocks) / len(self.phase_k_blocks)
 
     @property
@@ -110,7 +126,8 @@ class Layout(base.Layout[Config]):
     def turns_meet(self) -> bool:
         """Whether a consumer's warps have to meet before it gives its turn away.  Where a tile has two steps or more,
         the wait for the first one's products is such a meeting: every warp has issued its part of them."""
-        return self.config.schedule == "pingpong" and min(self.phase_k_blocks) <= self.config.k_blocks
+        least = min(*self.phase_k_blocks, self.row_k_blocks)
+        return self.config.schedule == "pingpong" and least <= self.config.k_blocks
 
     @property
     def last_products(self) -> int:

@@ -69,6 +69,8 @@ def source(plan: Plan, layout: Layout) -> str:
         dynamic_m=lowering.number_text(problem.output_pixels) if problem.dynamic else "",
         phase_m=g.pixels,
         phases=phases,
+        tap_rows=layout.tap_rows,
+        tile_place=_place(layout, columns=False),
         turns_meet=layout.turns_meet,
         # of a tile's pixel in y: its number in the phase, or in y
         pixel="pixel_of(%s, phase)" if phases else "%s",
@@ -187,9 +189,11 @@ def _pointers(problem: ConvProblem) -> dict[str, str]:
     }
 
 
-def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = True, ends: bool = True) -> list[str]:
-    """Lines that find a tile's first pixel (where `pixels` matter) and channel from its number, and where its image
-    ends (where `ends` matter); `own`: those that a consumer finishes, or those from `rows` on."""
+def _place(
+    layout: Layout, own: bool = False, rows: str = "", pixels: bool = True, columns: bool = True, ends: bool = True
+) -> list[str]:
+    """Lines that find a tile's first pixel (where `pixels` matter) and channel (where `columns` do) from its number,
+    and where its image ends (where `ends` matter); `own`: those that a consumer finishes, or those from `rows` on."""
     config, planes = layout.config, layout.gemm.a_planes
     lines, m, n = [], "tile / n_tiles", "tile % n_tiles"
     if config.raster > 1:
@@ -217,9 +221,9 @@ def _place(layout: Layout, own: bool = False, rows: str = "", pixels: bool = Tru
     if own:
         consumers_rows = "consumer * rows" if config.schedule != "pingpong" and config.consumers > 1 else ""
         rows = f" + {rows or consumers_rows}" if rows or consumers_rows else ""
-        columns = f" + rank * store_{'m' if config.swap_ab else 'n'}" if config.split_k > 1 else ""
-        m, n = (m + columns, n + rows) if config.swap_ab else (m + rows, n + columns)
-    return [*lines, f"const int m0 = {m};", f"const int n0 = {n};"]
+        part = f" + rank * store_{'m' if config.swap_ab else 'n'}" if config.split_k > 1 else ""
+        m, n = (m + part, n + rows) if config.swap_ab else (m + rows, n + part)
+    return [*lines, f"const int m0 = {m};", *([f"const int n0 = {n};"] if columns else [])]
 
 
 def _loads_from(layout: Layout) -> str:
