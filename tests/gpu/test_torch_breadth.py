@@ -53,8 +53,36 @@ class Video(nn.Module):
         return rows.reshape(y.shape), torch.exp(-torch.square(self.b(y)))
 
 
+class Wave(nn.Module):
+    """A causal layer of WaveNet: a gate, and sums of a residual and of what is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.both = nn.Conv1d(64, 128, 3, padding=4, dilation=2), nn.Conv1d(64, 128, 1)
+
+    def forward(self, x):
+        y = self.dilated(x)[:, :, :-4]
+        y = self.both(torch.tanh(y[:, :64].contiguous()) * torch.sigmoid(y[:, 64:]))
+        return TF.leaky_relu(self.dilated(x + y[:, :64])[:, :, :-4].contiguous()), TF.relu(x + y[:, 64:])
+
+
+class Gates(nn.Module):
+    """GLU, a gate behind a depthwise convolution, which reads halves of its input, and an image without a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(32, 128, 1), nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.Conv2d(32, 32, 3)
+
+    def forward(self, x):
+        u, v = self.b(TF.glu(self.a(x), 1)).chunk(2, 1)
+        return TF.silu(self.c(u * v)), TF.relu(self.c(x[0])) + 1
+
+
+KINDS = [(Vocoder, (2, 16, 96)), (Video, (1, 8, 4, 12, 12)), (Wave, (2, 64, 200)), (Gates, (2, 32, 20, 20))]
+
+
 @pytest.mark.parametrize("inductor", [False, True])
-@pytest.mark.parametrize(("kind", "shape"), [(Vocoder, (2, 16, 96)), (Video, (1, 8, 4, 12, 12))])
+@pytest.mark.parametrize(("kind", "shape"), KINDS)
 def test_models_as_people_write_them(kind, shape, inductor):
     model = kind().eval().half().cuda()
     x = torch.randn(shape, device="cuda").half()

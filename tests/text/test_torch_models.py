@@ -10,7 +10,10 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
+from convgen.torch.launch import Served  # noqa: E402
+from convgen.torch.network import choice  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
+from convgen.torch.network.halves import split_in_halves  # noqa: E402
 from convgen.torch.network.layouts import keep_strides  # noqa: E402
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
 
@@ -74,7 +77,45 @@ class OneImage(nn.Module):
         return TF.silu(self.last(x + torch.tanh(self.b(x))))
 
 
+class Wave(nn.Module):
+    """A layer of WaveNet, conditioned: a gate, and sums of a residual and of what is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.condition = nn.Conv1d(4, 8, 3, padding=2, dilation=2), nn.Conv1d(2, 16, 1)
+        self.both = nn.Conv1d(4, 8, 1)
+
+    def forward(self, x):
+        skipped, condition = torch.zeros_like(x), self.condition(x[:, :2, :1])
+        for i in range(2):
+            y = self.dilated(x) + condition[:, 8 * i : 8 * i + 8]
+            y = self.both(torch.tanh(y[:, :4]) * torch.sigmoid(y[:, 4:]))
+            x, skipped = x + y[:, :4], skipped + y[:, 4:]
+        return skipped * x
+
+
+class Gates(nn.Module):
+    """Behind BatchNorm and groups; not of a transposed convolution, of thirds, of a half that is also summed up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Conv2d(4, 16, 1, bias=False), nn.BatchNorm2d(16), nn.Conv2d(8, 8, 3, groups=8)
+        self.c, self.up = nn.Conv2d(4, 12, 1), nn.ConvTranspose2d(8, 8, 2, 2)
+        nn.init.uniform_(self.norm.running_mean, -1, 1)
+
+    def forward(self, x):
+        y = TF.glu(self.norm(self.a(x)), 1)
+        u, v = self.b(y).chunk(2, 1)
+        u, v, w = self.c(u * v).split(4, 1)
+        y = TF.glu(self.up(torch.cat([u * v, w], 1)), 1)
+        u, v = self.c(y).split([6, 6], 1)
+        return u * (v + v.mean())
+
+
+_GATE = ["add add tanh mul", "add add sigmoid"]
 MODELS = {
+    Wave: ((2, 4, 12), ["add", *_GATE, "add add", "add add add mul", *_GATE, "add add", "add"]),
+    Gates: ((2, 4, 6, 6), ["add mul", "add sigmoid", "add mul", "add", "add", "add", "add"]),
     Causal: ((2, 4, 12), ["cropped; add relu", "cropped; add relu add relu", "add"]),
     Trimmed: ((1, 4, 6, 6), ["cropped; add relu", "cropped; add gelu", "cropped; silu", "add", ""]),
     OneImage: ((4, 6, 6), ["add relu mul:0.5", "add prelu add", "add tanh add", "add silu"]),
@@ -89,6 +130,55 @@ def test_what_is_fused(kind):
     near(ready(x), expected)
     assert ready(x).stride() == expected.stride()
     assert [row.fused for row in ready.report] == fused
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Wave, "its channels are split"), (Gates, "a gate of one half of the channels by the other needs both")],
+)
+def test_halves_may_stay_one_convolution(kind, reason, monkeypatch):
+    monkeypatch.setattr(choice.OnCpu, "splits", lambda self, halves: False)
+    model, x = kind().eval(), torch.randn(MODELS[kind][0])
+    ready = fast(model, x)
+    near(ready(x), model(x).detach())
+    rows = list(ready.report)
+    assert not [row.layer for row in rows if "half" in row.layer] and reason in {row.why_not[14:] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda y, z: TF.glu(y, 1), None),
+        (lambda y, z: torch.tanh(y[:, 4:]) - y[:, :4], None),
+        (lambda y, z: torch.cat([y[:, :4] + z, y[:, 4:] * z * z], 1), 2),
+    ],
+)
+@pytest.mark.parametrize("served", [True, False])
+def test_halves_are_two_convolutions_where_that_is_faster(function, left, served, monkeypatch):
+    tensors = torch.randn(1, 4, 8, 8), torch.randn(8, 4, 1, 1), torch.randn(8), torch.randn(1, 4, 8, 8)
+    graph = flat_graph(lambda x, w, b, z: (function(TF.conv2d(x, w, b), z),), tensors).graph
+    (halves,) = split_in_halves(graph)
+    monkeypatch.setattr(choice, "served", lambda *_, **__: Served((lambda *_: None) if served else None))
+
+    class Timer:
+        """One convolution and a pass take 20 microseconds, each half `half`; aten more."""
+
+        half = 9.0
+
+        def fused(self, arguments, given, *_, gated=False):
+            whole = arguments[1].shape[0] == 8
+            assert not whole or (gated, given) == (left is None, left)
+            return 20.0 if whole else self.half
+
+        def aten(self, *given, **keywords):
+            return 30.0 + self.fused(given[0], given[1], **keywords)
+
+    measured = choice.Measured(measure=False)
+    assert measured.splits(halves) is served  # what is read and written decides
+    measured._timer = Timer()
+    assert measured.splits(halves) is served
+    Timer.half = 11.0
+    assert not measured.splits(halves)
 
 
 def test_results_have_torch_s_strides_for_axes_of_one_element_too():

@@ -396,10 +396,10 @@ def test_networks_stay_right_whatever_is_fastest(name, monkeypatch):
     draws = random.Random(0)
 
     class Drawn:
-        def fused(self, *_):
+        def fused(self, *_, **__):
             return draws.random()
 
-        def aten(self, *_):
+        def aten(self, *_, **__):
             return 1.5 * draws.random()
 
     def served(*arguments, **_):
@@ -887,10 +887,11 @@ def test_times_are_kept_on_disk(monkeypatch, tmp_path):
         timer = timing.Timer()
         assert timer.fused(arguments, None) > 0 and timer.fused(arguments, 2) > 0
         assert timer.aten(arguments, 1) > 0 and timer.aten(arguments, None, linear=True) > 0
+        assert timer.fused(arguments, None, gated=True) > 0 and timer.aten(arguments, None, gated=True) > 0
         source = torch.empty(2, 3, 4, 4)  # upsampled before
         assert timer.fused(arguments, None, source) > 0 and timer.aten(arguments, None, False, source) > 0
         captured.append(Clock.captures)
-    assert captured[0] == captured[1] >= 6 and called[0][0].shape == (2, 4, 8, 8)
+    assert captured[0] == captured[1] >= 8 and called[0][0].shape == (2, 4, 8, 8)
     timer.fused((*arguments[:3], "add relu", *arguments[4:]), None)
     assert Clock.captures > captured[1]
     serving = replace(serving, kernel="the kernel that tuning found")

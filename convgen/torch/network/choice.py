@@ -15,6 +15,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuild
 from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
+from convgen.torch.network.halves import Halves
 from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import NOT_ON_GPU, Row
 from convgen.torch.network.stops import why_stopped
@@ -37,6 +38,10 @@ class Chooser(Protocol):
         """Hears all chains before it is asked for any."""
         ...
 
+    def splits(self, halves: Halves) -> bool:
+        """Whether two convolutions are better than the one that was split."""
+        ...
+
     def choose(self, chain: Chain, layer: str) -> Choice: ...
 
 
@@ -45,6 +50,9 @@ class OnCpu:
 
     def prepare(self, chains: Sequence[Chain]) -> None:
         pass
+
+    def splits(self, halves: Halves) -> bool:
+        return True
 
     def choose(self, chain: Chain, layer: str) -> Choice:
         chain = _ways(chain)[0]
@@ -74,6 +82,21 @@ class Measured:
                     continue
         prebuild(texts)
 
+    def splits(self, halves: Halves) -> bool:
+        """Measured, or where less is read and written: x once more, instead of what a pass reads."""
+        whole, left = halves.whole, halves.left
+        chosen = [self.choose(half, "") for half in (halves.first, halves.second)]
+        if not all(half.end for half in chosen):
+            return False
+        if self._timer is None:
+            return whole.groups > 1 or value_of(whole.x).numel() <= value_of(whole.convolution).numel()
+        gated = left is None
+        times = [self._timer.aten(_plain(whole), left, gated=gated)]
+        fused = _values(whole, whole.ends[-1])
+        if served(*fused, tune=self._tune).launch is not None:
+            times.append(self._timer.fused(fused, left, gated=gated))
+        return sum(half.row.us or 0.0 for half in chosen) < min(times)
+
     def choose(self, chain: Chain, layer: str) -> Choice:
         found, why_not = [], ""
         ways = _ways(chain)
@@ -97,8 +120,7 @@ class Measured:
         linear = bool(chain.convolution.meta.get("linear"))
         # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
         passes = _passes(chain, chain.ends[0], bare=not linear)
-        plain = replace(chain, padding=chain.uncropped) if chain.uncropped else chain  # slices are views
-        aten_us = self._timer.aten(_values(plain, chain.ends[0]), passes, linear, _source(chain), opens)
+        aten_us = self._timer.aten(_plain(chain), passes, linear, _source(chain), opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
@@ -129,6 +151,11 @@ def _values(chain: Chain, end: End) -> tuple[Any, ...]:
     """Arguments of convgen::fused_conv with fake tensors."""
     x, w, operands, *others = chain.arguments(end)
     return value_of(x), value_of(w), [value_of(o) for o in operands], *others
+
+
+def _plain(chain: Chain) -> tuple[Any, ...]:
+    """What aten's bare convolution reads; slices of its result are views."""
+    return _values(replace(chain, padding=chain.uncropped) if chain.uncropped else chain, chain.ends[0])
 
 
 def _source(chain: Chain) -> Any:

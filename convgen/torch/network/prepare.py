@@ -19,6 +19,7 @@ from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, split
+from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.layouts import (
     FORMATS,
     has_one_channel,
@@ -179,9 +180,8 @@ _PARAMETER = re.compile(r"\.?(parametrizations\.)?(weight|bias)(_g|_v|_orig|\.or
 def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> None:
     """Each convolution's node has the name of the layer that its filters belong to."""
     layers = {node: _PARAMETER.sub("", name) for node, name in zip(weights, names, strict=True)}
-    for node in graph.nodes:
-        if is_call(node, A.convolution.default):
-            node.meta["layer"] = _layer_of(node.args[1], layers)
+    for node in _convolutions(graph):
+        node.meta["layer"] = _layer_of(node.args[1], layers)
 
 
 def _layer_of(filters: Node, layers: Mapping[Node, str]) -> str:
@@ -194,11 +194,19 @@ def _layer_of(filters: Node, layers: Mapping[Node, str]) -> str:
     return "?"
 
 
+def _convolutions(graph: Any) -> list[Node]:
+    return [node for node in graph.nodes if is_call(node, A.convolution.default)]
+
+
 def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
-    convolutions = [node for node in graph.nodes if is_call(node, A.convolution.default)]
-    chooser.prepare([found for node in convolutions if (found := chain_of(node))])
+    halved = split_in_halves(graph)
+    chooser.prepare([found for node in _convolutions(graph) if (found := chain_of(node))])
+    for halves in halved:
+        if not chooser.splits(halves):
+            halves.undo()
+    graph.eliminate_dead_code()
     rows = []
-    for node in convolutions:
+    for node in _convolutions(graph):
         layer = node.meta.get("layer", "?")
         chain = chain_of(node)
         if chain is None:

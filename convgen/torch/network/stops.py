@@ -18,6 +18,8 @@ _OF_MANY = {
     A._native_batch_norm_legit.no_stats: "its own mean and variance need sums over the result",
     A._native_batch_norm_legit_functional.default: "its own mean and variance need sums over the result",
     A.glu.default: "a gate of one half of the channels by the other needs both",
+    A.split.Tensor: "its channels are split",
+    A.split_with_sizes.default: "its channels are split",
     A.pixel_shuffle.default: "PixelShuffle moves pixels",
 }
 
@@ -30,6 +32,8 @@ def why_stopped(end: Node) -> str:
         return ""
     if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
         return _OF_MANY[readers[0].target]
+    if len(readers) > 1 and all(is_call(reader, A.slice.Tensor) and reader.args[1:2] == (1,) for reader in readers):
+        return _OF_MANY[A.split.Tensor]
     if not readers or not all(_is_elementwise(reader, end) for reader in readers):
         return ""
     names = [str(reader.target).split(".")[1] for reader in readers]

@@ -58,25 +58,29 @@ class Timer:
         self._machines: dict[int, tuple[TorchBackend, dict[str, str]]] = {}  # by GPU
 
     def fused(
-        self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None, opens: bool = False
-    ) -> float:
+        self, arguments: tuple[Any, ...], left: int | None, source: Tensor | None = None, opens: bool = False,
+        gated: bool = False,
+    ) -> float:  # fmt: skip
         """convgen's kernel for arguments of convgen::fused_conv (fake tensors), and an elementwise pass behind it that
         reads `left` tensors as large as the result; None: there is none.  Before, aten upsamples `source` to the input,
-        or makes the input by a pass over another (`opens`)."""
+        or makes the input by a pass over another (`opens`).  `gated`: behind it, one half of the result times the
+        other."""
         serving = served(*arguments)
         launch = serving.launch
         assert launch is not None
-        return self._us(_who(serving), arguments, left, lambda x, w, operands: launch(x, w, operands), source, opens)
+        who, call = _gated(_who(serving), lambda x, w, operands: launch(x, w, operands), gated)
+        return self._us(who, arguments, left, call, source, opens)
 
     def aten(
         self, arguments: tuple[Any, ...], left: int | None, linear: bool = False, source: Tensor | None = None,
-        opens: bool = False,
+        opens: bool = False, gated: bool = False,
     ) -> float:  # fmt: skip
         """aten's convolution without bias, or linear layer over the channels, and such passes."""
         geometry = arguments[4:]
         if linear:
             return self._us("linear", arguments, left, lambda x, w, _: TF.linear(x.movedim(1, -1), w.flatten(1)))
-        return self._us("aten", arguments, left, lambda x, w, _: aten.convolution(x, w, None, *geometry), source, opens)
+        who, call = _gated("aten", lambda x, w, _: aten.convolution(x, w, None, *geometry), gated)
+        return self._us(who, arguments, left, call, source, opens)
 
     def gradient(self, gradient: Gradient) -> tuple[float, float]:
         """convgen's kernel for a gradient, infinite where there is none, and aten's."""
@@ -189,6 +193,17 @@ def _summed(asked: WithBias, grad: Tensor) -> Tensor:
 def _who(serving: Served) -> str:
     """convgen's kernel, which may become another one by tuning."""
     return f"convgen by {serving.kernel}"
+
+
+def _gated(who: str, call: Callable[..., Tensor], gated: bool) -> tuple[str, Callable[..., Tensor]]:
+    """A call, and where it is gated a pass that reads and writes as much as a product of halves, in order."""
+
+    def product(*given: Any) -> Tensor:
+        made = call(*given)
+        values = made.as_strided((made.numel(),), (1,))
+        return values[: len(values) // 2] * values[len(values) // 2 :]
+
+    return (f"{who} with a gate", product) if gated else (who, call)
 
 
 def _of_upsampling(call: Callable[[Tensor, Tensor, Any], Tensor], pixels: list[int]) -> Callable[..., Tensor]:
