@@ -378,11 +378,11 @@ void convgen_depthwise_mma(
           const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
 #pragma unroll
           for (int set = 0; set < SETS; ++set) {
-            const Vec4 x = row[line + 4 * set][quad];
-            mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {x.x});
-            mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {x.y});
-            mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {x.z});
-            mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {x.w});
+            const Vec4 words = row[line + 4 * set][quad];
+            mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {words.x});
+            mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {words.y});
+            mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {words.z});
+            mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {words.w});
           }
         }
       }
@@ -424,8 +424,8 @@ void convgen_depthwise_mma(
         for (int e = 0; e < 8; ++e) v[e] = acc[i / 2][e / 2][e % 2 * 2 + i % 2];
         const int pixel = from_band * 14 + from_strip;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
+        for (int e = 0; e < 8; ++e) {
+          v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
         if (from_strip < 14) st_shared_v4_u32(base + RESULTS + results * RESULT_BYTES + pixel * 128 + (octet ^ pixel % 8) * 16,
                          Vec4{cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7])});

@@ -180,8 +180,8 @@ void convgen_depthwise_nhwc(
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
+        for (int e = 0; e < 2; ++e) {
+          v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
         }
         *reinterpret_cast<u32*>(y + (n * 200704 + p * 3584 + q * 64 + k)) = cvt_f16x2_f32(v[0], v[1]);
       }

@@ -324,8 +324,8 @@ void convgen_depthwise_stream(
 #pragma unroll
           for (int e = 0; e < VECTOR; ++e) v[e] = acc[a][b][e];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            v[i] = min_nan_f32(max_nan_f32(v[i] + value_b[i], 0.0f), 6.0f);
+          for (int e = 0; e < 4; ++e) {
+            v[e] = min_nan_f32(max_nan_f32(v[e] + value_b[e], 0.0f), 6.0f);
           }
           *reinterpret_cast<u64*>(y + (n * 451584 + p * 8064 + q * 144 + k)) =
               u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);

@@ -313,8 +313,8 @@ void convgen_depthwise_strided_dgrad(
               cvt_f32_f16(f16(u32(raw_saved_0))), cvt_f32_f16(f16(u32(raw_saved_0) >> 16)),
               cvt_f32_f16(f16(u32(raw_saved_0 >> 32))), cvt_f32_f16(f16(u32(raw_saved_0 >> 32) >> 16))};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            v[i] = (value_saved[i] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[i] : 0.0f;
+          for (int e = 0; e < 4; ++e) {
+            v[e] = (value_saved[e] > 0.0f ? 1.0f : 0.0f) != 0.0f ? v[e] : 0.0f;
           }
           *reinterpret_cast<u64*>(y + (n * 1204224 + p * 10752 + q * 96 + k)) =
               u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);

@@ -152,8 +152,8 @@ void convgen_depthwise_wgrad(
   const int thread = threadIdx.x;
   const int rank = cluster_ctarank();
   const int first_k = blockIdx.x / SPLIT_K * CHANNELS;
-  const int k = first_k + thread % VECTORS * VECTOR;
-  const int c = k;
+  const int thread_k = first_k + thread % VECTORS * VECTOR;
+  const int c = thread_k;
   cluster_arrive_relaxed();
   cluster_wait();  // all blocks have started: their shared memory may be written
   // launched behind another kernel, this one may start before that ends: wait for what it writes
@@ -182,7 +182,7 @@ void convgen_depthwise_wgrad(
       ahead_inside |= u32(u32(first_w + column) < 14) << column;
     }
     x_from = x + (n * 75264 + -1 * 5376 + first_w * 384 + c);
-    y_from = y + (n * 75264 + first_q * 384 + k);
+    y_from = y + (n * 75264 + first_q * 384 + thread_k);
   };
   const auto next = [&]() {
     ahead_h += 1;
@@ -324,8 +324,8 @@ void convgen_depthwise_wgrad(
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int place = 4 * (i * SPLIT_K + rank) + e;
-      store(place, sum[e]);
+      const int at = 4 * (i * SPLIT_K + rank) + e;
+      store(at, sum[e]);
     }
   }
 }

@@ -340,9 +340,9 @@ void convgen_implicit_gemm_dynamic(
       if (k == 0) {
         if (more) {
           x_reader.load(x);
-x_reader.next();
+          x_reader.next();
           w_reader.load(w);
-w_reader.next();
+          w_reader.next();
         }
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];
@@ -378,8 +378,8 @@ w_reader.next();
           __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
           __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        v[i] = max_nan_f32(v[i] + value_b[i], 0.0f);
+      for (int e = 0; e < 8; ++e) {
+        v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
       }
       *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
           cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),

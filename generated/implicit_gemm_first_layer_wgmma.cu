@@ -327,8 +327,8 @@ void convgen_implicit_gemm_first_layer_wgmma(
           for (int e = 0; e < RUN; ++e) v[e] = acc[(j * RUN + e) / 2 * 4 + i * 2 + e % 2];
           const float (&value_b)[RUN] = channel_b[j];
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            v[i] = max_nan_f32(v[i] + value_b[i], 0.0f);
+          for (int e = 0; e < 8; ++e) {
+            v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
           }
           *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
               cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),

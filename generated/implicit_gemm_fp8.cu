@@ -323,8 +323,8 @@ void convgen_implicit_gemm_fp8(
       for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
       const float value_scale = operand_scale[0];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        v[i] = gelu(v[i] * value_scale);
+      for (int e = 0; e < 8; ++e) {
+        v[e] = gelu(v[e] * value_scale);
       }
       *reinterpret_cast<Vec4*>(y + (gemm_m * 128 + gemm_n)) = Vec4{
           cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]), cvt_bf16x2_f32(v[4], v[5]),

@@ -302,9 +302,9 @@ void convgen_implicit_gemm_grouped(
       if (k == 0) {
         if (more) {
           x_reader.load(x);
-x_reader.next();
+          x_reader.next();
           w_reader.load(w);
-w_reader.next();
+          w_reader.next();
         }
       }
       u32 (&a)[ROWS][4] = row_fragments[k % 2];

@@ -326,8 +326,8 @@ void convgen_implicit_gemm_s8(
           __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
           __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        v[i] = max_nan_f32(v[i] * value_scale[i] + value_b[i], 0.0f);
+      for (int e = 0; e < 8; ++e) {
+        v[e] = max_nan_f32(v[e] * value_scale[e] + value_b[e], 0.0f);
       }
       *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
           u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |

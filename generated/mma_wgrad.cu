@@ -143,13 +143,13 @@ void convgen_mma_wgrad(
   constexpr int x_stride = THREADS / (TILE_N / 8);
   const int y_chunk = threadIdx.x % (TILE_M / 8);
   const int x_chunk = threadIdx.x % (TILE_N / 8);
-  const int k = first_k + y_chunk * 8;
-  const bool has_k = k < 136;
-  const int c = (first_chunk + x_chunk) % TAP_CHUNKS * 8;
-  const bool has_c = first_chunk + x_chunk < CHUNKS && c < 72;
-  const int tap = (first_chunk + x_chunk) / TAP_CHUNKS;
-  const int first_h = tap / 3 - 1;
-  const int first_w = tap % 3 - 1;
+  const int load_k = first_k + y_chunk * 8;
+  const bool has_k = load_k < 136;
+  const int load_c = (first_chunk + x_chunk) % TAP_CHUNKS * 8;
+  const bool has_c = first_chunk + x_chunk < CHUNKS && load_c < 72;
+  const int load_tap = (first_chunk + x_chunk) / TAP_CHUNKS;
+  const int first_h = load_tap / 3 - 1;
+  const int first_w = load_tap % 3 - 1;
 
   const auto load = [&](int step, int stage) {
     const u32 y_tile = shared + stage * STAGE_BYTES;
@@ -159,7 +159,7 @@ void convgen_mma_wgrad(
       const int row = threadIdx.x / (TILE_M / 8) + i * y_stride;
       const int pixel = step * TILE_K + row;
       const bool inside = has_k && pixel < PIXELS;
-      cp_async_16(y_tile + slot<TILE_M>(row, y_chunk), inside ? y + pixel * 136 + k : y, inside ? 16 : 0);
+      cp_async_16(y_tile + slot<TILE_M>(row, y_chunk), inside ? y + pixel * 136 + load_k : y, inside ? 16 : 0);
     }
 #pragma unroll
     for (int i = 0; i < TILE_K / x_stride; ++i) {
@@ -169,7 +169,7 @@ void convgen_mma_wgrad(
       const int in_h = (pixel / 28) % 28 + first_h;
       const int in_w = first_w + pixel % 28;
       const bool inside = has_c && pixel < PIXELS && in_h >= 0 && in_h < 28 && in_w >= 0 && in_w < 28;
-      cp_async_16(x_tile + slot<TILE_N>(row, x_chunk), inside ? x + n * 56448 + in_h * 2016 + in_w * 72 + c : x, inside ? 16 : 0);
+      cp_async_16(x_tile + slot<TILE_N>(row, x_chunk), inside ? x + n * 56448 + in_h * 2016 + in_w * 72 + load_c : x, inside ? 16 : 0);
     }
   };
 
@@ -230,7 +230,7 @@ void convgen_mma_wgrad(
 }
 
 // Adds the sums of 8 slices, in order, and finishes w: 4 neighbors a thread.
-// 4 threads share the slices of an element: each adds every 4th, then the first adds theirs, in order.
+// An element's slices are dealt to 4 threads in turn; the first of these then adds up all their sums, in order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_mma_wgrad_sum(
     const float* __restrict__ partials,

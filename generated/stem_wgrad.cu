@@ -215,13 +215,14 @@ constexpr int thread_vectors = 3;  // that a builder makes in a round
 constexpr int slots = 16;  // rows of x, a ring; the first 6 are kept again behind it, so that any R are neighbors
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle of y looks at absolute addresses):
-//   y         4 stages x 1 boxes of 112 pixels x 128
-//   x         22 rows x 1 lines of 115 vectors x 16
+//   y         4 stages x 1 box of 112 pixels x 128
+//   x         22 rows x 1 line of 115 vectors x 16
 //   barriers  12 x 8
 //
 // Two rings feed the consumers: stages of y, and output rows, for which builders lay out rows of x.  A full barrier
-// says that TMA's bytes or the builders' are there, an empty one that consumers are done with them.  Both sides wait
-// by a parity that flips when a ring comes round; a fresh barrier lets the phase before its first pass.
+// says that the bytes of TMA or of the builders are there, an empty one that the consumers are done with them.  Both
+// sides wait for a parity that flips when a ring comes round; on a fresh barrier, a wait for the phase before the first
+// one returns at once.
 constexpr u32 y_row_bytes = 128;
 constexpr u32 y_box_bytes = tile_k * y_row_bytes;
 constexpr u32 stage_bytes = tile_m / 64 * y_box_bytes;
@@ -457,7 +458,7 @@ void convgen_stem_wgrad(
 }
 
 // Adds the sums of 5 slices, in order, and finishes w: 4 neighbors a thread.
-// 2 threads share the slices of an element: each adds every 2th, then the first adds theirs, in order.
+// An element's slices are dealt to 2 threads in turn; the first of these then adds up all their sums, in order.
 extern "C" __global__ __launch_bounds__(256)
 void convgen_stem_wgrad_sum(
     const float* __restrict__ partials,

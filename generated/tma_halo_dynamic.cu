@@ -212,7 +212,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
@@ -233,28 +233,41 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int images = 2;  // a tile
 constexpr int image_pixels = 64;  // from an image to the next on the line
-constexpr int width = 8;  // of a halo: the strip and its halo
+constexpr int width = 8;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 128;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
 constexpr int channel_tiles = 1;
-constexpr int tile_k = 32;  // input channels of a halo
+constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 2;  // halos in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  2 rings x 2 stages x 10240
+//   weights     9 boxes x 4096
+//   y           2 consumers x 8192
+//   z           2 consumers x 2 slots x 8192
+//   barriers    9 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 10240;
-constexpr u32 halo_box_bytes = 8192;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_tile_bytes = 10240;
+constexpr u32 halo_box_bytes = 8192;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 epi_tiles = weights + 36864;  // bytes of weights
+constexpr u32 weight_bytes = 36864;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -315,7 +328,7 @@ void convgen_tma_halo_dynamic(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 8192, base + i * halo_bytes + 9344);
+    zero_shared(base + i * halo_tile_bytes + 8192, base + i * halo_tile_bytes + 9344);
   }
   fence_proxy_async_shared();
   __syncthreads();
@@ -326,7 +339,7 @@ void convgen_tma_halo_dynamic(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer: the weights once, then halos for each tile, rings in turn
+      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
@@ -338,11 +351,11 @@ void convgen_tma_halo_dynamic(
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map, full, block * tile_k, -1, -1, n0);
+          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, -1, n0);
         }
       }
     }
@@ -354,7 +367,7 @@ void convgen_tma_halo_dynamic(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's halos
+    int use = 0;  // of the ring's stages
     // this thread's channels of b
     float channel_b[2];
 #pragma unroll
@@ -390,7 +403,7 @@ void convgen_tma_halo_dynamic(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
         wgmma_fence();
 #pragma unroll
@@ -403,7 +416,7 @@ void convgen_tma_halo_dynamic(
             for (int k = 0; k < tile_k / 16; ++k) {
               wgmma_m64n128k16_f32_f16_f16(
                   acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
+                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
           }
         }

@@ -210,7 +210,7 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 16 * 16 + c] * w[k, r, s, c]
 //
@@ -219,10 +219,10 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // shift for every pixel of a tile, so a tap is another start address of B for the tensor core.  Columns from
 // 28 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
-// A block's output channels are of one group, and its halos hold that group's input channels.
+// A block's output channels are of one group, and its halo tiles hold that group's input channels.
 // A tile's channels are those of 4 output rows: l counts them as one row, and what they read in common is multiplied
 // once for all, by filters that lie a row further down for each, between zeros.
-// So many rows make a stride, and a stride makes a halo of phases: each holds every stride-th pixel of x, and the taps that fall on those.
+// So many rows make a stride, and a stride makes a halo tile of phases: each holds every stride-th pixel of x, and the taps that fall on those.
 //
 // Epilogue: y = relu(acc + b + z)
 
@@ -235,7 +235,7 @@ constexpr int R = 6;  // input rows that 4 output rows read
 constexpr int S = 3;
 constexpr int strip = 28;
 constexpr int strips = 2;
-constexpr int width = 30;  // of a halo: the strip and its halo
+constexpr int width = 30;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 112;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
@@ -245,23 +245,36 @@ constexpr int channel_tiles = 8;
 constexpr int tile_pixels = 112;
 constexpr int line_tiles = 4;  // tiles down a strip
 constexpr int tiles = 64;  // of pixels, all images
-constexpr int tile_k = 16;  // input channels of a halo
+constexpr int tile_k = 16;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 2;  // halos in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  2 rings x 2 stages x 22528
+//   weights     18 boxes x 2048
+//   y           2 consumers x 2048
+//   z           2 consumers x 2 slots x 2048
+//   barriers    9 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 3;  // of 32 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 22528;
-constexpr u32 halo_box_bytes = 21120;  // of a halo, what TMA brings
+constexpr u32 halo_tile_bytes = 22528;
+constexpr u32 halo_box_bytes = 21120;  // of a halo tile, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 16;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 2048;
-constexpr u32 epi_tiles = weights + 36864;  // bytes of weights
+constexpr u32 weight_bytes = 36864;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 2048;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -340,7 +353,7 @@ void convgen_tma_halo_fold(
     fence_mbarrier_init();
   }
   // filters have zeros for the channels of other groups and where an output row does not read
-  zero_shared(base + weights, base + weights + 36864);
+  zero_shared(base + weights, base + epi_tiles);
   fence_proxy_async_shared();
   __syncthreads();
   // launched behind another kernel, this one may start before that ends: wait for what it writes
@@ -350,7 +363,7 @@ void convgen_tma_halo_fold(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer: halos for each tile, rings in turn
+      // ---- producer: halo tiles for each tile, rings in turn
       const int c0 = k0 / group_k * group_c;
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
@@ -360,14 +373,14 @@ void convgen_tma_halo_fold(
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 - 1, n);
-          tma_load_tile_4d(halo + 6144, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4, n);
-          tma_load_tile_4d(halo + 12288, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 1, n);
-          tma_load_tile_4d(halo + 17408, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 2, n);
+          tma_load_tile_4d(halo_tile, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 - 1, n);
+          tma_load_tile_4d(halo_tile + 6144, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4, n);
+          tma_load_tile_4d(halo_tile + 12288, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 1, n);
+          tma_load_tile_4d(halo_tile + 17408, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 2, n);
         }
       }
     }
@@ -379,7 +392,7 @@ void convgen_tma_halo_fold(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's halos
+    int use = 0;  // of the ring's stages
     // this thread's channels of b
     float channel_b[2];
 #pragma unroll
@@ -451,11 +464,11 @@ void convgen_tma_halo_fold(
 #pragma unroll
       for (int i = 0; i < slots; ++i) request(i * epi_tile_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      // where each phase starts in a halo
+      // where each phase starts in a halo tile
       constexpr u32 phases[4][1] = {{0}, {6144}, {12288}, {17408}};
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes + line0 % width * row_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
         wgmma_fence();
 #pragma unroll
@@ -468,7 +481,7 @@ void convgen_tma_halo_fold(
             for (int k = 0; k < tile_k / 16; ++k) {
               wgmma_m64n112k16_f32_f16_f16(
                   acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
+                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
           }
         }

@@ -160,7 +160,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 32 * 32 + c] * w[k, r, s, c]
 //
@@ -169,7 +169,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 // shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 7 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
-// A block's output channels are of one group, and its halos hold that group's input channels.
+// A block's output channels are of one group, and its halo tiles hold that group's input channels.
 // Rows share it: what a tap reads past the end of a row is the padding before the next.
 
 constexpr int K = 1024;
@@ -179,29 +179,41 @@ constexpr int P = 7;
 constexpr int Q = 7;
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int width = 8;  // of a halo: the strip and its halo
+constexpr int width = 8;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 64;  // of padded width, a consumer's part of a tile
 constexpr int channels = 32;  // output channels of it
 constexpr int tile_channels = 32;
 constexpr int channel_tiles = 32;
 constexpr int tiles = 8;  // of pixels, all images
-constexpr int tile_k = 32;  // input channels of a halo
+constexpr int tile_k = 32;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 3;  // halos in flight, a ring
+constexpr int stages = 3;  // halo tiles in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  2 rings x 3 stages x 6144
+//   weights     9 boxes x 2048
+//   y           2 consumers x 4096
+//   barriers    13 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 6144;
-constexpr u32 halo_box_bytes = 4608;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_tile_bytes = 6144;
+constexpr u32 halo_box_bytes = 4608;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 4096;
-constexpr u32 epi_tiles = weights + 18432;  // bytes of weights
+constexpr u32 weight_bytes = 18432;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weights_barrier = empty_barriers + 8 * rings * stages;
@@ -241,7 +253,7 @@ void convgen_tma_halo_groups(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 4608, base + i * halo_bytes + 5248);
+    zero_shared(base + i * halo_tile_bytes + 4608, base + i * halo_tile_bytes + 5248);
   }
   fence_proxy_async_shared();
   __syncthreads();
@@ -252,7 +264,7 @@ void convgen_tma_halo_groups(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer: the weights once, then halos for each tile, rings in turn
+      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
@@ -265,11 +277,11 @@ void convgen_tma_halo_groups(
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map, full, c0 + block * tile_k, -1, -1, n);
+          tma_load_tile_4d(halo_tile, &x_map, full, c0 + block * tile_k, -1, -1, n);
         }
       }
     }
@@ -281,14 +293,14 @@ void convgen_tma_halo_groups(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's halos
+    int use = 0;  // of the ring's stages
     mbarrier_wait_parity(base + weights_barrier, 0);
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n = tile;
       float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
         wgmma_fence();
 #pragma unroll
@@ -302,7 +314,7 @@ void convgen_tma_halo_groups(
 #pragma unroll
               for (int i = 0; i < pixels / 64; ++i) {
                 wgmma_m64n32k16_f32_bf16_bf16(
-                    acc[i], wgmma_descriptor(halo + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
                     wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
               }
             }
@@ -316,11 +328,11 @@ void convgen_tma_halo_groups(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int pixel = warp * 16 + lane % 16;
+        const int row = warp * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (pixel >> 1 & 3);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+          const u32 place = epi_tile + row * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));

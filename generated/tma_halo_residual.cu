@@ -205,7 +205,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
@@ -223,7 +223,7 @@ constexpr int P = 56;
 constexpr int Q = 56;
 constexpr int R = 3;
 constexpr int S = 3;
-constexpr int width = 57;  // of a halo: the strip and its halo
+constexpr int width = 57;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 144;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
@@ -231,23 +231,36 @@ constexpr int channel_tiles = 1;
 constexpr int tile_pixels = 144;
 constexpr int line_tiles = 23;  // tiles down a strip
 constexpr int tiles = 1472;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo
+constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 1;  // halos in flight, a ring
+constexpr int stages = 1;  // halo tiles in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  2 rings x 1 stage x 44032
+//   weights     9 boxes x 8192
+//   y           2 consumers x 6144
+//   z           2 consumers x 2 slots x 6144
+//   barriers    5 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 44032;
-constexpr u32 halo_box_bytes = 43776;  // of a halo, what TMA brings
+constexpr u32 halo_tile_bytes = 44032;
+constexpr u32 halo_box_bytes = 43776;  // of a halo tile, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 48;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 6144;
-constexpr u32 epi_tiles = weights + 73728;  // bytes of weights
+constexpr u32 weight_bytes = 73728;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 6144;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -308,7 +321,7 @@ void convgen_tma_halo_residual(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer: the weights once, then halos for each tile, rings in turn
+      // ---- producer: the weights once, then halo tiles for each tile, rings in turn
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
@@ -321,11 +334,11 @@ void convgen_tma_halo_residual(
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map, full, block * tile_k, -1, line0 / width - 1, n);
+          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, line0 / width - 1, n);
         }
       }
     }
@@ -337,7 +350,7 @@ void convgen_tma_halo_residual(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's halos
+    int use = 0;  // of the ring's stages
     // this thread's channels of b
     float channel_b[2];
 #pragma unroll
@@ -373,7 +386,7 @@ void convgen_tma_halo_residual(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes + line0 % width * row_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
         wgmma_fence();
 #pragma unroll
@@ -386,7 +399,7 @@ void convgen_tma_halo_residual(
             for (int k = 0; k < tile_k / 16; ++k) {
               wgmma_m64n144k16_f32_f16_f16(
                   acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
+                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
           }
         }

@@ -212,7 +212,7 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, c] * w[k, r, s, c]
 //
@@ -234,30 +234,43 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int images = 3;  // a tile
 constexpr int image_pixels = 64;  // from an image to the next on the line
-constexpr int width = 8;  // of a halo: the strip and its halo
+constexpr int width = 8;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 192;  // of padded width, a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 128;
 constexpr int channel_tiles = 4;
 constexpr int tiles = 11;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo
+constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 8;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 1;  // of stages: the consumers share each tile
-constexpr int stages = 3;  // halos in flight, a ring
+constexpr int stages = 3;  // halo tiles in flight, a ring
 constexpr int weight_stages = 4;  // taps of weights in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  1 ring x 3 stages x 27648
+//   weights     1 ring x 4 stages x 16384
+//   y           2 consumers x 8192
+//   z           2 consumers x 2 slots x 8192
+//   barriers    14 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 27648;
-constexpr u32 halo_box_bytes = 24576;  // of a halo, what TMA brings; zeros follow
+constexpr u32 halo_tile_bytes = 27648;
+constexpr u32 halo_box_bytes = 24576;  // of a halo tile, what TMA brings; zeros follow
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 epi_tiles = weights + 65536;  // bytes of weights
+constexpr u32 weight_bytes = 65536;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr int slots = 2;  // of each consumer, for epilogue tiles of z that arrive while the tensor cores work
 constexpr u32 slot_bytes = 8192;
 constexpr u32 operand_slots = epi_tiles + consumers * epi_tile_bytes;
@@ -318,7 +331,7 @@ void convgen_tma_halo_streamed(
   }
   // past what TMA brings, taps read zeros: padding, and what dropped outputs read
   for (int i = 0; i < rings * stages; ++i) {
-    zero_shared(base + i * halo_bytes + 24576, base + i * halo_bytes + 26880);
+    zero_shared(base + i * halo_tile_bytes + 24576, base + i * halo_tile_bytes + 26880);
   }
   fence_proxy_async_shared();
   __syncthreads();
@@ -329,18 +342,18 @@ void convgen_tma_halo_streamed(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer of halos: for each tile, rings in turn
+      // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int n0 = tile * images;
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map, full, block * tile_k, -1, -1, n0);
+          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, -1, n0);
         }
       }
     }
@@ -368,8 +381,8 @@ void convgen_tma_halo_streamed(
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
     const int own_k0 = k0 + consumer * channels;
-    int use = 0;  // of the ring's halos
-    int weight_use = 0;  // of its weights
+    int use = 0;  // of the ring's stages
+    int weight_use = 0;  // of its stages of weights
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int n0 = tile * images;
       // the operands of the next epilogue tile, asked for while the tensor cores work
@@ -397,9 +410,9 @@ void convgen_tma_halo_streamed(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        int previous = 0;  // the weights' stage of the tap before
+        int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -413,7 +426,7 @@ void convgen_tma_halo_streamed(
             for (int k = 0; k < tile_k / 16; ++k) {
               wgmma_m64n192k16_f32_f16_f16(
                   acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
+                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
             }
             wgmma_commit_group();
             if (r + s > 0) {

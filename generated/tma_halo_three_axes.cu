@@ -169,7 +169,7 @@ __device__ __forceinline__ void load_pair_f32(const float* p, float (&v)[2]) {
 __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 2; }
 
 // ---- kernel ----------------------------------------------------------------------------------
-// The input halo stays in shared memory and serves every tap.
+// A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
 //   y[n, o, p, q, k] = sum over t, r, s, c of x[n, o + t - 1, p + r - 1, q + s - 1, c] * w[k, t, r, s, c]
 //
@@ -178,7 +178,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // shift for every pixel of a tile, so a tap is another start address of A for the tensor core.  Columns from
 // 64 on fall on the halo: they are computed and dropped.  TMA fills what lies outside x with zero; that is the
 // padding.
-// A tile is of one output plane. Each tap along the depth has a halo of its own, from the plane of x that it reads.
+// A tile is of one output plane. Each tap along the depth has a halo tile of its own, from the plane of x that it reads.
 //
 // Epilogue: y = leaky_relu(acc + b, 0.01)
 
@@ -191,7 +191,7 @@ constexpr int R = 3;
 constexpr int S = 3;
 constexpr int strip = 64;
 constexpr int strips = 2;
-constexpr int width = 66;  // of a halo: the strip and its halo
+constexpr int width = 66;  // pixels of a halo tile's row: the strip and its halo
 constexpr int pixels = 128;  // of padded width, a consumer's part of a tile
 constexpr int channels = 32;  // output channels of it
 constexpr int tile_channels = 32;
@@ -199,25 +199,37 @@ constexpr int channel_tiles = 1;
 constexpr int tile_pixels = 128;
 constexpr int line_tiles = 66;  // tiles down a strip
 constexpr int tiles = 16896;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo
+constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 constexpr int halos = channel_blocks * T;  // of a tile, one after the other
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
-constexpr int stages = 2;  // halos in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight, a ring
 constexpr int weight_stages = 6;  // taps of weights in flight, a ring
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  2 rings x 2 stages x 43008
+//   weights     2 rings x 6 stages x 4096
+//   y           2 consumers x 4096
+//   barriers    32 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 43008;
-constexpr u32 halo_box_bytes = 42240;  // of a halo, what TMA brings
+constexpr u32 halo_tile_bytes = 43008;
+constexpr u32 halo_box_bytes = 42240;  // of a halo tile, what TMA brings
 constexpr u32 weight_box_bytes = tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 4096;
-constexpr u32 epi_tiles = weights + 49152;  // bytes of weights
+constexpr u32 weight_bytes = 49152;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
@@ -272,7 +284,7 @@ void convgen_tma_halo_three_axes(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer of halos: for each tile, rings in turn
+      // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
@@ -283,11 +295,11 @@ void convgen_tma_halo_three_axes(
         for (int block = 0; block < halos; ++block) {
           const int use = turn / rings * halos + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_5d(halo, &x_map, full, block / T * tile_k, q0 - 1, line0 / width - 1, o - 1 + block % T, n);
+          tma_load_tile_5d(halo_tile, &x_map, full, block / T * tile_k, q0 - 1, line0 / width - 1, o - 1 + block % T, n);
         }
       }
     }
@@ -314,8 +326,8 @@ void convgen_tma_halo_three_axes(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = consumer;
-    int use = 0;  // of the ring's halos
-    int weight_use = 0;  // of its weights
+    int use = 0;  // of the ring's stages
+    int weight_use = 0;  // of its stages of weights
     // this thread's channels of b
     float channel_b[channels / 8][2];
 #pragma unroll
@@ -332,9 +344,9 @@ void convgen_tma_halo_three_axes(
       float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
       for (int block = 0; block < halos; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes + line0 % width * row_bytes;
+        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        int previous = 0;  // the weights' stage of the tap before
+        int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
         for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -349,7 +361,7 @@ void convgen_tma_halo_three_axes(
 #pragma unroll
               for (int i = 0; i < pixels / 64; ++i) {
                 wgmma_m64n32k16_f32_f16_f16(
-                    acc[i], wgmma_descriptor(halo + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
+                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
                     wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
               }
             }
@@ -378,11 +390,11 @@ void convgen_tma_halo_three_axes(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int pixel = warp * 16 + lane % 16;
+        const int row = warp * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (pixel >> 1 & 3);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+          const u32 place = epi_tile + row * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                       cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));

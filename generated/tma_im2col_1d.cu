@@ -174,20 +174,20 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 1000
-//   w = m0 % 1000 - 2
+//   in_w = m0 % 1000 - 2
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 4000;
-constexpr int gemm_n = 192;
+constexpr int GEMM_M = 4000;
+constexpr int GEMM_N = 192;
 constexpr int tile_m = 128;
 constexpr int tile_n = 96;
 constexpr int tile_k = 32;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int s_extent = 5;
 constexpr int channel_blocks = 3;
 constexpr int k_blocks = s_extent * channel_blocks;
@@ -201,11 +201,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   y         2 consumers x 2 epilogue tiles x 4096
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
 constexpr u32 a_box_bytes = tile_m * row_bytes;
@@ -255,12 +255,12 @@ void convgen_tma_im2col_1d(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 1000;
-      const int w = m0 % 1000 - 2;
+      const int in_w = m0 % 1000 - 2;
       int c = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -269,7 +269,7 @@ void convgen_tma_im2col_1d(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
-          tma_load_im2col_3d(a_tile + box * a_box_bytes, &a_map, full, c, w, n, u16(s));
+          tma_load_im2col_3d(a_tile + box * a_box_bytes, &a_map, full, c, in_w, n, u16(s));
           tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, s, n0);
           c += tile_k;
           if (c == channel_blocks * tile_k) {

@@ -209,7 +209,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // Epilogue: y = relu(acc + b + z)
 
-constexpr int gemm_n = 512;
+constexpr int GEMM_N = 512;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
@@ -220,7 +220,7 @@ constexpr int plane = 784;  // pixels of an image: a channel's are neighbors in 
 constexpr int images = 8;
 constexpr int image_tiles = (plane + tile_m - 1) / tile_m;
 constexpr int m_tiles = images * image_tiles;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
@@ -232,11 +232,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   z         2 consumers x 2 slots x 8192
 //   barriers  16 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -326,7 +326,7 @@ void convgen_tma_im2col_1x1_nchw(
     }
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int image = tile / n_tiles / image_tiles;
       const int pixel = tile / n_tiles % image_tiles * tile_m;
@@ -338,8 +338,8 @@ void convgen_tma_im2col_1x1_nchw(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        for (int i = 0; i < tile_m / 64; ++i) {
-          tma_load_tile_3d(a_tile + i * (64 * row_bytes), &a_map, full, pixel + i * 64, c, image);
+        for (int part = 0; part < tile_m / 64; ++part) {
+          tma_load_tile_3d(a_tile + part * (64 * row_bytes), &a_map, full, pixel + part * 64, c, image);
         }
         tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
         c += tile_k;
@@ -383,7 +383,7 @@ void convgen_tma_im2col_1x1_nchw(
 #pragma unroll
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16<1>(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 2048, 16, 1024, 1),
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * (16 * 128), 16, 8 * 128, 1),
                 wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
           }
         }

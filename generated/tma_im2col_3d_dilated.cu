@@ -143,22 +143,22 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 896
-//   d = (m0 / 112) % 8 - 1
-//   h = ((m0 / 14) % 8) * 2
-//   w = m0 % 14 - 2
+//   in_d = (m0 / 112) % 8 - 1
+//   in_h = ((m0 / 14) % 8) * 2
+//   in_w = m0 % 14 - 2
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 1792;
-constexpr int gemm_n = 40;
+constexpr int GEMM_M = 1792;
+constexpr int GEMM_N = 40;
 constexpr int tile_m = 128;
 constexpr int tile_n = 40;
 constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int t_extent = 3;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
@@ -171,11 +171,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   B         4 stages x 40 channels x 128
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -213,14 +213,14 @@ void convgen_tma_im2col_3d_dilated(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 896;
-      const int d = (m0 / 112) % 8 - 1;
-      const int h = ((m0 / 14) % 8) * 2;
-      const int w = m0 % 14 - 2;
+      const int in_d = (m0 / 112) % 8 - 1;
+      const int in_h = ((m0 / 14) % 8) * 2;
+      const int in_w = m0 % 14 - 2;
       int c = 0, t = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -228,7 +228,7 @@ void convgen_tma_im2col_3d_dilated(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_5d(a_tile, &a_map, full, c, w, h, d, n, u16(2 * s), u16(r), u16(t));
+        tma_load_im2col_5d(a_tile, &a_map, full, c, in_w, in_h, in_d, n, u16(2 * s), u16(r), u16(t));
         tma_load_tile_3d(b_tile, &b_map, full, c, (t * r_extent + r) * s_extent + s, n0);
         ++s;
         if (s == s_extent) {
@@ -297,7 +297,7 @@ void convgen_tma_im2col_3d_dilated(
         for (int j = 0; j < tile_n / 4; ++j) {
           const int gemm_m = m0 + i * 64 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
           const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
-          if (gemm_m < ::gemm_m) {
+          if (gemm_m < GEMM_M) {
             *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[i][2 * j], acc[i][2 * j + 1]};
           }
         }

@@ -190,16 +190,16 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 //
 // Epilogue: y = relu(acc + b)
 
-constexpr int gemm_m = 3136;
-constexpr int gemm_n = 512;
+constexpr int GEMM_M = 3136;
+constexpr int GEMM_N = 512;
 constexpr int tile_m = 96;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 7;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 32;
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
@@ -210,11 +210,11 @@ constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma
 //   y         2 consumers x 2 epilogue tiles x 6144
 //   barriers  14 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -272,7 +272,7 @@ void convgen_tma_im2col_channels_as_rows(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;

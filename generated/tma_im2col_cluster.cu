@@ -194,13 +194,13 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = first_m / 196
-//   h = (first_m / 14) % 14 - 1
-//   w = first_m % 14 - 1
+//   in_h = (first_m / 14) % 14 - 1
+//   in_w = first_m % 14 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 12544;
-constexpr int gemm_n = 256;
+constexpr int GEMM_M = 12544;
+constexpr int GEMM_N = 256;
 constexpr int tile_m = 192;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
@@ -210,8 +210,8 @@ constexpr int consumers = 3;
 constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int raster = 2;  // pixel tiles that are taken together, so that L2 keeps them and the weights
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
@@ -225,11 +225,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   y         3 consumers x 2 epilogue tiles x 8192
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -281,18 +281,18 @@ void convgen_tma_im2col_cluster(
     setmaxnreg_dec<32>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int band = tile / (raster * n_tiles) * raster;
       const int within = tile % (raster * n_tiles);
       const int band_tiles = min(raster, m_tiles - band);
       const int m0 = (band + within % band_tiles) * tile_m;
       const int n0 = (within / band_tiles * cluster + rank) * tile_n;
-      // of this block's slice of the pixels; one behind the last pixel is not stored, but must begin at a legal window
-      const int first_m = min(m0 + rank * a_slice, gemm_m - 1);
+      // of this block's slice of the pixels; one past the last pixel is not stored, but must begin at a legal window
+      const int first_m = min(m0 + rank * a_slice, GEMM_M - 1);
       const int n = first_m / 196;
-      const int h = (first_m / 14) % 14 - 1;
-      const int w = first_m % 14 - 1;
+      const int in_h = (first_m / 14) % 14 - 1;
+      const int in_w = first_m % 14 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -300,7 +300,7 @@ void convgen_tma_im2col_cluster(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r), whole_cluster);
+        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r), whole_cluster);
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {

@@ -171,21 +171,21 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 289
-//   h = (m0 / 17) % 17 - 12
-//   w = m0 % 17 - 12
+//   in_h = (m0 / 17) % 17 - 12
+//   in_w = m0 % 17 - 12
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 578;
-constexpr int gemm_n = 64;
+constexpr int GEMM_M = 578;
+constexpr int GEMM_N = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 1;
 constexpr int row_k_blocks = s_extent * channel_blocks;  // of a row of taps
@@ -197,11 +197,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  10 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -220,7 +220,7 @@ struct TapRows {
 };
 __device__ __forceinline__ TapRows tap_rows_of(int tile) {
   const int m0 = tile / n_tiles * tile_m;
-  const int last_m = min(m0 + tile_m, gemm_m) - 1;
+  const int last_m = min(m0 + tile_m, GEMM_M) - 1;
   const bool one_image = m0 / 289 == last_m / 289;  // else its pixels may have any p
   const int first_p = one_image ? m0 % 289 / 17 : 0;
   const int last_p = one_image ? last_m % 289 / 17 : 16;
@@ -273,14 +273,14 @@ void convgen_tma_im2col_dilated_far(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int k_blocks = k_blocks_of(tile);
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 289;
-      const int h = (m0 / 17) % 17 - 12;
-      const int w = m0 % 17 - 12;
+      const int in_h = (m0 / 17) % 17 - 12;
+      const int in_w = m0 % 17 - 12;
       int c = 0, r = tap_rows_of(tile).first, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -288,7 +288,7 @@ void convgen_tma_im2col_dilated_far(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(12 * s), u16(12 * r));
+        tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(12 * s), u16(12 * r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {

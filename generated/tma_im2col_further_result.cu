@@ -246,8 +246,8 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 //
 // Epilogue: t = acc + b + z; y = relu(t)
 
-constexpr int gemm_m = 50176;
-constexpr int gemm_n = 512;
+constexpr int GEMM_M = 50176;
+constexpr int GEMM_N = 512;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
@@ -257,8 +257,8 @@ constexpr int consumers = 2;
 constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 constexpr int a_slice = tile_m / cluster;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int channel_blocks = 2;
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
@@ -270,11 +270,11 @@ constexpr int rows = 128;  // of a tile, for each consumer
 //   z         2 consumers x 2 slots x 8192
 //   barriers  16 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -376,7 +376,7 @@ void convgen_tma_im2col_further_result(
     }
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x / cluster; tile < m_tiles * n_tiles; tile += gridDim.x / cluster) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = (tile % n_tiles * cluster + rank) * tile_n;

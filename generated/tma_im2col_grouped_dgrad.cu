@@ -218,14 +218,14 @@ void convgen_tma_im2col_grouped_dgrad_prepare(
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 784
-//   h = (m0 / 28) % 28
-//   w = m0 % 28
+//   in_h = (m0 / 28) % 28
+//   in_w = m0 % 28
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 200704;
+constexpr int GEMM_M = 200704;
 constexpr int phase_m = 50176;  // of a phase
-constexpr int gemm_n = 256;
+constexpr int GEMM_N = 256;
 constexpr int group_n = 64;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 64;  // and their input channels
 constexpr int tile_m = 128;
@@ -235,7 +235,7 @@ constexpr int stages = 3;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 1;
 constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma's m
 
@@ -245,11 +245,11 @@ constexpr int rows = 64;  // output channels of a tile, for each consumer: wgmma
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -357,7 +357,7 @@ void convgen_tma_im2col_grouped_dgrad(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
       const int tile = work % (m_tiles * n_tiles);
@@ -366,8 +366,8 @@ void convgen_tma_im2col_grouped_dgrad(
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
       const int n = m0 / 784;
-      const int h = (m0 / 28) % 28;
-      const int w = m0 % 28;
+      const int in_h = (m0 / 28) % 28;
+      const int in_w = m0 % 28;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -375,7 +375,7 @@ void convgen_tma_im2col_grouped_dgrad(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, group_c + c, w, h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
+        tma_load_im2col_4d(a_tile, &a_map, full, group_c + c, in_w, in_h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
         tma_load_tile_3d(b_tile, &b_map, full, c, (phase.r + 2 * r) * 3 + phase.s + 2 * s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -467,7 +467,7 @@ void convgen_tma_im2col_grouped_dgrad(
           const int j = at % (tile_m / 2);
           const int m = pixel_of(m0 + j / 4 * 8 + accumulator_column(lane) + j % 2, phase);
           const int n = n0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
-          if (m < gemm_m && n < gemm_n) value = window_sum(x, w, m, n);
+          if (m < GEMM_M && n < GEMM_N) value = window_sum(x, w, m, n);
 #pragma unroll
           for (int i = 0; i < rows / 64 * (tile_m / 2); ++i) {
             if (i == at) acc[i / (tile_m / 2)][i % (tile_m / 2)] = value;

@@ -218,13 +218,13 @@ void convgen_tma_im2col_groups_prepare(
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 196
-//   h = ((m0 / 14) % 14) * 2 - 1
-//   w = (m0 % 14) * 2 - 1
+//   in_h = ((m0 / 14) % 14) * 2 - 1
+//   in_w = (m0 % 14) * 2 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 1568;
-constexpr int gemm_n = 128;
+constexpr int GEMM_M = 1568;
+constexpr int GEMM_N = 128;
 constexpr int group_n = 32;  // output channels of 8 groups that are multiplied as one
 constexpr int group_channels = 32;  // and their input channels
 constexpr int tile_m = 128;
@@ -233,8 +233,8 @@ constexpr int tile_k = 32;  // channels of one tap
 constexpr int stages = 2;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 1;
@@ -249,11 +249,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   y         2 consumers x 2 epilogue tiles x 4096
 //   barriers  4 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 64;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 2;  // of 64 bytes, as wgmma's descriptors say it
 constexpr u32 a_box_bytes = tile_m * row_bytes;
@@ -329,14 +329,14 @@ void convgen_tma_im2col_groups(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int group_c = n0 / group_n * group_channels;
       const int n = m0 / 196;
-      const int h = ((m0 / 14) % 14) * 2 - 1;
-      const int w = (m0 % 14) * 2 - 1;
+      const int in_h = ((m0 / 14) % 14) * 2 - 1;
+      const int in_w = (m0 % 14) * 2 - 1;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_stages; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -345,7 +345,7 @@ void convgen_tma_im2col_groups(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         for (int box = 0; box < blocks_a_stage; ++box) {
-          tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, group_c + c, w, h, n, u16(s), u16(r));
+          tma_load_im2col_4d(a_tile + box * a_box_bytes, &a_map, full, group_c + c, in_w, in_h, n, u16(s), u16(r));
           tma_load_tile_3d(b_tile + box * b_box_bytes, &b_map, full, c, r * s_extent + s, n0);
           c += tile_k;
           if (c == channel_blocks * tile_k) {
@@ -431,7 +431,7 @@ void convgen_tma_im2col_groups(
           const int j = at % (tile_n / 2);
           const int m = m0 + block + warp * 16 + accumulator_row(lane) + j / 2 % 2 * 8;
           const int n = n0 + j / 4 * 8 + accumulator_column(lane) + j % 2;
-          if (m < gemm_m && n < gemm_n) value = window_sum(x, w, m, n);
+          if (m < GEMM_M && n < GEMM_N) value = window_sum(x, w, m, n);
 #pragma unroll
           for (int i = 0; i < rows / 64 * (tile_n / 2); ++i) {
             if (i == at) acc[i / (tile_n / 2)][i % (tile_n / 2)] = value;

@@ -237,16 +237,16 @@ __device__ __forceinline__ void unpack_f16(const Vec4 (&words)[1], float (&v)[8]
 //
 // Prologue: x = relu(x * scale + shift), of the stage's tile of x, in place
 
-constexpr int gemm_m = 50176;
-constexpr int gemm_n = 128;
+constexpr int GEMM_M = 50176;
+constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 4;
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
@@ -257,11 +257,11 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   y         2 consumers x 2 epilogue tiles x 8192
 //   barriers  8 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -316,7 +316,7 @@ void convgen_tma_im2col_prologue(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
@@ -370,7 +370,7 @@ void convgen_tma_im2col_prologue(
         unpack_f32(words_shift, values_shift);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const u32 place = a_tile + vector_place + i * 2048;
+          const u32 place = a_tile + vector_place + i * (128 * 16);
           const Vec4 words[1] = {ld_shared_v4_u32(place)};
           float v[8];
           unpack_f16(words, v);

@@ -190,21 +190,21 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 49
-//   h = (m0 / 7) % 7 - 1
-//   w = m0 % 7 - 1
+//   in_h = (m0 / 7) % 7 - 1
+//   in_w = m0 % 7 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
-constexpr int gemm_m = 392;
-constexpr int gemm_n = 512;
+constexpr int GEMM_M = 392;
+constexpr int GEMM_N = 512;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 8;
 // warpgroups of 128 threads; the producer's warp comes after them
 constexpr int consumers = 1;
-constexpr int m_tiles = (gemm_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
@@ -216,15 +216,15 @@ constexpr int rows = 64;  // of a tile, for each consumer
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   A         8 stages x 64 pixels x 128
 //   B         8 stages x 64 channels x 128
-//   y         1 consumers x 2 epilogue tiles x 2048
+//   y         1 consumer x 2 epilogue tiles x 2048
 //   sums      3 other blocks x 4096
 //   barriers  16 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -277,13 +277,13 @@ void convgen_tma_im2col_split_k(
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 49;
-      const int h = (m0 / 7) % 7 - 1;
-      const int w = m0 % 7 - 1;
+      const int in_h = (m0 / 7) % 7 - 1;
+      const int in_w = m0 % 7 - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;
@@ -297,7 +297,7 @@ void convgen_tma_im2col_split_k(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(s), u16(r));
+        tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -372,7 +372,7 @@ void convgen_tma_im2col_split_k(
           for (int j = 0; j < store_n / 8; ++j) {
             const float* v = &acc[i][peer * (store_n / 2) + 4 * j];
             st_shared_cluster_v4_f32(
-                mine + (rank - (rank > peer)) * slice_bytes + (i * (store_n / 8) + j) * 2048, peer,
+                mine + (rank - (rank > peer)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16), peer,
                 v[0], v[1], v[2], v[3]);
           }
         }
@@ -391,7 +391,7 @@ void convgen_tma_im2col_split_k(
 #pragma unroll
               for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_n / 2) + 4 * j + e];
             } else {
-              ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_n / 8) + j) * 2048);
+              ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16));
             }
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];

@@ -201,15 +201,15 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
 //   n = m0 / 784
-//   h = (m0 / 28) % 28
-//   w = m0 % 28
+//   in_h = (m0 / 28) % 28
+//   in_w = m0 % 28
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 //
 // Epilogue: x = select(saved > 0, acc + branch, 0)
 
 constexpr int phase_m = 50176;  // of a phase
-constexpr int gemm_n = 128;
+constexpr int GEMM_N = 128;
 constexpr int tile_m = 128;
 constexpr int tile_n = 128;
 constexpr int tile_k = 64;  // channels of one tap
@@ -217,22 +217,22 @@ constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int m_tiles = (phase_m + tile_m - 1) / tile_m;
-constexpr int n_tiles = (gemm_n + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
 constexpr int rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   A         4 stages x 128 pixels x 128
-//   B         4 stages x 128 channels x 128
-//   y         2 consumers x 2 epilogue tiles x 8192
-//   branch and saved2 consumers x 2 slots x 16384
-//   barriers  18 x 8
+//   A                 4 stages x 128 pixels x 128
+//   B                 4 stages x 128 channels x 128
+//   y                 2 consumers x 2 epilogue tiles x 8192
+//   branch and saved  2 consumers x 2 slots x 16384
+//   barriers          18 x 8
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
@@ -340,7 +340,7 @@ void convgen_tma_im2col_strided_dgrad(
     setmaxnreg_dec<40>();
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int work = blockIdx.x; work < phase_count * m_tiles * n_tiles; work += gridDim.x) {
       const Phase phase = phases[work / (m_tiles * n_tiles)];
       const int tile = work % (m_tiles * n_tiles);
@@ -348,8 +348,8 @@ void convgen_tma_im2col_strided_dgrad(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       const int n = m0 / 784;
-      const int h = (m0 / 28) % 28;
-      const int w = m0 % 28;
+      const int in_h = (m0 / 28) % 28;
+      const int in_w = m0 % 28;
       int c = 0, r = 0, s = 0;
       for (int i = 0; i < k_blocks; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
@@ -357,7 +357,7 @@ void convgen_tma_im2col_strided_dgrad(
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, c, w, h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
+        tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
         for (int part = 0; part < 2; ++part) {
           tma_load_tile_3d(b_tile + part * (64 * row_bytes), &b_map, full, n0 + part * 64, (phase.r + 2 * r) * 3 + phase.s + 2 * s, c);
         }
@@ -438,7 +438,7 @@ void convgen_tma_im2col_strided_dgrad(
           for (int i = 0; i < rows / 64; ++i) {
             wgmma_m64n128k16_f32_f16_f16<0, 1>(
                 acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 2048, 64 * row_bytes, 1024, 1), step != 0 || k > 0);
+                wgmma_descriptor(b_tile + k * (16 * 128), 64 * row_bytes, 8 * 128, 1), step != 0 || k > 0);
           }
         }
         wgmma_commit_group();

@@ -235,17 +235,17 @@ constexpr int part_columns = 144;
 constexpr int store_columns = part_columns / split_k;  // that a block of the cluster finishes
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   y         3 stages x 1 boxes of 64 pixels x 128
+//   y         3 stages x 1 box of 64 pixels x 128
 //   x         3 stages x 9 boxes of 64 pixels x 32
 //   barriers  6 x 8
 //   ones      8 columns x 32
-//   sums      1 other blocks x 18432, in place of stages
+//   sums      1 other block x 18432, in place of stages
 //
-// The stages are a ring.  The producer waits for a stage's `empty` barrier, announces on its `full` barrier the bytes
-// that TMA will bring, and asks for them; they count themselves in as they arrive.  Consumers wait for `full`,
-// multiply, and arrive at `empty` when the products that read the stage are done.  A barrier's phase ends each time
-// the ring comes round, so both sides wait by a parity that flips then; the producer's starts at 1, since a fresh
-// barrier lets the phase before its first pass.
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
 constexpr u32 x_row_bytes = 32;  // span channels of a pixel: the swizzle's span
 constexpr u32 x_swizzle = 3;  // of 32 bytes, as wgmma's descriptors say it
 constexpr u32 x_box_bytes = 2048;
@@ -303,7 +303,7 @@ void convgen_tma_wgrad_accumulated(
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x != consumers * 128) return;
     int stage = 0;
-    u32 parity = 1;  // a fresh barrier passes for the phase before its first
+    u32 parity = 1;  // all stages are free
     for (int step = first_step; step < end_step; ++step) {
       const u32 full = base + full_barriers + 8 * stage;
       const u32 y_tile = base + stage * stage_bytes;
@@ -473,7 +473,7 @@ void convgen_tma_wgrad_accumulated(
         for (int j = 0; j < store_columns / 8; ++j) {
           const float* v = &acc[i][peer * (store_columns / 2) + 4 * j];
           st_shared_cluster_v4_f32(
-              mine + (rank - (rank > peer)) * slice_bytes + (i * (store_columns / 8) + j) * 2048, peer,
+              mine + (rank - (rank > peer)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16), peer,
               v[0], v[1], v[2], v[3]);
         }
       }
@@ -492,7 +492,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_columns / 2) + 4 * j + e];
           } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_columns / 8) + j) * 2048);
+            ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16));
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
@@ -552,8 +552,8 @@ void convgen_tma_wgrad_accumulated_sum(
       __uint_as_float(raw_g_0.x), __uint_as_float(raw_g_0.y), __uint_as_float(raw_g_0.z),
       __uint_as_float(raw_g_0.w)};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    v[i] = v[i] + 0.5f * value_g[i];
+  for (int e = 0; e < 4; ++e) {
+    v[e] = v[e] + 0.5f * value_g[e];
   }
   *reinterpret_cast<Vec4*>(w + offset) = Vec4{
       __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};

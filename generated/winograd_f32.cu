@@ -583,8 +583,8 @@ void convgen_winograd_f32_output(
 #pragma unroll
       for (int e = 0; e < 2; ++e) v[e] = held[i][j][e];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        v[i] = max_nan_f32(v[i] + value_b[i], 0.0f);
+      for (int e = 0; e < 2; ++e) {
+        v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
       }
       *reinterpret_cast<u64*>(y + (n * 50176 + p * 1792 + q * 64 + k)) =
           u64(__float_as_uint(v[1])) << 32 | __float_as_uint(v[0]);

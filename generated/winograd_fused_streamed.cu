@@ -269,32 +269,44 @@ constexpr int width = quads + 1;  // pixels of a row of a phase
 constexpr int pixels = 128;  // outputs of a consumer's part of a tile
 constexpr int channels = 64;  // output channels of it
 constexpr int tile_channels = 64;
-constexpr u32 phase_bytes = 12288;  // of a halo, from a phase to the next
+constexpr u32 phase_bytes = 12288;  // of a halo tile, from a phase to the next
 constexpr u32 halves = 0x3F003F00;  // bf16 0.5, twice
 constexpr int channel_tiles = 4;
 constexpr int tile_quads = 64;
 constexpr int line_tiles = 7;  // tiles down a strip
 constexpr int tiles = 112;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo
+constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 4;
 // warpgroups of 128 threads; the producers' warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 1;  // of stages: the consumers share each tile
-constexpr int stages = 2;  // halos in flight, a ring
+constexpr int stages = 2;  // halo tiles in flight, a ring
 constexpr int weight_stages = 3;  // filter rows in flight, a ring
 constexpr int cluster = 2;  // blocks of neighboring tiles of the same channels: each loads a slice of the weights for all
 constexpr u16 whole_cluster = (1 << cluster) - 1;
 
-// Shared memory, from a base aligned to 1024 bytes (the swizzle looks at absolute addresses).
+// Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
+//   halo tiles  1 ring x 2 stages x 49152
+//   weights     1 ring x 3 stages x 32768
+//   y           2 consumers x 8192
+//   barriers    10 x 8
+//
+// The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
+// `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
+// arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
+// comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
+// for the phase before the first one returns at once.
+// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, as wgmma's descriptors say it
-constexpr u32 halo_bytes = 49152;
-constexpr u32 halo_box_bytes = 46080;  // of a halo, what TMA brings
+constexpr u32 halo_tile_bytes = 49152;
+constexpr u32 halo_box_bytes = 46080;  // of a halo tile, what TMA brings
 constexpr u32 weight_box_bytes = points * tile_channels * row_bytes;
-constexpr u32 weights = rings * stages * halo_bytes;
+constexpr u32 weights = rings * stages * halo_tile_bytes;
 constexpr int epi_tile_pixels = 64;  // y leaves in epilogue tiles of so many pixels, with all channels of a consumer
 constexpr u32 epi_tile_bytes = 8192;
-constexpr u32 epi_tiles = weights + 98304;  // bytes of weights
+constexpr u32 weight_bytes = 98304;
+constexpr u32 epi_tiles = weights + weight_bytes;
 constexpr u32 full_barriers = epi_tiles + consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * rings * stages;
 constexpr u32 weight_full_barriers = empty_barriers + 8 * rings * stages;
@@ -373,7 +385,7 @@ void convgen_winograd_fused_streamed(
   if (warpgroup == consumers) {
     setmaxnreg_dec<40>();
     if (threadIdx.x == consumers * 128) {
-      // ---- producer of halos: for each tile, rings in turn
+      // ---- producer of halo tiles: for each tile, rings in turn
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int quad0 = tile % line_tiles * tile_quads;
@@ -382,14 +394,14 @@ void convgen_winograd_fused_streamed(
         for (int block = 0; block < channel_blocks; ++block) {
           const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
           const int stage = turn % rings * stages + use % stages;
-          const u32 halo = base + stage * halo_bytes;
+          const u32 halo_tile = base + stage * halo_tile_bytes;
           const u32 full = base + full_barriers + 8 * stage;
           mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
           mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo, &x_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + phase_bytes, &x_map, full, block * tile_k, q0, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + 2 * phase_bytes, &x_map, full, block * tile_k, q0 + 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo + 3 * phase_bytes, &x_map, full, block * tile_k, q0 + 2, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo_tile + phase_bytes, &x_map, full, block * tile_k, q0, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo_tile + 2 * phase_bytes, &x_map, full, block * tile_k, q0 + 1, quad0 / quads - 1, n);
+          tma_load_tile_4d(halo_tile + 3 * phase_bytes, &x_map, full, block * tile_k, q0 + 2, quad0 / quads - 1, n);
         }
       }
     }
@@ -423,8 +435,8 @@ void convgen_winograd_fused_streamed(
     const int lane = thread % 32;
     const u32 epi_tile = base + epi_tiles + consumer * epi_tile_bytes;
     const int ring = 0;
-    int use = 0;  // of the ring's halos
-    int weight_use = 0;  // of its weights
+    int use = 0;  // of the ring's stages
+    int weight_use = 0;  // of its stages of weights
     for (int tile = worker + ring * workers; tile < tiles; tile += rings * workers) {
       const int tile_quad0 = tile % line_tiles * tile_quads;
       const int quad0 = tile_quad0 + consumer * 32;
@@ -437,9 +449,9 @@ void convgen_winograd_fused_streamed(
       float m[points][channels / 2];  // rows: pairs of outputs, columns: channels
       for (int block = 0; block < channel_blocks; ++block, ++use) {
         const int stage = ring * stages + use % stages;
-        const u32 halo = base + stage * halo_bytes + lane_pixel;
+        const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        int previous = 0;  // the weights' stage of the filter row before
+        int previous = 0;  // the stage of the weights of the filter row before
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -447,7 +459,7 @@ void convgen_winograd_fused_streamed(
           const u32 row_weights = base + weights + weight_stage * weight_box_bytes;
           mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage, weight_use / weight_stages & 1);
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
-          const u32 pixel = halo + r * width * row_bytes;
+          const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
           // where the swizzle puts this lane's 16 bytes of each
 #pragma unroll
@@ -548,11 +560,11 @@ void convgen_winograd_fused_streamed(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int pixel = warp * 16 + lane % 16;
+        const int row = warp * 16 + lane % 16;
 #pragma unroll
         for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const u32 place = epi_tile + row * (channels * 2) + column * 16;
           const float* v = &acc[first / 64][j * 8];
           stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
                       cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));

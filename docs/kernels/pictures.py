@@ -120,13 +120,9 @@ def tma_halo(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     *_, w = layout.windows
     rows = -(-c.tile_m // (c.strip + w.reach())) * c.fold
-    memory = [
-        ("halo tiles", c.rings * c.stages * layout.halo.bytes), ("filters", layout.weights),
-        ("y", c.consumers * layout.epi_tile_bytes), ("operands", c.consumers * layout.slots * layout.slot),
-    ]  # fmt: skip
     return Drawing(
         pixels(plan, (rows, c.strip)), warps(plan, 4 * c.consumers),
-        rest_of(memory, plan.launch().shared_bytes),
+        rest_of(sizes_of(layout.shared_table[:-1]), plan.launch().shared_bytes),
         (
             ("x, w", "in global memory"), ("TMA", "a box of x with its halo, once for all taps"),
             ("halo tile", "a tap is a shift of wgmma's descriptor"),
@@ -298,7 +294,7 @@ def winograd_fused(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
     return Drawing(
         pixels(plan, (-(-c.tile_quads // c.quads), c.strip)), warps(plan, 4 * c.consumers),
-        rest_of(sizes_of(layout.shared_table), plan.launch().shared_bytes),
+        rest_of(sizes_of(layout.shared_table[:-1]), plan.launch().shared_bytes),
         (
             ("x, w", "in global memory"), ("filter", "u = G w, four points of a filter row, by a launch before"),
             ("TMA", "a box of x with its halo for each of four neighboring pixels, and u"),

@@ -172,7 +172,7 @@ HARMLESS = (
     Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),
     Excuse("guard: >= for >", "nobody reads what the first lane hands over", was=r"if \(lane > 0\) \{"),
     Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= STEPS", source="SLICES = 2;"),
-    Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = k <= |k \+ e <= 24"),
+    Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
     Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= ROWS|e <= CHANNELS", source=r"/ GROUP_ROWS =="),
     # stem_wgrad
     Excuse(
@@ -307,7 +307,7 @@ UNSEEN = (
     Excuse(
         "guard: <= for <",
         "no tile whose sums two blocks share is the last one",
-        now=r"if \(gemm_m <= ::gemm_m && gemm_n < ::gemm_n\) \{",
+        now=r"if \(gemm_m <= GEMM_M && gemm_n < GEMM_N\) \{",
         source=r"first_of\(peer\)",
     ),
 )

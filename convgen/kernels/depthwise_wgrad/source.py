@@ -64,7 +64,7 @@ def place(layout: Layout, index: str) -> tuple[Place, Place]:
 
     x = offset("x", [("n", at["n"]), (depth.input, in_d), (rows.input, first_h), (columns.input, first_w), ("c", "c")])
     y = offset("y", [("n", at["n"]), (depth.output, at["depth"]), (rows.output, first_p), (columns.output, first_q),
-                     ("k", "k")])  # fmt: skip
+                     ("k", "thread_k")])  # fmt: skip
     inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
     outputs, clipped = _count("P", first_p, rows, config.band), _count("Q", first_q, columns, config.tile_q)
     # a strip without outputs is a step of nothing, for loads as for products

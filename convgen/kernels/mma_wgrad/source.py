@@ -44,7 +44,7 @@ class Walk:
 def walk(layout: Layout) -> Walk:
     # long: each name's range goes into the next one's formula
     problem, sp = layout.problem, layout.problem.spatial
-    pixel, tap = symbol("pixel"), symbol("tap")
+    pixel, tap, c, k = (symbol(name) for name in ("pixel", "load_tap", "load_c", "load_k"))
     index = index_type(problem, ())
     ranges: dict[Symbol, tuple[int, int]] = {pixel: (0, problem.output_pixels - 1), tap: (0, problem.taps - 1)}
 
@@ -74,12 +74,12 @@ def walk(layout: Layout) -> Walk:
         inside += [f"{name} >= 0"] * (low < 0) + [f"{name} < {problem.extent(i)}"] * (high >= problem.extent(i))
         ranges[symbol(name)] = (0, problem.extent(i) - 1)
     coordinates.insert(0, f"const {index} n = {text(outputs['n'])};")
-    ranges |= {symbol("n"): (0, problem.n - 1), symbol("c"): (0, problem.c - 1), symbol("k"): (0, problem.k - 1)}
-    places = {d: symbol(coordinate_name(d)) for d in ("n", *sp.input, "c")}
+    ranges |= {symbol("n"): (0, problem.n - 1), c: (0, problem.c - 1), k: (0, problem.k - 1)}
+    places = {d: symbol(coordinate_name(d)) for d in ("n", *sp.input)} | {"c": c}
     x = text(Access(problem.x, {d: places[d] for d in problem.x.dims}).offset)
-    own = {**outputs, "k": symbol("k")}
+    own = {**outputs, "k": k}
     y = text(Access(problem.y, {d: own[d] for d in problem.y.dims}).offset)
-    lines = drop_unused(["const int tap = (first_chunk + x_chunk) / TAP_CHUNKS;", *taps, *coordinates],
+    lines = drop_unused(["const int load_tap = (first_chunk + x_chunk) / TAP_CHUNKS;", *taps, *coordinates],
                         " ".join([*inside, x]))  # fmt: skip
     of_pixels = tuple(line for line in lines if line in coordinates)
     return Walk(index, tuple(line for line in lines if line not in coordinates), of_pixels, tuple(inside), x, y)

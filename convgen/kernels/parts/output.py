@@ -192,9 +192,9 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)}, lowering.symbols(problem))
 
     def neighbor(t: Tensor) -> Expr:
-        """Offset of element i of the run."""
-        offset = maps.accesses[t.name].offset.subs(index, index + symbol("i"))
-        return integer.simplify(offset, {**maps.ranges, symbol("i"): (0, run - 1)})
+        """Offset of element e of the run."""
+        offset = maps.accesses[t.name].offset.subs(index, index + symbol("e"))
+        return integer.simplify(offset, {**maps.ranges, symbol("e"): (0, run - 1)})
 
     role, dtype = problem.result.role, problem.result.dtype
     y = f"{role} + {bracket(text(maps.offset(role)))}"
@@ -212,7 +212,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
             loads.append(f"const float {name} = {lowering.load(t.dtype, f'operand_{t.name}[{text(at)}]', 'f32')};")
             values[t.name] = name
             continue
-        values[t.name] = f"{name}[i]"
+        values[t.name] = f"{name}[e]"
         if common >= run:
             lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
             if along.role == "channels" and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
@@ -221,31 +221,31 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
                 loads += lines
             continue
         element = f"operand_{t.name}[{text(neighbor(t))}]"
-        loads += [f"float {name}[{run}];", *_each(run, f"{name}[i] = {lowering.load(t.dtype, element, 'f32')};")]
+        loads += [f"float {name}[{run}];", *_each(run, f"{name}[e] = {lowering.load(t.dtype, element, 'f32')};")]
     body = []
     *named, last = lowering.used_body(problem)
     for assignment in named:
-        body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[i]', values)};")
+        body.append(f"const float local_{assignment.name} = {c_epilogue(assignment.value, 'v[e]', values)};")
         values[assignment.name] = f"local_{assignment.name}"
     further: list[str] = []
     for t in problem.elementwise:
         name = f"further_{t.name}"
         loads.append(f"float {name}[{run}];")
-        body.append(f"{name}[i] = {values[t.name]};")
+        body.append(f"{name}[e] = {values[t.name]};")
         if neighbors(t, along) >= run:
             pointer = f"result_{t.name} + {bracket(text(maps.offset(t.name)))}"
             further += store_run(t.dtype, pointer, run, "f32", name)
         else:
             element = f"result_{t.name}[{text(neighbor(t))}]"
-            further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[i]', 'f32')};")
-    body.append(f"v[i] = {c_epilogue(last.value, 'v[i]', values)};")
+            further += _each(run, f"{element} = {lowering.store(t.dtype, f'{name}[e]', 'f32')};")
+    body.append(f"v[e] = {c_epilogue(last.value, 'v[e]', values)};")
     return Result("float", tuple(loads), tuple(body), store_run(dtype, y, run, "f32"), _words(dtype, run, "f32"), y,
                   tuple(channels), tuple(further))  # fmt: skip
 
 
 def _each(run: int, statement: str) -> list[str]:
-    """Lines that do something with each element i of a run."""
-    return ["#pragma unroll", f"for (int i = 0; i < {run}; ++i) {statement}"]
+    """Lines that do something with each element e of a run."""
+    return ["#pragma unroll", f"for (int e = 0; e < {run}; ++e) {statement}"]
 
 
 def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: str) -> Result:

@@ -176,10 +176,10 @@ class Layout(base.Layout[Config]):
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
-        c = self.config
+        c, lines = self.config, base.counted(self.phases, "line")
         return (
-            ("y", f"{c.stages} stages x {self.y_boxes} boxes of {c.tile_k} pixels x {Y_ROW_BYTES}"),
-            ("x", f"{self.slots + self.copies} rows x {self.phases} lines of {self.columns} vectors x {VECTOR_BYTES}"),
+            ("y", f"{c.stages} stages x {base.counted(self.y_boxes, 'box')} of {c.tile_k} pixels x {Y_ROW_BYTES}"),
+            ("x", f"{self.slots + self.copies} rows x {lines} of {self.columns} vectors x {VECTOR_BYTES}"),
             ("barriers", f"{2 * (c.stages + c.depth)} x 8"),
         )
 

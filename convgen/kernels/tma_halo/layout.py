@@ -130,9 +130,31 @@ class RingLayout(base.Layout[C]):
     def shared_bytes(self) -> int:
         """Of a block, with barriers, and room to begin where a swizzle does."""
         c = self.config
-        barriers = 16 * c.rings * (c.stages + c.weight_stages) + (0 if c.weight_stages else 8)
         tiles = c.rings * c.stages * self.halo.bytes + c.consumers * (self.epi_tile_bytes + self.slots * self.slot)
-        return SWIZZLE_ALIGNMENT + tiles + self.weights + barriers
+        return SWIZZLE_ALIGNMENT + tiles + self.weights + 8 * self.barriers
+
+    @property
+    def barriers(self) -> int:
+        """Two of each stage; where all filters stay, one on which they arrive."""
+        c = self.config
+        return 2 * c.rings * (c.stages + c.weight_stages) + (0 if c.weight_stages else 1)
+
+    @property
+    def shared_table(self) -> tuple[tuple[str, str], ...]:
+        c = self.config
+        rings, consumers = base.counted(c.rings, "ring"), base.counted(c.consumers, "consumer")
+        held = f"{self.weight_boxes} boxes"
+        if c.weight_stages:
+            held = f"{rings} x {base.counted(c.weight_stages, 'stage')}"
+        rows = [
+            ("halo tiles", f"{rings} x {base.counted(c.stages, 'stage')} x {self.halo.bytes}"),
+            ("weights", f"{held} x {self.weight_box}"),
+            ("y", f"{consumers} x {self.epi_tile_bytes}"),
+        ]
+        if self.arriving:
+            names = " and ".join(tile.name for tile in self.arriving)
+            rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
+        return (*rows, ("barriers", f"{self.barriers} x 8"))
 
 
 @dataclass(frozen=True)

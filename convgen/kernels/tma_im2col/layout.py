@@ -311,19 +311,20 @@ class Layout(base.Layout[Config]):
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
         blocks = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else ""
+        consumers = base.counted(c.consumers, "consumer")
         rows = [
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
             ("B", f"{c.stages} stages{blocks} x {c.tile_n} channels x {self.span}"),
         ]
         if self.epi_tile_bytes:
             names = " and ".join(["y", *(epi_tile.name for epi_tile in self.leaving)])
-            rows.append((names, f"{c.consumers} consumers x 2 epilogue tiles x {self.leaving_bytes}"))
+            rows.append((names, f"{consumers} x 2 epilogue tiles x {self.leaving_bytes}"))
         if self.arriving:
             names = " and ".join(epi_tile.name for epi_tile in self.arriving)
-            rows.append((names, f"{c.consumers} consumers x {self.slots} slots x {self.slot}"))
+            rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
         if c.split_k > 1:
             sums = c.tile_m * c.tile_n * 4 // c.split_k
-            rows.append(("sums", f"{c.split_k - 1} other blocks x {sums}"))
+            rows.append(("sums", f"{base.counted(c.split_k - 1, 'other block')} x {sums}"))
         count = 2 * c.stages + (c.consumers if c.schedule == "pingpong" else 0) + 2 * c.consumers * self.slots
         rows.append(("barriers", f"{count} x 8"))
         return tuple(rows)

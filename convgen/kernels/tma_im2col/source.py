@@ -167,7 +167,7 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
         at, ranges = walk(layout, symbol(m0))
         corners = zip(sp.input, sp.output, g.axes, strict=True)
         found = {"n": at["n"]} | {i: at[o] + axis.lower for i, o, axis in corners}
-        return [(d, c_expr(e, ranges)) for d, e in found.items()]
+        return [(lowering.coordinate_name(d), c_expr(e, ranges)) for d, e in found.items()]
     m = variable(m0, problem.output_pixels)
     start = derive(
         problem,
@@ -177,7 +177,8 @@ def _start(layout: Layout, m0: str) -> list[tuple[str, str]]:
         | {"c": Integer(0), "k": Integer(0)},
     )
     symbols = lowering.symbols(problem)
-    return [(d, c_expr(integer.simplify(start.loop[d], start.ranges), start.ranges, symbols)) for d in ("n", *sp.input)]
+    found = {d: integer.simplify(start.loop[d], start.ranges) for d in ("n", *sp.input)}
+    return [(lowering.coordinate_name(d), c_expr(e, start.ranges, symbols)) for d, e in found.items()]
 
 
 def _pointers(problem: ConvProblem) -> dict[str, str]:
@@ -236,7 +237,7 @@ def _loads_from(layout: Layout) -> str:
     if layout.gemm.pointwise:
         return first if slices else ""
     behind = slices or (config.shared == "b" and layout.gemm.m_tiles(config.tile_m) % config.cluster > 0)
-    return f"min({first}, {'phase_m' if layout.gemm.phases else 'gemm_m'} - 1)" if behind else ""
+    return f"min({first}, {'phase_m' if layout.gemm.phases else 'GEMM_M'} - 1)" if behind else ""
 
 
 def _images_held(layout: Layout) -> str:

@@ -156,15 +156,17 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
+        y_boxes, x_boxes = base.counted(self.y_boxes, "box"), base.counted(self.tile_boxes, "box")
         rows = [
-            ("y", f"{c.stages} stages x {self.y_boxes} boxes of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
-            ("x", f"{c.stages} stages x {self.tile_boxes} boxes of {c.tile_k + self.reach} pixels x {self.span}"),
+            ("y", f"{c.stages} stages x {y_boxes} of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
+            ("x", f"{c.stages} stages x {x_boxes} of {c.tile_k + self.reach} pixels x {self.span}"),
             ("barriers", f"{2 * c.stages} x 8"),
         ]
         if self.ones:
             rows.append(("ones", f"8 columns x {self.ones // 8}"))
         if c.split_k > 1:
-            rows.append(("sums", f"{c.split_k - 1} other blocks x {self.sums // (c.split_k - 1)}, in place of stages"))
+            others = base.counted(c.split_k - 1, "other block")
+            rows.append(("sums", f"{others} x {self.sums // (c.split_k - 1)}, in place of stages"))
         return tuple(rows)
 
     # ---- threads and registers

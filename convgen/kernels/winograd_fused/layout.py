@@ -117,16 +117,6 @@ class Layout(RingLayout[Config]):
         return -(-self.read.k // self.config.tile_n)
 
     @property
-    def shared_table(self) -> tuple[tuple[str, str], ...]:
-        config = self.config
-        held = config.rings * config.weight_stages or self.weight_boxes
-        return (
-            ("halo tiles", f"{config.rings * config.stages} x {self.halo.bytes}"),
-            ("filter rows", f"{held} x {self.weight_box}"),
-            ("epilogue tiles", f"{config.consumers} x {self.epi_tile_bytes + self.slots * self.slot}"),
-        )
-
-    @property
     def threads(self) -> int:
         """Of a block."""
         return block_threads(self.config.consumers)
