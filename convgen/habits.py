@@ -261,6 +261,14 @@ COMMANDS = _table("""
     cache: clean clear
     --help: help
 """)
+#: Activations.
+ACTIVATIONS = _table("""
+    silu: swish
+    hardswish: hswish
+    hardsigmoid: hsigmoid
+    leaky_relu: lrelu
+    none: linear identity
+""")
 #: Memory layouts of `convgen init`.
 LAYOUTS = _table("""
     channels_last: nhwc nwc ndhwc hwc krsc last
@@ -275,6 +283,17 @@ ARGUMENTS = _table("""
     --define: var set param let
     --format: json
     --device: backend
+""")
+#: Options of `convgen init`.
+LAYER_ARGUMENTS = _table("""
+    --size: input inputsize inputshape shape resolution
+    --channels: inchannels cin in
+    --filters: outchannels cout out
+    --batch: batchsize images
+    --window: kernel kernelsize kernelshape ksize filter filtersize
+    --pad: padding
+    --dtype: type elementtype
+    --activation: act
 """)
 #: Options that are none, and what takes their place.
 NO_ARGUMENTS: dict[str, str] = dict.fromkeys(

@@ -118,7 +118,7 @@ def _parser() -> Parser:
         usage="convgen COMMAND ...",
         description=f"Compiles a small language to CUDA convolution kernels.\n\ncommands:\n{table}\n\n{_EXAMPLES}",
     )
-    parser.add_argument("--version", action="version", version=f"convgen {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"convgen {__version__}")
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs="...", help=argparse.SUPPRESS)
     return parser

@@ -18,6 +18,9 @@ from convgen.spec import MOST_IMAGES, Spec, UsageError, known_strategy, known_ta
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of leaving the process."""
 
+    #: What else its options are called.
+    others = habits.ARGUMENTS
+
     def __init__(self, **settings) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
         self._negative_number_matcher = re.compile(r"-\d[-\d.,]*$")  # lists, too: --load -1,0,0,0
@@ -26,8 +29,9 @@ class Parser(argparse.ArgumentParser):
         hint = f"`{self.prog} --help` lists the options"
         if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
             known = self._option_string_actions
-            hint = habits.did_you_mean(unknown[1], known, habits.ARGUMENTS) or hint
-            hint = habits.NO_ARGUMENTS.get(habits.plain(unknown[1]), hint)
+            hint = habits.did_you_mean(unknown[1], known, self.others) or hint
+            if self.others.get(word := habits.plain(unknown[1])) not in known:
+                hint = habits.NO_ARGUMENTS.get(word, hint)
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
@@ -144,6 +148,8 @@ def read_specs(arguments: argparse.Namespace) -> list[Spec]:
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
     """A spec with the overrides that the arguments name.  Raises UsageError."""
+    if re.fullmatch(r"[A-Za-z_]\w*=[0-9]+", path, re.ASCII) and not os.path.exists(path):
+        raise UsageError(f"{path}: no such file\nhint: write -D {path}")
     text, path = read_text(path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
     tune, images = getattr(arguments, "tune", None), getattr(arguments, "images", ())

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import short
+from convgen.cli.arguments import Parser, short
 from convgen.cli.files import check_place, write_all
+from convgen.frontend.wording import KEYWORDS
 from convgen.functional.pointwise import ACTIVATIONS
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.problem import OPS, SPATIAL, Op, identifier
@@ -43,21 +45,22 @@ def _whole(text: str) -> int:
 def _extents(text: str) -> tuple[int, ...]:
     """`56x56`: one to three numbers."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){0,2}", text):
-        raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or one an axis, such as 3x3")
+        meant = re.sub(r"[\s(),*X×x]+", " ", text).split()
+        hint = f"\nhint: write {'x'.join(meant)}" if all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant[:4]) else ""
+        raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or one an axis, such as 3x3{hint}")
     return tuple(map(int, text.split("x")))
 
 
 def _padding(text: str) -> tuple[int, ...] | str:
-    return text if text == _SAME else _extents(text)
+    if (word := text.lower()) in (_SAME, "valid"):
+        return _SAME if word == _SAME else (0,)
+    return _extents(text)
 
 
-def _among(known: Sequence[str]) -> Callable[[str], str]:
+def _among(known: Sequence[str], others: Mapping[str, str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in known:
-            hint = (
-                habits.did_you_mean(text, known, habits.TYPES | habits.OPS | habits.LAYOUTS)
-                or f"choose from {', '.join(known)}"
-            )
+            hint = habits.did_you_mean(text, known, others) or f"choose from {', '.join(known)}"
             raise argparse.ArgumentTypeError(f"unknown {short(text)}\nhint: {hint}")
         return text
 
@@ -87,18 +90,20 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--window",), "extents of the filter", "3", _extents, "RxS"),
     Question(("--stride",), "stride", "1", _extents, "S"),
     Question(("--dilation",), "dilation", "1", _extents, "D"),
-    Question(("--pad",), "padding on either side, or `same`, which keeps the size at stride 1", _SAME, _padding, "P"),
+    Question(("--pad",), "padding on either side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
     Question(("--groups",), "groups of channels", "1", _whole, "G"),
-    Question(("--dtype",), "element type", "f16", _among(TENSOR_DTYPES), "TYPE"),
-    Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0], _among(_LAYOUTS), "LAYOUT"),
+    Question(("--dtype",), "element type", "f16", _among(TENSOR_DTYPES, habits.TYPES), "TYPE"),
+    Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0],
+             _among(_LAYOUTS, habits.LAYOUTS), "LAYOUT"),
     Question(("--activation",), "activation, such as relu, or none", "none",
-             _among(("none", *ACTIVATIONS)), "ACTIVATION"),
+             _among(("none", *ACTIVATIONS), habits.ACTIVATIONS), "ACTIVATION"),
     Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
-             _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)]), "OP"),
+             _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)], habits.OPS), "OP"),
 )  # fmt: skip
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
+    parser.others = habits.LAYER_ARGUMENTS
     parser.add_argument("path", metavar="SPEC", nargs="?", default="layer.conv", help="default: layer.conv")
     for q in QUESTIONS:
         default = f" (default: {q.default})" if q.default else ""
@@ -115,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
         check_place(path)
     answers = _answers(arguments)
-    layer = Layer(identifier(path.stem) if to_file else "layer", answers, arguments.bias, arguments.residual)
+    layer = Layer(_name_of(path) if to_file else "layer", answers, arguments.bias, arguments.residual)
     text = layer.text()
     with console.spinner("checking"):
         driver.check_all(driver.Spec(text, arguments.path))
@@ -123,8 +128,15 @@ def run(arguments: argparse.Namespace) -> int:
         console.write(text.rstrip("\n"))
         return 0
     write_all({path: text.encode()})
-    console.write(f"wrote {path}\n\nnext:\n  convgen explain {path}\n  convgen run {path}\n  convgen compile {path}")
+    said = shlex.quote(str(path))
+    console.write(f"wrote {path}\n\nnext:\n  convgen explain {said}\n  convgen run {said}\n  convgen compile {said}")
     return 0
+
+
+def _name_of(path: Path) -> str:
+    """The convolution's, by the file's."""
+    name = identifier(path.stem)
+    return f"{name}_" if name in KEYWORDS else name
 
 
 def _answers(arguments: argparse.Namespace) -> dict[str, Any]:

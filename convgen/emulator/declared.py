@@ -16,6 +16,8 @@ from convgen.ir.plan import Launch
 #: What a generated file leaves out for the emulator.
 _PTX = re.compile(r"^#ifndef CONVGEN_EMULATE\n(.*?)^#endif", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"^__device__ __forceinline__ \w+ (\w+)\(", re.MULTILINE)
+#: Text with brackets in it.
+_NESTED = r"(?:[^()]|\([^()]*\))*"
 _REGISTERS_PER_SM = 65536
 _MAX_REGISTERS = 255
 _MAX_THREADS = 1024
@@ -57,14 +59,14 @@ def bounds(source: str, entry: str) -> str:
     """What a kernel is compiled for, in C++: threads a block at most, blocks that share an SM (0: not said), blocks a
     cluster."""
     found = _declaration(source, entry)
-    said = dict(re.findall(r"__(launch_bounds|cluster_dims)__\(([^()]*)\)", found[1])) if found else {}
+    said = dict(re.findall(rf"__(launch_bounds|cluster_dims)__\(({_NESTED})\)", found[1])) if found else {}
     threads, _, blocks = said.get("launch_bounds", str(_MAX_THREADS)).partition(",")
     cluster = " * ".join(f"({extent})" for extent in said.get("cluster_dims", "1").split(","))
     return f"{threads}, {blocks.strip() or 0}, {cluster}"
 
 
 def _declaration(source: str, entry: str) -> re.Match[str] | None:
-    return re.search(rf"__global__\s+((?:__\w+__\([^()]*\)\s+)*)void\s+{entry}\(", source)
+    return re.search(rf"__global__\b((?:[^;{{}}](?!__global__))*?)\bvoid\s+{entry}\(", source)
 
 
 def launch_findings(step: Launch, declared: Sequence[int], source: str) -> Iterator[Finding]:

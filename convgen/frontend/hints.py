@@ -274,10 +274,14 @@ def _list(place: Place) -> str | None:
     if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
         return "write a `let` for each name"
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
-        return "separate dims by commas"
-    if before is not None and before.type == "COMMA" and word.type in ("RSQB", "RPAR"):
-        return "remove the last comma"
+        return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
+    if before is not None and before.type == "COMMA" and word.type in ("RSQB", "RPAR", "COMMA"):
+        return "remove one of the commas" if word.type == "COMMA" else "remove the last comma"
     return None
+
+
+#: What a bracket closes.
+_OPENING = {"RPAR": "(", "RSQB": "["}
 
 
 def _bracket(place: Place) -> str | None:
@@ -285,7 +289,9 @@ def _bracket(place: Place) -> str | None:
     before = place.before
     if place.kinds == {"LBRACE"} and before is not None:
         return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    return "a `(` is not closed" if "RPAR" in place.kinds and place.begins_line else None
+    if not place.begins_line:
+        return None
+    return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
 
 
 def _sign(place: Place) -> str | None:

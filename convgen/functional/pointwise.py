@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from convgen.diagnostics import did_you_mean
+from convgen import habits
 from convgen.runtime.errors import WrongArguments
 
 
@@ -56,8 +56,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "square": Activation("{t} * {t}"),
     "abs": Activation("abs({t})"),
 }
-#: What other projects call them.
-_ALIASES = {"swish": "silu", "hswish": "hardswish", "hsigmoid": "hardsigmoid", "lrelu": "leaky_relu", "linear": "None"}
 #: Of two values, the second a number or an operand.  relu_backward is the gradient behind a relu with this result.
 _BINARY = {
     "add": "{t} + {o}",
@@ -116,8 +114,8 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
     name, *numbers = [given] if isinstance(given, str) else given or [None]
     known = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if known is None:
-        alias = _ALIASES.get(str(name).lower())
-        hint = f"did you mean `{alias}`?" if alias else did_you_mean(str(name), ACTIVATIONS)
+        found = habits.meant(str(name), ("none", *ACTIVATIONS), habits.ACTIVATIONS)
+        hint = f"did you mean `{'None' if found == 'none' else found}`?" if found else ""
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
     if len(numbers) > len(known.defaults) or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):

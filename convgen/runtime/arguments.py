@@ -111,15 +111,20 @@ class Slot:
         raise WrongLayout(f"{self.name} has {strides}: {expected}{hint}")
 
     def _permutation_hint(self, seen: Seen) -> str:
-        """Where the memory is right and the dims' order alone is not: the view that mends it."""
+        """Where the dims' order is another: the view that mends it, or that has to be copied."""
         if len(seen.shape) != len(self.shape):
             return ""
-        for order in permutations(range(len(self.shape))):
-            shape = tuple(seen.shape[i] for i in order)
-            strides = tuple(seen.strides[i] for i in order)
-            if shape == self.shape and self.lies(strides):
+        every = permutations(range(len(self.shape)))
+        orders = [order for order in every if tuple(seen.shape[i] for i in order) == self.shape]
+        for order in orders:
+            if self.lies([seen.strides[i] for i in order]):
                 return f"\nhint: {self.name}.{seen.transpose}{order} is the right view of the same memory, at no cost"
-        return ""
+        if not orders or seen.shape == self.shape or self.tensor.axes is not None:
+            return ""
+        order = orders[0]
+        dims = ", ".join(f"{self.tensor.dims[i]}={self.tensor.extents[i]}" for i in map(order.index, range(len(order))))
+        copy = f"{self.name}.{seen.transpose}{order}"
+        return f"\nhint: write `{self.tensor.dtype}[{dims}]` in the spec, or pass a packed copy of {copy}"
 
     def _slice_hint(self, seen: Seen) -> str:
         """Where channels are a slice of more, or should be: what to pass, or to say in the spec."""

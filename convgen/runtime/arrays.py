@@ -242,7 +242,7 @@ def check_numpy(array: object, slot: Slot) -> None:
     """Raises a LaunchError's subclass where a NumPy array is not as the slot says."""
     import numpy
 
-    if not isinstance(array, numpy.ndarray):
+    if not isinstance(array, numpy.ndarray) or isinstance(array, numpy.ma.MaskedArray):
         raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")

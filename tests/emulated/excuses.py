@@ -174,6 +174,26 @@ HARMLESS = (
     Excuse("guard: <= for <", "the last slice's step more has no pixels", now=r"slice <= STEPS", source="SLICES = 2;"),
     Excuse("guard: <= for <", "each channel of the 8 is asked for, too", now=r"has_k = load_k <= |k \+ e <= 24"),
     Excuse("guard: <= for <", "no group has such a row", now=r"\(k <= ROWS|e <= CHANNELS", source=r"/ GROUP_ROWS =="),
+    # first layers
+    Excuse(
+        "(removed: __syncthreads removed|moved: __syncthreads moved (behind load_halo_tile|before for))",
+        "each thread copies over zeros that it stored itself",
+        source=r"(?s)HALO_ROWS = 1;.*zeros where no copy will write",
+    ),
+    Excuse(
+        "guard: (<= for <|> for >=)",
+        "nothing is as late",
+        now=r"thread <= TILE_N \* 8|place <= K_STEPS \* 8|line > LINES\) return 0",
+    ),
+    Excuse(
+        "guard: (<= for <|> for >=)", "nothing is as late", now=r"u32\(h\) <= 1;|vector > 13", source="HALO_ROWS = 1;"
+    ),
+    Excuse(
+        "guard: <= for <",
+        "a word ends with the window's last element",
+        now=r"word \* 2 - shift_of\(phase\) \+ e\) <= RUN_ELEMENTS",
+        source=r"shift_of\(int phase\) \{ return 1;",
+    ),
     # stem_wgrad
     Excuse(
         "moved: mbarrier_arrive moved behind previous",
@@ -198,6 +218,17 @@ HARMLESS = (
         was="weight_full_barriers",
         above="row_weights = ",
     ),
+    Excuse(
+        "moved: wgmma_wait_group moved behind __syncwarp",
+        "the lane that arrives waits for the MMAs itself, and the others have read what they multiply",
+        source=r"(?s)wgmma_wait_group<0>\(\);\s+if \(lane == 0\) mbarrier_arrive",
+    ),
+    Excuse(
+        "stage: next stage",
+        "the last waits change places: the filter rows so far are a multiple of the stages",
+        was=r"weight_empty_barriers \+ 8 \* \(ring",
+        source=r"(?s)constexpr int R = 3;.*constexpr int weight_stages = 3;",
+    ),
     # winograd, whose product is mma_gemm's
     Excuse(
         "(stage: one stage fewer|guard: <= for <)",
@@ -221,6 +252,7 @@ HARMLESS = (
         "the third loop goes on with accumulators that the MMAs of another have begun",
         source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*k >= 0\)",
     ),
+    Excuse("moved: wgmma_wait_group moved behind partials", "an address is made between the two places"),
     Excuse("moved: cluster_arrive moved before if", "no block reads another's sums of y", source=r"y_sums\[k\] ="),
     Excuse(
         "moved: wgmma_wait_group moved behind mbarrier_arrive_cluster",

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-#: Where the kernel's own text begins in a generated file.
-KERNEL = "// ---- kernel"
+#: Where the kernel's own text begins in a generated file: helpers, and what calls them.
+KERNEL = re.compile(r"^// ---- (?:helpers|kernel)", re.MULTILINE)
 _CLOSING = {"(": ")", "{": "}", "[": "]", "<": ">"}
 
 
@@ -30,12 +30,24 @@ class Call(Span):
     arguments: tuple[Span, ...]
 
 
+@dataclass(frozen=True)
+class Change:
+    """Replacements of stretches of the text, of which the first says where the change is."""
+
+    what: str
+    edits: tuple[tuple[Span, str], ...]
+
+
+def one(what: str, span: Span, new: str) -> Change:
+    return Change(what, ((span, new),))
+
+
 class Source:
     """A generated source, and the text of its kernels alone: the rest and comments are blank, so places agree."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        start = max(0, text.find(KERNEL))
+        start = found.start() if (found := KERNEL.search(text)) else 0
         blank = re.sub(r"[^\n]", " ", text[:start])
         self.code = blank + re.sub(r"//[^\n]*", lambda m: " " * len(m[0]), text[start:])
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_text import Source, Span
+import mutate_values
+from kernel_text import Change, Source, Span, one
 
 #: Calls that wait, arrive, expect, fence or commit.  `sync_...` are the kernels' own names for a named barrier.
 SYNCHRONISES = re.compile(
@@ -45,14 +46,6 @@ class Mutant:
         return f"{self.kind}: {self.what}, line {self.line}: {self.was.strip()}  ->  {self.now.strip()}"
 
 
-@dataclass(frozen=True)
-class Change:
-    """Replacements of stretches of the text, of which the first says where the change is."""
-
-    what: str
-    edits: tuple[tuple[Span, str], ...]
-
-
 def mutants(text: str) -> Iterator[Mutant]:
     """Every mutant of a source, class by class; no two are the same but for spaces and comments."""
     source = Source(text)
@@ -66,7 +59,7 @@ def mutants(text: str) -> Iterator[Mutant]:
 
 
 def _essence(text: str) -> str:
-    return re.sub(r"\s+", "", Source(text).code)
+    return re.sub(r"//[^\n]*|\s+", "", text)
 
 
 def _apply(source: Source, kind: str, change: Change) -> Mutant:
@@ -79,17 +72,13 @@ def _apply(source: Source, kind: str, change: Change) -> Mutant:
     return Mutant(kind, change.what, line + 1, above, lines[line], text.splitlines()[line], text)
 
 
-def _one(what: str, span: Span, new: str) -> Change:
-    return Change(what, ((span, new),))
-
-
 # ---- the classes -----------------------------------------------------------------------------------------
 
 
 def removed(source: Source) -> Iterator[Change]:
     """A wait, arrival, fence or commit that is not there."""
     for call in source.calls(SYNCHRONISES):
-        yield _one(f"{call.name} removed", call, "(void)0")
+        yield one(f"{call.name} removed", call, "(void)0")
 
 
 def moved(source: Source) -> Iterator[Change]:
@@ -119,7 +108,7 @@ def _name(statement: str) -> str:
 def depth(source: Source) -> Iterator[Change]:
     """One group more may stay under way."""
     for call in source.calls(r"\b\w+_wait_group(?:_read)?(?=<)"):
-        yield _one("one more pending", call.template, f"{source[call.template]} + 1")
+        yield one("one more pending", call.template, f"{source[call.template]} + 1")
 
 
 def parity(source: Source) -> Iterator[Change]:
@@ -128,30 +117,30 @@ def parity(source: Source) -> Iterator[Change]:
     for call in source.calls(r"\bmbarrier_wait_parity(?=\()"):
         argument = source[call.arguments[1]]
         names |= set(re.findall(r"\b[a-z]\w*", argument))
-        yield _one("parity flipped", call.arguments[1], f"({argument}) ^ 1")
+        yield one("parity flipped", call.arguments[1], f"({argument}) ^ 1")
     for name in sorted(n for n in names if any(source.find(rf"\b{n} \^= 1;"))):
         for found in source.find(rf"\b{name} \^= 1;"):
-            yield _one("phase not flipped", Span(*found.span()), "(void)0;")
+            yield one("phase not flipped", Span(*found.span()), "(void)0;")
         for found in source.find(rf"\b(?:int|u32) {name} = ([01]);"):
-            yield _one("first phase flipped", Span(*found.span(1)), f"{found[1]} ^ 1")
+            yield one("first phase flipped", Span(*found.span(1)), f"{found[1]} ^ 1")
 
 
 def count(source: Source) -> Iterator[Change]:
     """A barrier that waits for another number of threads, arrivals or bytes."""
     for call in source.calls(r"\bmbarrier_init(?=\()"):
         arrivals = source[call.arguments[1]]
-        yield _one("one arrival more", call.arguments[1], f"({arrivals}) + 1")
+        yield one("one arrival more", call.arguments[1], f"({arrivals}) + 1")
         if arrivals != "1":
-            yield _one("one arrival fewer", call.arguments[1], f"({arrivals}) - 1")
+            yield one("one arrival fewer", call.arguments[1], f"({arrivals}) - 1")
     for call in source.calls(r"\bmbarrier_arrive_expect_tx(?=\()"):
         for sign in "+-":
-            yield _one(f"bytes {sign} 16", call.arguments[1], f"{source[call.arguments[1]]} {sign} 16")
+            yield one(f"bytes {sign} 16", call.arguments[1], f"{source[call.arguments[1]]} {sign} 16")
     for call in source.calls(r"\bmbarrier_arrive(?:_cluster)?(?=\()"):
-        yield _one("arrives twice", call, f"{source[call]}, {source[call]}")
+        yield one("arrives twice", call, f"{source[call]}, {source[call]}")
     for call in source.calls(r"\bbar_sync(?=<)"):
         number, threads = source[call.template].split(", ")
         for sign in "+-":
-            yield _one(f"threads {sign} 32", call.template, f"{number}, {threads} {sign} 32")
+            yield one(f"threads {sign} 32", call.template, f"{number}, {threads} {sign} 32")
 
 
 def barrier(source: Source) -> Iterator[Change]:
@@ -160,14 +149,14 @@ def barrier(source: Source) -> Iterator[Change]:
     for call in source.calls(r"\bbar_sync(?=<)"):
         number, threads = source[call.template].split(",")
         other = numbers[(numbers.index(number) + 1) % len(numbers)]
-        yield _one(f"barrier {other} for {number}", call.template, f"{other},{threads}")
+        yield one(f"barrier {other} for {number}", call.template, f"{other},{threads}")
     placed = {name for call in source.calls(r"\bmbarrier_init(?=\()") for name in _offsets(source[call.arguments[0]])}
     names, inits = sorted(placed), [*source.calls(r"\bmbarrier_init(?=\()")]
     for name in names:
         other = names[(names.index(name) + 1) % len(names)]
         for found in source.find(rf"\b{name}\b"):
             if not any(call.start < found.start() < call.end for call in inits):
-                yield _one(f"{other} for {name}", Span(*found.span()), other)
+                yield one(f"{other} for {name}", Span(*found.span()), other)
 
 
 def _offsets(address: str) -> list[str]:
@@ -180,22 +169,22 @@ def stage(source: Source) -> Iterator[Change]:
     extents = _ring_extents(source)
     for extent in extents:
         for found in source.find(rf"\+\+(\w+) == ({extent})\)"):
-            yield _one("wraps early", Span(*found.span(2)), f"{extent} - 1")
+            yield one("wraps early", Span(*found.span(2)), f"{extent} - 1")
             yield from _uses(source, found[1], extent)
         for found in source.find(rf"\b(\w+) % ({extent})\b"):
-            yield _one("next stage", Span(*found.span(1)), f"({found[1]} + 1)")
+            yield one("next stage", Span(*found.span(1)), f"({found[1]} + 1)")
         for found in source.find(rf"(?<!<)\b({extent} - (\d))\b"):
-            yield _one("one stage fewer", Span(*found.span(1)), f"{extent} - {int(found[2]) + 1}")
+            yield one("one stage fewer", Span(*found.span(1)), f"{extent} - {int(found[2]) + 1}")
     phases = {
         n
         for call in source.calls(r"\bmbarrier_wait_parity(?=\()")
         for n in re.findall(r"\w+", source[call.arguments[1]])
     }
     for found in source.find(r"(?<=\n) *(\w+ = \w+);"):
-        yield _one("not carried on", Span(*found.span(1)), "(void)0")
+        yield one("not carried on", Span(*found.span(1)), "(void)0")
     for found in source.find(r"\b(\w+) \^= 1;"):
         if found[1] not in phases:
-            yield _one("buffer not changed", Span(*found.span()), "(void)0;")
+            yield one("buffer not changed", Span(*found.span()), "(void)0;")
             yield from _uses(source, found[1], "2")
 
 
@@ -213,34 +202,34 @@ def _ring_extents(source: Source) -> list[str]:
 def _uses(source: Source, name: str, extent: str) -> Iterator[Change]:
     """Where a place in a ring is used, and where it begins."""
     for found in source.find(rf"\bint {name} = (\d+);"):
-        yield _one("first place", Span(*found.span(1)), f"({found[1]} + 1) % {extent}")
+        yield one("first place", Span(*found.span(1)), f"({found[1]} + 1) % {extent}")
     for found in source.find(rf"(?<!\+\+)(?<!int )\b{name}\b(?! \^= | = | == )"):
-        yield _one("next place", Span(*found.span()), f"(({name} + 1) % {extent})")
+        yield one("next place", Span(*found.span()), f"(({name} + 1) % {extent})")
 
 
 def cluster(source: Source) -> Iterator[Change]:
     """Blocks of a cluster that go on without the others, or meet the wrong one."""
     for found in source.find(r"\bcluster_arrive(?:_relaxed)?\(\);\s*cluster_wait\(\);"):
-        yield _one("the cluster's barrier is the block's", Span(*found.span()), "__syncthreads();")
-        yield _one("no barrier of the cluster", Span(*found.span()), "")
+        yield one("the cluster's barrier is the block's", Span(*found.span()), "__syncthreads();")
+        yield one("no barrier of the cluster", Span(*found.span()), "")
     for call in source.calls(r"\bcluster_arrive(?=\()"):
-        yield _one("relaxed arrival", call, "cluster_arrive_relaxed()")
+        yield one("relaxed arrival", call, "cluster_arrive_relaxed()")
     for call in source.calls(r"\b(?:mbarrier_arrive_cluster|st_shared_cluster_\w+)(?=\()"):
-        yield _one("another block", call.arguments[1], f"({source[call.arguments[1]]}) ^ 1")
+        yield one("another block", call.arguments[1], f"({source[call.arguments[1]]}) ^ 1")
     for call in source.calls(r"\btma_load_\w+_multicast(?=\()"):
         mask = source[call.arguments[-1]]
-        yield _one("multicast to one block fewer", call.arguments[-1], f"u16(({mask}) & (({mask}) - 1))")
+        yield one("multicast to one block fewer", call.arguments[-1], f"u16(({mask}) & (({mask}) - 1))")
 
 
 def registers(source: Source) -> Iterator[Change]:
     """Registers that nobody has given back.  A warpgroup that asks for none, or fewer, is only slower."""
     for call in source.calls(r"\bsetmaxnreg_(?:inc|dec)(?=<)"):
         direction = {"setmaxnreg_inc": "setmaxnreg_dec", "setmaxnreg_dec": "setmaxnreg_inc"}[call.name]
-        yield _one("8 registers more", call.template, f"{source[call.template]} + 8")
-        yield _one("the other direction", Span(call.start, call.start + len(call.name)), direction)
-        yield _one("half a warpgroup", call, f"if (threadIdx.x % 128 < 64) {source[call]}")
+        yield one("8 registers more", call.template, f"{source[call.template]} + 8")
+        yield one("the other direction", Span(call.start, call.start + len(call.name)), direction)
+        yield one("half a warpgroup", call, f"if (threadIdx.x % 128 < 64) {source[call]}")
         if call.name == "setmaxnreg_dec":
-            yield _one("gives nothing back", call, "(void)0")
+            yield one("gives nothing back", call, "(void)0")
 
 
 def guard(source: Source) -> Iterator[Change]:
@@ -249,7 +238,7 @@ def guard(source: Source) -> Iterator[Change]:
     loops = [Span(found.start(), source.closing(found.end() - 1)) for found in source.find(r"\b(?:for|while) \(")]
     for found in source.find(r" (<=?|>=?) "):
         if not any(loop.start < found.start() < loop.end for loop in loops):
-            yield _one(f"{other[found[1]]} for {found[1]}", Span(*found.span(1)), other[found[1]])
+            yield one(f"{other[found[1]]} for {found[1]}", Span(*found.span(1)), other[found[1]])
 
 
 OPERATORS: dict[str, Callable[[Source], Iterator[Change]]] = {
@@ -263,6 +252,7 @@ OPERATORS: dict[str, Callable[[Source], Iterator[Change]]] = {
     "cluster": cluster,
     "registers": registers,
     "guard": guard,
+    **mutate_values.OPERATORS,
 }
 
 

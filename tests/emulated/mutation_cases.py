@@ -26,7 +26,7 @@ from tma_specs import compilation
 from convgen.emulator import EmulationError, compiler
 from convgen.ir import verify
 from convgen.ir.plan import Plan
-from convgen.ir.problem import Op
+from convgen.ir.problem import ConvProblem, Op
 from convgen.planner import database
 
 #: Kernels that no golden has: sums of channels, and a bias's gradient, with work for pipelines that come round.
@@ -110,7 +110,8 @@ class Case:
     source: str
     arrays: Mapping[str, np.ndarray]
     expected: tuple[verify.Expectation, ...]  # of all results
-    finite: Case | None = None  # where sums that are NaN are made once more: the same with inputs that make none
+    others: tuple[Case, ...] = ()  # the same with other inputs, which may tell of what these do not
+    second_sums: bool = True  # False: inputs make no sum that is NaN, and what would be made of one is a wrong number
 
     def verdict(self, source: str, seeds: Iterable[int]) -> str:
         """The first kind of finding that a seed brings, or another of the verdicts.  Every fourth seed has five
@@ -137,8 +138,9 @@ class Case:
             os.environ["CONVGEN_CACHE"] = "0"
             try:
                 said = self._verdict_without_traces(source, seeds)
-                if said == UNNOTICED and self.finite:
-                    said = self.finite._verdict_without_traces(without_second_sums(source), [0])
+                for other in self.others:
+                    if said == UNNOTICED:
+                        said = other._verdict_without_traces(source, [0])
                 os.write(writing, said.encode())
             except BaseException:
                 traceback.print_exc()
@@ -155,6 +157,7 @@ class Case:
         return said
 
     def _verdict_without_traces(self, source: str, seeds: Iterable[int]) -> str:
+        source = source if self.second_sums else without_second_sums(source)
         entries = sorted({launch.entry for launch in self.plan.launches})
         try:
             library = compiler.kernel_library(source, entries, checks=True)
@@ -178,21 +181,51 @@ def case(name: str) -> Case:
         made = compilation(MODES.get(name) or shrunk(name, options_of(plan_of(spec(name)))))
         plan, source = made.plan, made.source
     sms = GEOMETRIES[name].sms if name in GEOMETRIES else 1
-    finite = Case(name, sms, plan, source, *_data(plan, False)) if "float window_sum(" in source else None
-    return Case(name, sms, plan, source, *_data(plan, True), finite)
-
-
-def _data(plan: Plan, special: bool) -> tuple[dict[str, np.ndarray], tuple[verify.Expectation, ...]]:
-    """Inputs, with infinities and NaNs where these tell more than they hide, and what comes out."""
     problem = plan.problem
-    role = problem.reads[0].role
-    arrays = verify.random_inputs(problem, seed=0)
-    if special and problem.tensor(role).dtype in ("f16", "bf16", "f32"):
-        of_windows = problem.op is not Op.WGRAD and not problem.further  # others sum what is special, too
-        if of_windows:
-            arrays = with_specials(problem, role, 0)
-        if of_windows or plan.strategy == "depthwise":
-            arrays[role].flat[[0, -1]] = np.inf  # windows there end beyond the border
+    read, *filters = (tensor.role for tensor in problem.reads)
+    others = []
+    if _special_windows(problem):
+        chosen = [(read, 1), (read, 8), *((role, 1) for role in filters if problem.op is Op.FPROP)]
+        main, *rest = (_corners(problem, role, _special(problem, role, times)) for role, times in chosen)
+        others = [Case(name, sms, plan, source, *_data(plan, arrays)) for arrays in rest]
+    else:
+        main = verify.random_inputs(problem, seed=0)
+        if plan.strategy == "depthwise":
+            main = _corners(problem, read, main)
+    if "float window_sum(" in source:
+        finite = _data(plan, verify.random_inputs(problem, seed=0))
+        others.insert(0, Case(name, sms, plan, source, *finite, second_sums=False))
+    return Case(name, sms, plan, source, *_data(plan, main), tuple(others))
+
+
+def _special_windows(problem: ConvProblem) -> bool:
+    """Whether infinities and NaNs tell more than they hide: sums over all pixels hold all that is special."""
+    return problem.op is not Op.WGRAD and not problem.further and _floats(problem)
+
+
+def _special(problem: ConvProblem, role: str, times: int) -> dict[str, np.ndarray]:
+    """Inputs with special values, so many times."""
+    arrays, *more = (with_specials(problem, role, seed) for seed in range(times))
+    for other in more:
+        places = ~np.isfinite(other[role])
+        arrays[role][places] = other[role][places]
+    return arrays
+
+
+def _floats(problem: ConvProblem) -> bool:
+    return problem.reads[0].dtype in ("f16", "bf16", "f32")
+
+
+def _corners(problem: ConvProblem, role: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Infinities at the corners: windows there end beyond the border."""
+    if _floats(problem) and role == problem.reads[0].role:
+        arrays[role].flat[[0, -1]] = np.inf
+    return arrays
+
+
+def _data(plan: Plan, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], tuple[verify.Expectation, ...]]:
+    """Inputs, their operands with zeros, and what comes out."""
+    problem = plan.problem
     for operand in problem.operands:
         arrays[operand.name].flat[1::3] = 0  # at which comparisons change their minds; no factor of all results
     right = expected(problem, arrays, plan.arithmetic)

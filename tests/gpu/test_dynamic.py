@@ -38,6 +38,12 @@ SPECS = {
     " op dgrad strategy tma_im2col",
     "groups": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=64, r=3, s=3, c=16] output y: f16[n, p, q, k] pad 1"
     " groups 4 strategy implicit_gemm { kernel mma_gemm }",
+    "depthwise_stream, fma": "x: f16[n=8, h=30, w=45, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
+    " pad 1 stride 2 groups 96 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
+    " strategy depthwise { kernel depthwise_stream math fma }",
+    "depthwise_stream, mma": "x: f16[n=8, h=14, w=14, c=128] filter w: f16[k=128, r=7, s=7] output y: f16[n, p, q, k]"
+    " pad 3 groups 128 epilogue { operand b: f32[k] y = acc + b }"
+    " strategy depthwise { kernel depthwise_stream math mma }",
     "depthwise_direct": "x: f16[n=8, h=14, w=14, c=40] filter w: f16[k=40, r=3, s=3] output y: f16[n, p, q, k] pad 1"
     " stride 2 groups 40 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
     " strategy depthwise { kernel depthwise_direct }",
@@ -49,12 +55,6 @@ SPECS = {
 
 #: Layers of kernels that take the number of images alone.
 IMAGES = {
-    "depthwise_stream, fma": "x: f16[n=8, h=30, w=45, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
-    " pad 1 stride 2 groups 96 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
-    " strategy depthwise { kernel depthwise_stream math fma }",
-    "depthwise_stream, mma": "x: f16[n=8, h=14, w=14, c=128] filter w: f16[k=128, r=7, s=7] output y: f16[n, p, q, k]"
-    " pad 3 groups 128 epilogue { operand b: f32[k] y = acc + b }"
-    " strategy depthwise { kernel depthwise_stream math mma }",
     "depthwise_stream, dgrad": "x: f16[n=8, h=28, w=28, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
     " pad 1 stride 2 groups 96 op dgrad strategy depthwise { kernel depthwise_stream }",
     "tma_halo, images": "x: f16[n=8, h=7, w=7, c=32] filter w: f16[k=64, r=3, s=3, c=32]"
@@ -71,6 +71,8 @@ IMAGES = {
     " output y: f16[n, p, q, k] pad 1 op dgrad strategy tma_halo",
     "tma_halo, three axes": "x: f16[n=8, d=5, h=14, w=14, c=32] filter w: f16[k=32, t=3, r=3, s=3, c=32]"
     " output y: f16[n, o, p, q, k] pad 1 strategy tma_halo",
+    "small_groups": "x: f16[n=8, h=28, w=28, c=128] filter w: f16[k=128, r=3, s=3, c=4] output y: f16[n, p, q, k] pad 1"
+    " groups 32 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel small_groups }",
     "stem_mma": "x: f16[n=8, c=3, h=45, w=38] filter w: f16[k=24, c=3, r=3, s=3] output y: f16[n, p, q, k] pad 1"
     " stride 2 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel stem_mma }",
     "stem_mma, f32": "x: f32[n=8, h=45, w=38, c=3] filter w: f32[k=64, r=3, s=3, c=3] output y: f32[n, p, q, k] pad 1"

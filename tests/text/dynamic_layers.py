@@ -42,19 +42,19 @@ RESIDUAL = "operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z)"
 GATE = "operand g: f32[n, k] result t: f16[n, p, q, k] t = acc * g y = relu(t)"
 LAYERS = {
     "depthwise_stream, fma": Layer(
-        _of("n={n}, h=13, w=20, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n", RESIDUAL),
+        _of("n={n}, h={h}, w={w}, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n h w", RESIDUAL),
         "depthwise",
         {"kernel": "depthwise_stream", "math": "fma", "strip": 5, "band": 2, "tile.p": 2, "slice": 32},
     ),
     "depthwise_stream, mma": Layer(
-        _of("n={n}, h=13, w=15, c=64", "k=64, r=5, s=5", "pad 2 groups 64 dynamic n", GATE),
+        _of("n={n}, h={h}, w={w}, c=64", "k=64, r=5, s=5", "pad 2 groups 64 dynamic n h w", GATE),
         "depthwise",
-        {"kernel": "depthwise_stream", "math": "mma"},
+        {"kernel": "depthwise_stream", "math": "mma", "strip": 8, "band": 8, "tile.p": 8},
     ),
     "depthwise_stream, dgrad": Layer(
-        _of("n={n}, h=13, w=15, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n op dgrad"),
+        _of("n={n}, h={h}, w={w}, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n h w op dgrad"),
         "depthwise",
-        {"kernel": "depthwise_stream"},
+        {"kernel": "depthwise_stream", "strip": 8, "band": 4},
     ),
     "stem_mma": Layer(
         _of("n={n}, c=3, h=11, w=14", "k=24, r=3, s=3, c=3", "pad 1 stride 2 dynamic n", GATE, "n, p, q, k", "f32"),
@@ -65,6 +65,11 @@ LAYERS = {
         _of("n={n}, h=21, w=19, c=3", "k=40, r=7, s=7, c=3", "pad 3 stride 2 dynamic n", RESIDUAL),
         "implicit_gemm",
         {"kernel": "stem_wgmma"},
+    ),
+    "small_groups": Layer(
+        _of("n={n}, h=9, w=10, c=32", "k=32, r=3, s=3, c=4", "pad 1 groups 8 dynamic n", GATE),
+        "implicit_gemm",
+        {"kernel": "small_groups", "tile.p": 2},
     ),
     "tma_halo, images": Layer(
         _of("n={n}, h=7, w=6, c=16", "k=24, r=3, s=3, c=16", "pad 1 dynamic n", RESIDUAL), "tma_halo", {"images": 2}

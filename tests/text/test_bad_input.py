@@ -49,6 +49,7 @@ def folder(tmp_path, monkeypatch):
     [
         ("compil layer.conv", "did you mean `compile`?"),
         ("layer.conv", "did you mean `convgen compile layer.conv`?"),
+        ("-v", "did you mean `-V`?"),
         ("--verison", "did you mean `--version`?"),
         ("compile", "required: SPEC"),
         ("compile layr.conv", "did you mean `layer.conv`?"),
@@ -62,6 +63,7 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --outdir out", "did you mean `--output`?"),
         ("compile layer.conv --batch 64", "-D n=64"),
         ("compile layer.conv -n 64", "-D n=64"),
+        ("compile layer.conv n=64", "hint: write -D n=64"),
         ("compile layer.conv -D n:64", "hint: write -D n=64"),
         ("compile layer.conv -D n=64,m=3", "hint: write -D for each: -D n=64 -D m=3"),
         ("compile - -", "standard input can be read once"),

@@ -16,7 +16,7 @@ from convgen.runtime import artifacts
 from convgen.runtime.errors import WrongShape
 from convgen.runtime.kernel import Kernel
 
-SIZES = ({"n": 2, "h": 3, "w": 7}, {"n": 41, "h": 31, "w": 1}, {"n": 5, "h": 8, "w": 9})
+SIZES = ({"n": 2, "h": 17, "w": 13}, {"n": 41, "h": 31, "w": 16}, {"n": 5, "h": 20, "w": 11})
 IMAGES = [row.name for row in KERNELS if row.kernel.dynamic == {"n"}]
 
 

@@ -78,6 +78,10 @@ def test_init_serves_every_rank_and_operator(size, op):
         ([*REQUIRED, "--dtype", "half"], "hint: did you mean `f16`?"),
         ([*REQUIRED, "--layout", "nchw"], "hint: did you mean `channels_first`?"),
         ([*REQUIRED, "--layout", "NHWC"], "hint: did you mean `channels_last`?"),
+        ([*REQUIRED, "--activation", "swish"], "hint: did you mean `silu`?"),
+        ([*REQUIRED, "--size", "56,56"], "hint: write 56x56"),
+        ([*REQUIRED, "--kernel", "3"], "hint: did you mean `--window`?"),
+        ([*REQUIRED, "--batchsize", "3"], "hint: did you mean `--batch`?"),
         ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
         ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),
         ([*REQUIRED, "--groups", "3"], "--groups 3 does not divide -c 16 and -k 32"),
@@ -87,6 +91,13 @@ def test_init_refuses_and_writes_nothing(arguments, said, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(["init", "layer.conv", *arguments]) == 2
     assert said in capsys.readouterr().err and not Path("layer.conv").exists()
+
+
+def test_init_takes_any_file_name(capsys):
+    for path, name in (("my layer.conv", "my_layer"), ("conv.conv", "conv_"), ("1x1.conv", "_1x1")):
+        assert main(["init", path, *REQUIRED, "--pad", "valid"]) == 0
+        assert (problem(path).name, problem(path).output) == (name, (8, 8))
+    assert "convgen run 'my layer.conv'" in capsys.readouterr().out
 
 
 def test_init_checks_before_it_writes(capsys):

@@ -16,6 +16,7 @@ from convgen.diagnostics import Diagnostic, SpecError
 from convgen.frontend.dims import ROLE_DIMS
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.wording import KEYWORDS, SETTINGS
+from convgen.functional.pointwise import ACTIVATIONS
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.epilogue import FUNCTIONS
 from convgen.kernels import strategies
@@ -57,6 +58,8 @@ def hint(text: str, **known) -> str | None:
         (habits.TARGETS, tuple(TARGETS)),
         (habits.DEVICES, ("gpu", "emulate")),
         (habits.COMMANDS, (*COMMANDS, "--help")),
+        (habits.ACTIVATIONS, ("none", *ACTIVATIONS)),
+        (habits.LAYOUTS, ("channels_last", "channels_first")),
     ],
 )
 def test_what_is_meant_exists_and_what_is_written_does_not(others, known):
@@ -71,9 +74,10 @@ def test_options_of_commands_exist():
         parser = Parser()
         import_module(f"convgen.cli.{name}").configure(parser)
         known |= parser._option_string_actions.keys()
-    assert set(habits.ARGUMENTS.values()) <= known
-    of_some = {"--device", "--batch", "--out"}  # and other names elsewhere
-    assert not {f"--{word}" for word in (*habits.ARGUMENTS, *habits.NO_ARGUMENTS)} & known - of_some
+    assert {*habits.ARGUMENTS.values(), *habits.LAYER_ARGUMENTS.values()} <= known
+    of_some = {"--device", "--batch", "--out", "--images"}  # and other names elsewhere
+    others = *habits.ARGUMENTS, *habits.LAYER_ARGUMENTS, *habits.NO_ARGUMENTS
+    assert not {f"--{word}" for word in others} & known - of_some
 
 
 @pytest.mark.parametrize("name", [*habits.FUNCTIONS, *habits.NO_FUNCTIONS])

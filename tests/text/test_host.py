@@ -147,6 +147,7 @@ def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, monkeypatch) -> Non
     assert (refused.returncode, refused.stderr) == (1, f"{values[2]}: 5 bytes, of {made.tensors[0].bytes}\n")
     assert not Path(values[-1]).exists()
     usage = process(values[:-1])
+    assert "\n//   ./tiny tiny.cubin x.bin w.bin operand_b.bin y.bin\n//\n" in host.program(made)
     assert usage.returncode == 2 and usage.stderr.startswith("usage: host tiny.cubin x.bin w.bin operand_b.bin y.bin")
 
 

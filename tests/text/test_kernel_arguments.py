@@ -382,6 +382,20 @@ def test_hint_mends_a_permuted_view(driver, order, extents):
         assert permuted.shape == packed.shape
 
 
+def test_hint_of_another_order_of_memory(driver):
+    planes = np.zeros((2, 8, 5, 6), np.float16)
+    with pytest.raises(errors.WrongShape) as raised:
+        kernel().emulate(planes, np.zeros(FILTER.shape, np.float16), b=np.zeros(BIAS.shape, np.float32))
+    hint = "hint: write `f16[n=2, c=8, h=5, w=6]` in the spec, or pass a packed copy of image.transpose(0, 2, 3, 1)"
+    assert str(raised.value).endswith(hint)
+
+
+def test_a_mask_is_not_ignored(driver):
+    masked = np.ma.masked_array(np.zeros(IMAGE.shape, np.float16))
+    with pytest.raises(errors.WrongType, match="image is of type MaskedArray: the emulator takes NumPy arrays"):
+        kernel().emulate(masked, np.zeros(FILTER.shape, np.float16), b=np.zeros(BIAS.shape, np.float32))
+
+
 # ---- warm calls: what was right once is looked at again -----------------------------------------
 
 

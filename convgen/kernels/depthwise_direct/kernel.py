@@ -16,7 +16,6 @@ from itertools import product
 from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
-from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
@@ -27,9 +26,12 @@ from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import LINE
 from convgen.kernels.parts.depthwise import (
+    Count,
     Depthwise,
     channel_run,
+    count,
     depthwise_obstacles,
+    ends,
     formulas,
     run_result,
     whole_runs,
@@ -246,45 +248,24 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         )
 
 
-@dataclass(frozen=True)
-class Count:
-    """A named number of the source: constant, or `decided` by a call, as C text."""
-
-    type: str
-    name: str
-    value: str
-    comment: str
-    decided: bool
-
-    def __str__(self) -> str:
-        return f"{'const' if self.decided else 'constexpr'} {self.type} {self.name} = {self.value};  // {self.comment}"
-
-
 def _counts(layout: Layout, index: str) -> list[Count]:
     """How many thread tiles there are, and how far columns of x lie apart."""
-
-    def count(type: str, name: str, value: int, comment: str, text: str = "") -> Count:
-        decided = isinstance(value, Size)
-        return Count(type, name, (decided and text) or lowering.number_text(value), comment, decided)
-
     of_images = f"{lowering.factor(layout.read.n)} * P_TILES * Q_TILES"
     return [
-        count("int", "P_TILES", layout.p_tiles, "down an image"),
-        count("int", "Q_TILES", layout.q_tiles, "across"),
-        count("int", "THREAD_TILES", layout.thread_tiles, "of all images", of_images),
-        count(index, "COLUMN_STEP", layout.read.x.stride("w"), "elements of x from one column to the next"),
+        count("P_TILES", layout.p_tiles, "down an image"),
+        count("Q_TILES", layout.q_tiles, "across"),
+        count("THREAD_TILES", layout.thread_tiles, "of all images", of_images),
+        count("COLUMN_STEP", layout.read.x.stride("w"), "elements of x from one column to the next", c_type=index),
     ]
 
 
 def _ends(layout: Layout) -> dict[str, str]:
     """C text of the output's extents, by coordinate; empty where thread tiles end with it."""
-
-    def end(d: str, tile: int, output: int) -> str:
-        name = lowering.number_text(output) if isinstance(output, Size) else d.upper()
-        return name if output % tile else ""
-
     tiles = layout.config.tile_p, layout.config.tile_q
-    return {d: end(d, tile, axis.output) for d, tile, axis in zip("pq", tiles, layout.axes, strict=True)}
+    return {
+        d: end if axis.output % tile else ""
+        for (d, end), tile, axis in zip(ends(layout).items(), tiles, layout.axes, strict=True)
+    }
 
 
 def _layouts(problem: ConvProblem, target: Target, fixed: Options, vectors: tuple[int, ...]) -> Iterator[Layout]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
@@ -36,7 +37,7 @@ def malformed(layout: Layout) -> Obstacles:
         no(f"slice {config.slice}: its input channels are not a multiple of 16 bytes", option="slice")
     if config.band % config.tile_p:
         no(f"band {config.band} is not a multiple of tile.p {config.tile_p}", option="band")
-    if config.strip > columns.output:
+    if config.strip > columns.output and not isinstance(columns.output, Size):
         no(f"strip {config.strip} is wider than the output's {columns.output} columns", option="strip")
     elif layout.strips > 1 and config.strip % columns.phases:
         no(f"strip {config.strip} is not a multiple of dgrad's stride, {columns.phases}", option="strip")

@@ -29,12 +29,11 @@ from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
-from convgen.kernels.parts.depthwise import depthwise_obstacles, formulas, run_result
+from convgen.kernels.parts.depthwise import Count, count, depthwise_obstacles, ends, formulas, run_result
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import launch_registers
-from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.limits import WARP
-from convgen.kernels.parts.window_sum import window_sum
+from convgen.kernels.parts.window_sum import WindowSum, window_sum
 from convgen.targets import Target
 
 HALF_LINE = 64  # bytes that L2 takes from device memory at once
@@ -45,7 +44,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
-    dynamic = base.IMAGES
+    dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := depthwise_obstacles(problem, target):
@@ -67,7 +66,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             found.no("depthwise_stream needs windows that cover every input pixel", elsewhere, "kernel")
         if lowering.index_type(problem, ()) != "int":
             found.no("a tensor of 2^31 elements or more", elsewhere, "kernel")
-        return [*found, *image_obstacles(problem)]
+        return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterable[Layout]:
         return space(problem, target, fixed)
@@ -113,7 +112,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         )
 
     def plan(self, layout: Layout) -> Plan:
-        limits = image_limits(layout.problem)
+        limits = lowering.index_limits(layout.problem, "int")
         return plan_of(layout, [launch(layout)], notes=layout.assigned.notes, limits=limits)
 
     def source(self, plan: Plan) -> str:
@@ -139,7 +138,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         }
         inside = [  # what a lane of mma asks before it makes a result
             *([f"from_strip < {config.strip if layout.strips == 1 else 'STRIP'}"] if q_tail else []),
-            *(f"{d} < {d.upper()}" for d in "pq" if guards[d]),
+            *(f"{d} < {end}" for d, end in ends(layout).items() if guards[d]),
         ]
         return render(
             "depthwise_stream/kernel.cu.j2",
@@ -152,18 +151,35 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             launch=plan.launch(),
             formulas=formulas(layout),
             pointers=pointers(layout),
-            sizes=list(sizes(problem)),
+            sizes=list(sizes(layout.problem)),
+            counts=_counts(layout),
+            ends=ends(layout),
             maps=[p.name for p in plan.launch().params if p.kind == "tensor_map"],
             accumulator=lowering.ACCUMULATORS[accumulate].c_type,
             filter_type="u16" if on_tensor_cores else lowering.ACCUMULATORS[accumulate].c_type,
             load_filter=load_filter,
             load_input=output.load_shared_run(problem.x.dtype, "value", "source", layout.inputs, accumulate),
             mma=f"mma_m16n8k8_f32_{problem.x.dtype}_{problem.x.dtype}",
-            window_sum=window_sum(problem, mirrored=layout.assigned.mirrored) if layout.fills else None,
+            window_sum=_window_sum(layout) if layout.fills else None,
             mentioned=mentioned,
             inside=inside,
             result=result,
         )
+
+
+def _counts(layout: Layout) -> dict[str, Count]:
+    """How many bands there are."""
+    along = {"P_BANDS": layout.p_tiles, "STRIPS": layout.strips}
+    of_images = " * ".join([lowering.factor(layout.read.n), *(name for name, bands in along.items() if bands > 1)])
+    return {
+        "STRIPS": count("STRIPS", layout.strips),
+        "P_BANDS": count("P_BANDS", layout.p_tiles, "down an image"),
+        "ITEMS": count("ITEMS", layout.items, "bands of all images", of_images),
+    }
+
+
+def _window_sum(layout: Layout) -> WindowSum:
+    return window_sum(layout.read, mirrored=layout.assigned.mirrored, sizes=sizes(layout.problem))
 
 
 def held(layout: Layout) -> int:

@@ -24,7 +24,7 @@ LEAST_STRIP = 7  # output columns of a part of a row
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    assigned = assignment(problem)
+    assigned = assignment(problem.static)  # what is worth considering for the sizes in the spec
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
 
@@ -33,7 +33,9 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
     named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
     parts = (parts for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP)
-    strips = sorted({min(columns.whole(-(-columns.output // n)), columns.output) for n in parts})
+    # a strip that may be one of several is of whole runs
+    widest = columns.whole(columns.output) if "w" in problem.dynamic else columns.output
+    strips = sorted({min(columns.whole(-(-columns.output // n)), widest) for n in parts})
     for name, maths in MATHS.items():
         if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(assigned)):
             continue
@@ -44,7 +46,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
                 whole = -(-rows.output // p) * p
                 bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))
                 for band, strip, threads, blocks in itertools.product(
-                    values("band", bands), values("strip", strips or [columns.output]),
+                    values("band", bands), values("strip", strips or [widest]),
                     values("threads", maths.THREADS), values("blocks", maths.BLOCKS),
                 ):  # fmt: skip
                     config = Config(name, p, q, vector, slice_, strip, band, 1, threads, blocks)

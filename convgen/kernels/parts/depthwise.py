@@ -12,6 +12,7 @@ from convgen.codegen.c_expr import c_expr
 from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
 from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import C, Obstacle, Obstacles
 from convgen.kernels.parts import lowering, output
@@ -109,6 +110,31 @@ def _element_map(problem: ConvProblem) -> IndexMap:
     variables = [variable(d, problem.extent(d)) for d in dims]
     at: dict[str, Expr] = {v.name: v.symbol for v in variables}
     return derive(problem, variables, {**at, "g": floordiv(symbol("k"), Integer(problem.k_per_group))})
+
+
+def ends(layout: Depthwise[C]) -> dict[str, str]:
+    """C text of the output's extents by coordinate: constants' names, or what a call decides."""
+    named = zip("pq", layout.axes, strict=True)
+    return {d: lowering.number_text(a.output) if isinstance(a.output, Size) else d.upper() for d, a in named}
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number's definition in the source, as C text: of a constant, or where a call has `decided` sizes."""
+
+    text: str
+    decided: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def count(name: str, value: int, comment: str = "", of_others: str = "", c_type: str = "int") -> Count:
+    """The definition of a number; where a call decides it, by its formula, or as it follows `of_others`."""
+    decided = isinstance(value, Size)
+    text = (decided and of_others) or lowering.number_text(value)
+    line = f"{'const' if decided else 'constexpr'} {c_type} {name} = {text};"
+    return Count(f"{line}  // {comment}" if comment else line, decided)
 
 
 def formulas(layout: Depthwise[C]) -> list[str]:

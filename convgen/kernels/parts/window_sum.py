@@ -38,14 +38,14 @@ class WindowSum:
 
 def window_sum(
     problem: ConvProblem, name: str = "", dims: Sequence[str] = (), *, whole: bool = False, mirrored: bool = False,
-    strided: ConvProblem | None = None,
+    strided: ConvProblem | None = None, sizes: Iterable[str] = (),
 ) -> WindowSum:  # fmt: skip
     """The sum of an element of y of a forward convolution, from x and w as they lie in memory.
 
     Its parameters are x, w and the element's coordinates n, those of the pixel, k.  `name`, a number over `dims`,
     stands for these of them; where it is the `whole` place in y, the others are of dims of one element.  With a
     `mirrored` filter, the window's first tap is w's last.  A `strided` dgrad, where the forward convolution is its
-    assignment, says which pixels of x the taps bring.
+    assignment, says which pixels of x the taps bring.  `sizes` that a call decides are the last parameters.
     """
     sp = problem.spatial
     scope = Scope(index_type(problem, ()), limited=bool(problem.dynamic))
@@ -83,7 +83,10 @@ def window_sum(
     coordinates = (*([name] if name else []), *named)
     return WindowSum(
         f"{element('y', ('n', *sp.output, 'k'))} before the epilogue",
-        (*(p.declaration for p in factor_pointers(problem)), *(f"{scope.index} {name}" for name in coordinates)),
+        (
+            *(p.declaration for p in factor_pointers(problem)),
+            *(f"{scope.index} {name}" for name in (*coordinates, *sizes)),
+        ),
         nest,
         f"{x} * {w}",
     )

@@ -25,7 +25,8 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.axes import Axis, axes
-from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, window_formulas
+from convgen.kernels.parts.elementwise import epilogue_formulas, fprop_pointers, sizes, window_formulas
+from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.limits import MAX_THREADS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, COLUMNS, K_BYTES, MMAS, ROWS, Mma, maths, mma_obstacles
 from convgen.kernels.parts.persistent import persistent
@@ -233,12 +234,15 @@ class SmallGroups(base.Kernel[Config, Layout]):
     config = Config
     further = True
     slices = base.ANY_SLICES
+    dynamic = base.IMAGES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if found := mma_obstacles(problem, target):
             return found
-        why = _unserved(problem, target)
-        return [Obstacle(f"kernel small_groups: {why}", "kernel mma_gemm serves it", "kernel")] if why else []
+        found = image_obstacles(problem)
+        if why := _unserved(problem, target):
+            found.no(f"kernel small_groups: {why}", "kernel mma_gemm serves it", "kernel")
+        return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         """Of those that estimates call equal, first what was faster: wide slices, two halo tiles."""
@@ -291,7 +295,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             slices=layout.slices, threads=layout.threads, shared_bytes=layout.shared_bytes,
             blocks_per_sm=layout.config.blocks,
         )  # fmt: skip
-        return plan_of(layout, [launch])
+        return plan_of(layout, [launch], limits=image_limits(layout.problem))
 
     def source(self, plan: Plan) -> str:
         layout = plan.layout
@@ -316,6 +320,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             launch=plan.launch(),
             formulas=[*window_formulas(problem), *epilogue_formulas(problem)],
             pointers=fprop_pointers(problem),
+            sizes=list(sizes(problem)),
             index=index,
             bits_type=bits_type,
             x_source=output.as_bits(problem.x, bits_type),
