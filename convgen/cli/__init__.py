@@ -82,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         if os.environ.get("CONVGEN_DEBUG", "0") != "0":
             raise
+        if isinstance(e, ModuleNotFoundError) and e.name and not e.name.startswith("convgen"):
+            hint = "hint: in a checkout, `python -m pip install .` installs convgen with what it needs"
+            console.complain(f"the Python module {e.name!r} is not installed\n{hint}")
+            return FAILED
         console.complain(
             f"internal error: {type(e).__name__}: {' '.join(str(e).split())[:200]} "
             "(this is a defect of convgen: please report it, with the traceback that CONVGEN_DEBUG=1 shows)"

@@ -104,7 +104,7 @@ def _pairs(given: Amounts, rank: int) -> Pads:
 
 def padding_of(mode: str, input: Sequence[int], pads: Pads) -> Padding:
     """What padding is made of, by torch's name.  Raises WrongArguments, and WrongShape where it is too much."""
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise WrongArguments(f"padding_mode is {mode!r}: expected {', '.join(map(repr, MODES))}")
     for i, (extent, amounts) in enumerate(zip(input, pads, strict=True)):
         most = {"reflect": extent - 1, "circular": extent}.get(mode, max(amounts))

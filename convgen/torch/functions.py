@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from convgen.functional.parameters import Amounts, Numbers, by_axis, output_extents, padding_of, paddings
+from convgen.functional.parameters import Amounts, Numbers, by_axis, output_extents, padding_of, paddings, whole
 from convgen.functional.pointwise import Step, text_of
 from convgen.functional.pointwise import activation as steps_of_activation
 from convgen.runtime.errors import WrongShape, WrongType
@@ -75,7 +75,7 @@ def _conv(
     strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
     pads = paddings(padding, weight.shape[2:], strides, dilations)
     lows, highs = [low for low, _ in pads], [high for _, high in pads]
-    geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), groups, padding_mode
+    geometry = list(strides), lows if lows == highs else lows + highs, list(dilations), whole("groups", groups), padding_mode
     padding_of(padding_mode, input.shape[2:], pads)  # raises
     steps = steps_of_activation(activation)
     if residual is not None:

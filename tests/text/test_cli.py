@@ -465,6 +465,16 @@ def test_a_defect_asks_for_a_report_and_shows_a_traceback_on_demand(monkeypatch,
         main(["explain", "layer.conv"])
 
 
+def test_a_missing_dependency_is_no_defect(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "convgen.frontend", None)
+    assert main(["explain", "layer.conv"]) == 70
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr("convgen.driver.load", lambda _: __import__("rich"))
+    capsys.readouterr()
+    assert main(["explain", "layer.conv"]) == 1
+    assert "error: the Python module 'rich' is not installed\nhint: in a checkout, " in capsys.readouterr().err
+
+
 def test_an_interrupt_is_quiet():
     # a shell starts what runs in the background with interrupts ignored, and children inherit that
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

@@ -167,6 +167,8 @@ def test_padding_that_cannot_be_is_refused():
             dict(residual=torch.zeros(2, 4, 3, 3)),
             "residual has shape (2, 4, 3, 3): it does not broadcast",
         ),
+        (dict(groups="3"), "groups is '3': expected a whole number"),
+        (dict(padding_mode=["zeros"]), "padding_mode is ['zeros']: expected 'zeros', 'reflect'"),
         (dict(residual=torch.zeros(1, 1, 4, 3, 3)), "it does not broadcast to (1, 4, 3, 3)"),
     ],
 )
