@@ -265,7 +265,8 @@ def of_convolution(
 ) -> Bare | None:  # fmt: skip
     """What aten::convolution asks for.  A transposed one without bias is the gradient of another; None where it would
     not be."""
-    geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+    stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
+    geometry = stride, padding, dilation, groups
     operands = [] if bias is None else [bias.view(-1, *(1,) * len(stride))]
     epilogue = "add" if operands else ""
     if not transposed:
@@ -287,7 +288,8 @@ def of_backward(
 ) -> tuple[Bare, Bare] | tuple[()]:  # fmt: skip
     """The gradients of the input and of the filters that aten::convolution_backward asks for.  Those of a transposed
     convolution are a convolution of y's gradient, and the gradient of the filters that lead from that to the input."""
-    geometry = tuple(stride), tuple(padding), tuple(dilation), groups
+    stride, padding, dilation, output_padding = of_each_axis(weight, stride, padding, dilation, output_padding)
+    geometry = stride, padding, dilation, groups
     if not transposed:
         of_input = Gradient(Op.DGRAD, grad, weight, tuple(input.shape), *geometry)
         return of_input, Gradient(Op.WGRAD, input, grad, tuple(weight.shape), *geometry)
@@ -295,6 +297,12 @@ def of_backward(
         return ()
     of_filters = Gradient(Op.WGRAD, grad, input, tuple(weight.shape), *geometry)
     return Forward(grad, weight, [], "", *geometry), of_filters
+
+
+def of_each_axis(weight: Tensor, *numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    """aten's convolutions take one number for all axes, as which `padding="valid"` arrives."""
+    rank = weight.dim() - 2
+    return [tuple(given) * rank if len(given) == 1 else tuple(given) for given in numbers]
 
 
 def _is_gradient(output_padding: Sequence[int], stride: Sequence[int]) -> bool:

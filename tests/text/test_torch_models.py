@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -112,12 +113,26 @@ class Gates(nn.Module):
         return u * (v + v.mean())
 
 
+class Valid(nn.Module):
+    """aten has one number for the padding of all axes; torch.add and torch.sub have a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(4, 4, 3, padding="valid"), nn.Conv2d(4, 4, 1, padding="valid")
+
+    def forward(self, x):
+        y = TF.relu(self.a(x))
+        y = torch.sub(torch.add(y, self.b(y), alpha=0.5), self.b(y), alpha=0.25)
+        return torch.add(self.b(y), y, alpha=2)
+
+
 _GATE = ["add add tanh mul", "add add sigmoid"]
 MODELS = {
     Wave: ((2, 4, 12), ["add", *_GATE, "add add", "add add add mul", *_GATE, "add add", "add"]),
     Gates: ((2, 4, 6, 6), ["add mul", "add sigmoid", "add mul", "add", "add", "add", "add"]),
     Causal: ((2, 4, 12), ["cropped; add relu", "cropped; add relu add relu", "add"]),
     Trimmed: ((1, 4, 6, 6), ["cropped; add relu", "cropped; add gelu", "cropped; silu", "add", ""]),
+    Valid: ((1, 4, 6, 6), ["add relu", "add mul:0.5 add", "add mul:-0.25 add", "add"]),
     OneImage: ((4, 6, 6), ["add relu mul:0.5", "add prelu add", "add tanh add", "add silu"]),
 }
 
@@ -130,6 +145,19 @@ def test_what_is_fused(kind):
     near(ready(x), expected)
     assert ready(x).stride() == expected.stride()
     assert [row.fused for row in ready.report] == fused
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_valid_padding_trains(compiled):
+    layer = nn.Conv2d(4, 8, 3, padding="valid").to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
+    expected = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    torch.compiler.reset()
+    model = torch.compile(layer, backend=ct.compile_graph, options={"inductor": False}) if compiled else layer
+    with contextlib.nullcontext() if compiled else ct.enabled() as serving:
+        near(torch.autograd.grad(model(x).square().sum(), list(layer.parameters())), expected)
+    rows = list(serving.report) if serving else [row for report in ct.reports()[-2:] for row in report]
+    assert rows and all(row.why_not == "not on a GPU" for row in rows)
 
 
 @pytest.mark.parametrize(

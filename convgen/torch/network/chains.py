@@ -198,11 +198,14 @@ def _binary(kind: str) -> Callable[[Node, Node], Match]:
 
     def match(user: Node, value: Node) -> Match:
         a, b = user.args[:2]
-        if a is b or _argument(user, 2, "alpha", 1) != 1:
+        factor = _argument(user, 2, "alpha", 1)  # of the second
+        if a is b or (factor != 1 and a is value) or not _is_number(factor):
             return None
-        other = b if a is value else a
-        steps = (_NEGATED, Step("add")) if kind == "sub" and a is not value else (Step(kind),)
-        return _with_operand(steps, other, value)
+        if a is value:
+            return _with_operand((Step(kind),), b, value)
+        if kind == "sub":
+            return _with_operand((Step("mul", (-float(factor),)), Step("add")), a, value)
+        return _with_operand((*([Step("mul", (float(factor),))] if factor != 1 else []), Step(kind)), a, value)
 
     return match
 

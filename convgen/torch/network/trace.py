@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from convgen.torch.asked import of_each_axis
+
 Node = Any
 GraphModule = Any
 A: Any = torch.ops.aten
@@ -60,6 +62,10 @@ def flat_graph(function: Callable[..., Any], arguments: Sequence[Any]) -> GraphM
     for node in list(made.graph.nodes):
         if is_call(node, A._assert_tensor_metadata.default):  # holds here, and would count as a reader
             made.graph.erase_node(node)
+        elif is_call(node, A.convolution.default):
+            x, w, bias, stride, padding, dilation, transposed, further, groups = node.args
+            *numbers, further = map(list, of_each_axis(value_of(w), stride, padding, dilation, further))
+            node.args = x, w, bias, *numbers, transposed, further, groups
     drop_identities(made.graph)
     made.recompile()
     return made
