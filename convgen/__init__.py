@@ -71,10 +71,10 @@ def compile_all(
 ) -> dict[str, Kernel]:
     """Compile every convolution and operator of a spec, as `compile` does.  Returns the kernels by name, in the
     order of the spec."""
-    from convgen import driver
+    from convgen import requests
     from convgen.spec import Spec, read
 
-    return driver.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune, images=images))
+    return requests.compile_all(Spec(*read(source), defines or {}, target, strategy, tune=tune, images=images))
 
 
 def gradient(

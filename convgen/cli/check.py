@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 
-from convgen import driver
+from convgen import requests
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, paths, read_spec
 from convgen.diagnostics import SpecError, format_json
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             spec = read_spec(arguments, path)
             with console.spinner(f"checking {spec.path}") as say:
-                found = driver.check_all(spec, lambda name: say(f"checking {name}"))
+                found = requests.check_all(spec, lambda name: say(f"checking {name}"))
         except UsageError as e:  # the other files are checked all the same
             console.complain(str(e))
             code = max(code, e.exit_code)

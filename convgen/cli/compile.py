@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen import driver
+from convgen import driver, requests
 from convgen.cli import console, records
 from convgen.cli.arguments import add_images, add_specs, add_tune, one_of, read_specs
 from convgen.cli.files import write_all
@@ -113,7 +113,7 @@ def _compile(specs: list[driver.Spec], say: Callable[[str], None]) -> dict[str, 
         _check_names(specs)
     kernels: dict[str, Kernel] = {}
     for spec in specs:
-        kernels |= driver.compile_all(spec, lambda name: say(f"compiling {name}"))
+        kernels |= requests.compile_all(spec, lambda name: say(f"compiling {name}"))
     return kernels
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convgen import driver, habits
+from convgen import habits, requests
 from convgen.cli import console
 from convgen.cli.arguments import Parser, short
 from convgen.cli.files import check_place, write_all
@@ -27,7 +27,7 @@ from convgen.frontend.wording import KEYWORDS
 from convgen.functional.pointwise import ACTIVATIONS
 from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.problem import OPS, SPATIAL, Op, identifier
-from convgen.spec import UsageError
+from convgen.spec import Spec, UsageError
 
 #: Element types of results that are not the type of what is read.
 _RESULT_TYPES = {"s8": "s32", "e4m3": "f32", "e5m2": "f32"}
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     layer = Layer(_name_of(path) if to_file else "layer", answers, arguments.bias, arguments.residual)
     text = layer.text()
     with console.spinner("checking"):
-        driver.check_all(driver.Spec(text, arguments.path))
+        requests.check_all(Spec(text, arguments.path))
     if not to_file:
         console.write(text.rstrip("\n"))
         return 0

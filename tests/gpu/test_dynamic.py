@@ -8,7 +8,7 @@ import pytest
 from dynamic_problems import all_sizes, at
 from tma_specs import integers, rounded
 
-from convgen import driver
+from convgen import driver, requests
 from convgen.ir.reference import decode, references
 from convgen.runtime import artifacts, nvrtc
 from convgen.runtime.errors import WrongShape
@@ -132,7 +132,7 @@ def test_every_plan_of_a_kernel_is_exact(target: Target, seed: int) -> None:
     if "wgmma" not in target.features:
         pytest.skip(f"{target} has no wgmma")
     spec = Spec(f"conv layer {{ dynamic n h w input {SPECS['3x3']} }}", target=target.name, images=(1, 16, 256))
-    ((compilation,), kernels) = driver.load(spec), driver.compile_all(spec)
+    ((compilation,), kernels) = driver.load(spec), requests.compile_all(spec)
     kernel, sizes = kernels["layer"], [(n, 14, 14) for n in (1, 3, 16, 40, 256)]
     taken = {kernel.class_at(n=n, h=h, w=w).manifest.config for n, h, w in sizes}
     assert len(taken) == len(kernel.classes) > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from convgen import driver
+from convgen import driver, requests
 from convgen.diagnostics import RenamedWarning
 from convgen.kernels import renamed, strategies
 
@@ -43,7 +43,7 @@ def test_an_old_name_is_warned_of_each_time(tmp_path, monkeypatch):
     """The cache would keep silent."""
     monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path))
     spec = driver.Spec(SPEC.format(c=64, of="", more="", strategy="implicit_gemm { kernel gather }"))
-    for ask in (driver.check_all, driver.check_all, driver.compile_all, driver.compile_all):
+    for ask in (requests.check_all, requests.check_all, requests.compile_all, requests.compile_all):
         with pytest.warns(RenamedWarning, match="`kernel gather` of implicit_gemm is now `kernel mma_gemm`"):
             assert ask(spec)
 

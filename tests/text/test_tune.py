@@ -494,7 +494,7 @@ def test_tune_uses_every_gpu_of_the_machine(spec: Path, db: Database, monkeypatc
 
 
 def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Database, tmp_path, monkeypatch):
-    from convgen import driver
+    from convgen import driver, requests
     from convgen.runtime import launch
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -504,10 +504,10 @@ def test_what_was_tuned_on_the_gpu_at_hand_is_taken_there(spec: Path, db: Databa
     shipping.export([shipped], database.PACKAGED)
     assert compilation.choice.reason == f"tuned on {GPU}: 0.5 us"
 
-    at_reference = driver._request_key(asked)
+    at_reference = requests.request_key(asked)
     fake.rename("NVIDIA H100 PCIe")
     launch.gpu_at_hand.cache_clear()
-    assert driver._request_key(asked) != at_reference  # what was compiled for another GPU is not recalled
+    assert requests.request_key(asked) != at_reference  # what was compiled for another GPU is not recalled
     call = machine.Worker.call
     monkeypatch.setattr(machine.Worker, "call", lambda *a: launch.gpu_at_hand() if a[1] == "gpu" else call(*a))
     assert cli.main(["tune", str(spec)]) == 0
