@@ -16,9 +16,7 @@ from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.targets import Target
 
-cupy = pytest.importorskip("cupy")
-
-RUNS = 1000  # of one kernel, all to the bit
+pytest.importorskip("cupy")
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +82,4 @@ SHARED: dict[str, Options] = {
 def test_every_run_is_the_same_to_the_bit(name: str, seed: int) -> None:
     problem = typed(make("wgrad", 16, 64, 256, (28, 28), (3, 3), pad=1), w="f32")
     made = kernel(spec(problem, "tma_im2col", {**PLAIN, **SHARED[name]}))
-    arrays = gpu_runs.inputs(problem, seed)
-    first = made(*arrays.values(), out=gpu_runs.poisoned(problem.w))
-    out, different = gpu_runs.poisoned(problem.w), cupy.zeros((), cupy.int64)
-    for _ in range(RUNS):
-        out.fill(cupy.nan)
-        made(*arrays.values(), out=out)
-        different += (out.view(cupy.uint32) != first.view(cupy.uint32)).any()
-    assert int(different) == 0, f"{int(different)} of {RUNS} runs differ"
+    gpu_runs.same_to_the_bit(made, problem, seed)

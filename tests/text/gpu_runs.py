@@ -99,3 +99,21 @@ def check(problem: ConvProblem, strategy: str, options: Mapping[str, int | str] 
     report = verify.check(problem, arrays, out, cupy, kernel.manifest.arithmetic)
     cupy.get_default_memory_pool().free_all_blocks()
     assert report, f"{report}\nseed {seed}, {strategy} {dict(options or {})}\n{problem}"
+
+
+#: Runs of a kernel whose sums must not depend on the order in which blocks finish.
+RUNS = 1000
+
+
+def same_to_the_bit(kernel: Kernel, problem: ConvProblem, seed: int) -> None:
+    """Fails unless every run of a wgrad writes the same f32 gradient, to the bit."""
+    import cupy
+
+    arrays = inputs(problem, seed)
+    first = run(kernel, problem, arrays, poisoned(problem.w))
+    out, different = poisoned(problem.w), cupy.zeros((), cupy.int64)
+    for _ in range(RUNS):
+        out.fill(cupy.nan)
+        run(kernel, problem, arrays, out)
+        different += (out.view(cupy.uint32) != first.view(cupy.uint32)).any()
+    assert int(different) == 0, f"{int(different)} of {RUNS} runs differ\nseed {seed}\n{problem}"
