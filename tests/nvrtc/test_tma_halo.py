@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from problems import make
 from tma_specs import (
-    EPILOGUES,
     TARGET,
     compilation,
     first_choices,
     halo_problems,
+    in_turn,
     laid_out,
     serves,
     some_options,
@@ -91,8 +91,7 @@ def test_configuration(name: str) -> None:
     assert not found.spill_stores and not found.stack
 
 
-@pytest.mark.parametrize("swap_ab", [1, 0])
-@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize(("epilogue", "swap_ab"), in_turn(1, 0))
 def test_epilogue(epilogue: str, swap_ab: int) -> None:
     found = compiled(LAYER, {"swap_ab": swap_ab, "tile.m": 64, "consumers": 2, "schedule": "pingpong"}, epilogue)
     assert not found.spill_stores and not found.stack

@@ -51,6 +51,13 @@ EPILOGUES: dict[str, str] = {
     ),
 }
 
+
+def in_turn(*ways: int) -> list[tuple[str, int]]:
+    """Every epilogue in one of the ways, in turn, and those that hold the most registers in all of them."""
+    each = ((name, way) for i, name in enumerate(EPILOGUES) for j, way in enumerate(ways) if i % len(ways) == j)
+    return list(dict.fromkeys([*each, *product(("residual", "locals"), ways)]))
+
+
 #: tma_im2col's schedules, for a tile of 16 channels over three taps or more; PLAIN is what a row does not say, so
 #: that no cost model does.
 PLAIN: Options = {
@@ -433,7 +440,7 @@ def some_options(draw, strategy: str, most: int = 3, kernel: str = "") -> Option
 SPECS = Path(__file__).parents[2] / "specs"
 
 
-def first_choices(strategy: str, every: int = 8) -> dict[str, tuple[ConvProblem, Options]]:
+def first_choices(strategy: str, every: int = 12) -> dict[str, tuple[ConvProblem, Options]]:
     """What the cost model chooses for one layer in `every` of the shipped specs, at 8 and 64 images, all different."""
     serving = strategies.load(strategy)
     found: dict[str, tuple[ConvProblem, Options]] = {}
