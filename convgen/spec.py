@@ -146,7 +146,8 @@ def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = No
     """What is said of a name that is none of the known ones; by default the hint is one that is close, or all."""
     known = list(known)
     hint = hint or did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
-    return f"unknown {kind} {name!r}\nhint: {hint}"
+    said = repr(name)
+    return f"unknown {kind} {said if len(said) <= 60 else f'{said[:57]}...'}\nhint: {hint}"
 
 
 def _specs_in(folder: Path) -> str:

@@ -75,13 +75,8 @@ def _conv(
     strides, dilations = by_axis("stride", stride, rank, 1), by_axis("dilation", dilation, rank, 1)
     pads = paddings(padding, weight.shape[2:], strides, dilations)
     lows, highs = [low for low, _ in pads], [high for _, high in pads]
-    geometry = (
-        list(strides),
-        lows if lows == highs else lows + highs,
-        list(dilations),
-        whole("groups", groups),
-        padding_mode,
-    )
+    amounts, count = lows if lows == highs else lows + highs, whole("groups", groups)
+    geometry = list(strides), amounts, list(dilations), count, padding_mode
     padding_of(padding_mode, input.shape[2:], pads)  # raises
     steps = steps_of_activation(activation)
     if residual is not None:

@@ -7,9 +7,9 @@ Each kernel is drawn for one of the specs of specs/golden, so what a picture say
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -467,4 +467,6 @@ def _wrapped(text: str, columns: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(draw(sys.argv[1]), end="")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernel", choices=KERNELS)
+    print(draw(parser.parse_args().kernel), end="")

@@ -76,6 +76,10 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --target compute_87", "did you mean `sm_86`?"),
         ("compile layer.conv --target sm_100", "did you mean `sm_100a`?"),
         ("compile layer.conv --target gfx942", "choose from sm_80, sm_86,"),
+        (
+            "compile layer.conv --strategy " + 3000 * "a",
+            f"unknown strategy '{56 * 'a'}...\nhint: choose from auto, tma",
+        ),
         ("compile layer.conv --strategy naive", "did you mean `direct`?"),
         ("compile layer.conv --stratgy direct", "did you mean `--strategy`?"),
         ("compile layer.conv --strategy drect", "did you mean `direct`?"),

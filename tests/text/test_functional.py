@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -322,6 +324,28 @@ def test_mistakes_are_named(arguments, message):
     with pytest.raises(ConvgenError) as raised:
         F.kernel(F.conv2d, **(good | arguments))
     assert message in str(raised.value)
+
+
+WRONG = [
+    None, True, -1, 0, 2, 1.5, math.nan, 2**70, "same", "x", b"x", (), (1, 2), ((1, 2), 3), [[1]], {1}, {1: 2},
+    slice(1), object(), int, np.array(2), np.ones(2), np.ones((1, 4, 3, 3), object), torch.tensor([1, 2]), iter("ab"),
+]  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_whatever_is_passed_the_answer_is_a_sentence(data):
+    """A call that nothing is wrong with ends at its strategy."""
+    good = dict(
+        input=np.ones((1, 4, 6, 6)), weight=np.ones((8, 4, 3, 3)), grad_output=np.ones((1, 8, 4, 4)),
+        input_size=(1, 4, 6, 6), weight_size=(8, 4, 3, 3), kernel_size=3, output_size=6, strategy="none such",
+    )  # fmt: skip
+    called = [F.conv2d, F.conv2d_input, F.conv2d_weight, F.conv_transpose2d, F.im2col, F.col2im]
+    function = data.draw(st.sampled_from(called))
+    names = inspect.signature(function).parameters
+    wrong = data.draw(st.dictionaries(st.sampled_from(sorted(names)), st.sampled_from(WRONG), max_size=3))
+    with pytest.raises(ConvgenError):
+        F.kernel(function, **{name: good[name] for name in names if name in good} | wrong | {"strategy": "none such"})
 
 
 def test_numbers_may_be_of_any_kind():
