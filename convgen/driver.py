@@ -23,13 +23,13 @@ from convgen.targets import DEFAULT_TARGET, TARGETS, Target, target_for
 
 if TYPE_CHECKING:
     from convgen.cache import Cache
-    from convgen.explain import Explanation
     from convgen.frontend import Request
     from convgen.ir.plan import Plan
     from convgen.kernels.base import Option
     from convgen.planner import CannotServe, Choice
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.kernel import Kernel
+    from convgen.tables import Explanation
 
 #: Each pass and the record of a `Compilation` that it makes.
 PASSES: dict[str, str] = {"load": "request", "choose": "choice", "plan": "plan", "render": "source"}
@@ -196,8 +196,9 @@ class Compilation:
     def explain(self) -> Explanation:
         """Formulas, roofline and every strategy; the plan too, where the strategy that was asked for serves, and the
         classes of sizes."""
-        from convgen.explain import Explanation, classes, explain
+        from convgen.explain import classes, explain
         from convgen.kernels import strategies
+        from convgen.tables import Explanation
 
         try:
             plan = self.plan

@@ -2,7 +2,7 @@
 
 The problem and its roofline, the index formulas as derived and as they are with this problem's numbers,
 the tensor map's fields, which strategies serve it and why the others do not, and the plan.  Everything is
-a table of text, which `str()` sets plainly and rich in colors.
+a table (`tables`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convgen import hypertext
 from convgen.gpus import reference
 from convgen.ir import integer
 from convgen.ir.estimates import SizeClass, takers
@@ -30,11 +29,10 @@ from convgen.ir.index_map import (
 from convgen.ir.integer import Ranges, count_operations
 from convgen.ir.plan import Plan, TensorMap
 from convgen.ir.problem import OPS, PLACES, ConvProblem, Op, Padding
+from convgen.tables import Explanation, Table
 from convgen.targets import DEFAULT_TARGET, TARGETS, Target
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from convgen.frontend.request import Request
     from convgen.kernels.base import Options
     from convgen.kernels.strategies import Strategy
@@ -47,74 +45,6 @@ _STRIDE_BYTES = 16
 _MOST_OFFSETS = 16
 
 # --- records ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table of text.  Columns named in `right` are set flush right."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    right: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        shown = [self.header, *self.rows] if any(self.header) else list(self.rows)
-        widths = [max(len(row[i]) for row in shown) for i in range(len(self.header))]
-        lines = [self.title, "-" * len(self.title)]
-        for row in shown:
-            cells = [
-                cell.rjust(width) if name in self.right else cell.ljust(width)
-                for cell, width, name in zip(row, widths, self.header, strict=True)
-            ]
-            lines.append("  ".join(cells).rstrip())
-        if self.note:
-            lines.append(self.note)
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return hypertext.table(self.header, self.rows, self.right, self.title, self.note)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Tables, in reading order."""
-
-    tables: tuple[Table, ...]
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.tables)) + "\n"
-
-    def _repr_html_(self) -> str:
-        return "\n".join(t._repr_html_() for t in self.tables)
-
-    def __rich__(self) -> Group:
-        from rich.console import Group
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        parts: list[RichTable | Text] = []
-        for table in self.tables:
-            grid = RichTable(
-                title=Text(table.title, "bold"),
-                title_justify="left",
-                caption=Text(table.note, "dim") if table.note else None,
-                caption_justify="left",
-                box=None,
-                show_header=any(table.header),
-                header_style="dim",
-                pad_edge=False,
-            )
-            for name in table.header:
-                grid.add_column(name, justify="right" if name in table.right else "left", overflow="fold")
-            for row in table.rows:
-                grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-            parts += [grid, Text()]
-        return Group(*parts)
-
-
-_STYLES = {"yes": "green", "no": "red", "before": "dim", "after": "green"}
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from convgen.explain import Explanation, Table
 from convgen.ir.problem import Padding
 from convgen.loads.box import Load
+from convgen.tables import Explanation, Table
 
 #: Of a picture: more columns than this are left out in the middle.
 _WIDEST = 24

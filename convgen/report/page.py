@@ -13,12 +13,13 @@ from convgen.driver import Compilation
 from convgen.emulator import EmulationError, NoHostCompiler, views
 from convgen.emulator.timeline import Timeline, timeline
 from convgen.emulator.trace import recording
-from convgen.explain import Table, formulas
+from convgen.explain import formulas
 from convgen.gpus import reference
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.picture import STYLE
 from convgen.report import pictures
+from convgen.tables import Table
 
 #: Multiply-adds that are emulated for a timeline.
 _MOST_MACS = 1 << 28

@@ -12,7 +12,7 @@ from pathlib import Path
 from convgen import __version__
 from convgen.bench import plot
 from convgen.bench.results import commit
-from convgen.explain import Explanation, Table
+from convgen.tables import Explanation, Table
 
 
 @dataclass(frozen=True)
