@@ -44,6 +44,15 @@ SPECS = {
     "depthwise_stream, mma": "x: f16[n=8, h=14, w=14, c=128] filter w: f16[k=128, r=7, s=7] output y: f16[n, p, q, k]"
     " pad 3 groups 128 epilogue { operand b: f32[k] y = acc + b }"
     " strategy depthwise { kernel depthwise_stream math mma }",
+    "tma_halo, strips": "x: f16[n=8, h=45, w=38, c=64] filter w: f16[k=64, r=3, s=3, c=64]"
+    " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand g: f32[n, k] y = relu((acc + b) * g) }"
+    " strategy tma_halo { strip 19 }",
+    "tma_halo, streamed": "x: f16[n=8, h=30, w=28, c=128] filter w: f16[k=128, r=3, s=3, c=128]"
+    " output y: f16[n, p, q, k] pad 1 stride 2 strategy tma_halo { weight_stages 2 }",
+    "tma_halo, groups": "x: f16[n=8, h=28, w=28, c=64] filter w: f16[k=64, r=3, s=3, c=8]"
+    " output y: f16[n, p, q, k] pad 1 groups 8 strategy tma_halo",
+    "tma_halo, three axes": "x: f16[n=8, d=5, h=14, w=14, c=32] filter w: f16[k=32, t=3, r=3, s=3, c=32]"
+    " output y: f16[n, o, p, q, k] pad 1 strategy tma_halo",
     "depthwise_direct": "x: f16[n=8, h=14, w=14, c=40] filter w: f16[k=40, r=3, s=3] output y: f16[n, p, q, k] pad 1"
     " stride 2 groups 40 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
     " strategy depthwise { kernel depthwise_direct }",
@@ -60,17 +69,8 @@ IMAGES = {
     "tma_halo, images": "x: f16[n=8, h=7, w=7, c=32] filter w: f16[k=64, r=3, s=3, c=32]"
     " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
     " strategy tma_halo { images 2 }",
-    "tma_halo, strips": "x: f16[n=8, h=45, w=38, c=64] filter w: f16[k=64, r=3, s=3, c=64]"
-    " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand g: f32[n, k] y = relu((acc + b) * g) }"
-    " strategy tma_halo { strip 19 }",
-    "tma_halo, streamed": "x: f16[n=8, h=30, w=28, c=128] filter w: f16[k=128, r=3, s=3, c=128]"
-    " output y: f16[n, p, q, k] pad 1 stride 2 strategy tma_halo { weight_stages 2 }",
-    "tma_halo, groups": "x: f16[n=8, h=28, w=28, c=64] filter w: f16[k=64, r=3, s=3, c=8]"
-    " output y: f16[n, p, q, k] pad 1 groups 8 strategy tma_halo",
     "tma_halo, dgrad": "x: f16[n=8, h=28, w=28, c=64] filter w: f16[k=32, r=3, s=3, c=64]"
     " output y: f16[n, p, q, k] pad 1 op dgrad strategy tma_halo",
-    "tma_halo, three axes": "x: f16[n=8, d=5, h=14, w=14, c=32] filter w: f16[k=32, t=3, r=3, s=3, c=32]"
-    " output y: f16[n, o, p, q, k] pad 1 strategy tma_halo",
     "small_groups": "x: f16[n=8, h=28, w=28, c=128] filter w: f16[k=128, r=3, s=3, c=4] output y: f16[n, p, q, k] pad 1"
     " groups 32 epilogue { operand b: f32[k] y = relu(acc + b) } strategy implicit_gemm { kernel small_groups }",
     "stem_mma": "x: f16[n=8, c=3, h=45, w=38] filter w: f16[k=24, c=3, r=3, s=3] output y: f16[n, p, q, k] pad 1"

@@ -75,14 +75,19 @@ LAYERS = {
         _of("n={n}, h=7, w=6, c=16", "k=24, r=3, s=3, c=16", "pad 1 dynamic n", RESIDUAL), "tma_halo", {"images": 2}
     ),
     "tma_halo, fold": Layer(
-        _of("n={n}, h=12, w=30, c=16", "k=16, r=3, s=3, c=16", "pad 1 dynamic n", GATE),
+        _of("n={n}, h={h}, w={w}, c=16", "k=16, r=3, s=3, c=16", "pad 1 dynamic n h w", GATE),
         "tma_halo",
-        {"fold": 2, "strip": 15, "tile.m": 64},
+        {"fold": 2, "strip": 10, "tile.m": 64},
+    ),
+    "tma_halo, strided": Layer(
+        _of("n={n}, h={h}, w={w}, c=24", "k=40, r=3, s=3, c=24", "pad 1 stride 2 dynamic n h w", RESIDUAL),
+        "tma_halo",
+        {"strip": 5, "tile.m": 32},
     ),
     "tma_halo, three axes": Layer(
-        _of("n={n}, d=3, h=9, w=14, c=24", "k=40, t=3, r=3, s=3, c=24", "pad 1 dynamic n", "", "n, k, o, p, q"),
+        _of("n={n}, d=3, h={h}, w={w}, c=24", "k=40, t=3, r=3, s=3, c=24", "pad 1 dynamic n h w", "", "n, k, o, p, q"),
         "tma_halo",
-        {"tile.m": 64},
+        {"tile.m": 64, "strip": 10},
     ),
     "tma_halo, dgrad": Layer(
         _of("n={n}, h=9, w=14, c=24", "k=16, r=3, s=3, c=24", "pad 1 dynamic n op dgrad"),

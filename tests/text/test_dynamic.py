@@ -449,16 +449,16 @@ def test_a_saved_kernel_keeps_its_classes(tmp_path):
 
 def test_auto_takes_the_fastest_measured_kernel_that_serves(monkeypatch):
     rows = {
-        "tma_halo": Tuned("tma_halo", {}, 3.0, "NVIDIA H200"),
+        "im2col": Tuned("im2col", {}, 3.0, "NVIDIA H200"),
         "tma_im2col": Tuned("tma_im2col", {"tile.m": 64, "tile.n": 16}, 5.0, "NVIDIA H200"),
         "direct": Tuned("direct", {"tile": 2}, 50.0, "NVIDIA H200"),
     }
-    monkeypatch.setattr("convgen.planner.database.lookup", lambda *asked: rows.get(asked[3] or "tma_halo"))
+    monkeypatch.setattr("convgen.planner.database.lookup", lambda *asked: rows.get(asked[3] or "im2col"))
     problem = compilation().request.problem
     choice = planner.choose(problem, TARGETS["sm_90a"], "auto", {})
     assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 16})
     assert "5.0 us" in choice.reason
-    assert planner.choose(problem.static, TARGETS["sm_90a"], "auto", {}).strategy.name == "tma_halo"
+    assert planner.choose(problem.static, TARGETS["sm_90a"], "auto", {}).strategy.name == "im2col"
 
 
 def test_sizes_of_dgrad_follow_from_its_result_or_from_windows_one_pixel_apart():

@@ -25,11 +25,10 @@ from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import LINE
+from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.depthwise import (
-    Count,
     Depthwise,
     channel_run,
-    count,
     depthwise_obstacles,
     ends,
     formulas,

@@ -29,7 +29,8 @@ from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.cost import lines
-from convgen.kernels.parts.depthwise import Count, count, depthwise_obstacles, ends, formulas, run_result
+from convgen.kernels.parts.counts import Count, count
+from convgen.kernels.parts.depthwise import depthwise_obstacles, ends, formulas, run_result
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import launch_registers
 from convgen.kernels.parts.limits import WARP

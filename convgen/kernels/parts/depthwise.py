@@ -118,25 +118,6 @@ def ends(layout: Depthwise[C]) -> dict[str, str]:
     return {d: lowering.number_text(a.output) if isinstance(a.output, Size) else d.upper() for d, a in named}
 
 
-@dataclass(frozen=True)
-class Count:
-    """A number's definition in the source, as C text: of a constant, or where a call has `decided` sizes."""
-
-    text: str
-    decided: bool
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def count(name: str, value: int, comment: str = "", of_others: str = "", c_type: str = "int") -> Count:
-    """The definition of a number; where a call decides it, by its formula, or as it follows `of_others`."""
-    decided = isinstance(value, Size)
-    text = (decided and of_others) or lowering.number_text(value)
-    line = f"{'const' if decided else 'constexpr'} {c_type} {name} = {text};"
-    return Count(f"{line}  // {comment}" if comment else line, decided)
-
-
 def formulas(layout: Depthwise[C]) -> list[str]:
     """What a depthwise convolution is, for comments."""
     problem = layout.read

@@ -18,8 +18,10 @@ def illegal(layout: Layout) -> list[Obstacle]:
 
 
 def _sizes(layout: Layout) -> Obstacles:
-    """What needs a fixed number of images."""
+    """What needs fixed sizes."""
     found, x = Obstacles(), layout.read.x
+    if layout.config.images > 1 and any(isinstance(window.output, Size) for window in layout.windows):
+        found.no(f"images {layout.config.images} need images of fixed sizes", "images 1", "images")
     if layout.problem.dynamic and any(copy.source.role == "x" for copy in layout.prepared.copies):
         lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
         found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", "leave `dynamic` out")
@@ -71,7 +73,7 @@ def _fold(layout: Layout) -> Obstacles:
         no("fold is not served for dgrad", "fold 1", "fold")
     _, h, _ = layout.windows
     rows = windows(problem)[0].output
-    if config.fold > rows:
+    if config.fold > rows and not isinstance(rows, Size):
         no(f"fold {config.fold} is more than the output's rows, {rows}", option="fold")
     if config.tile_n % (8 * config.fold):
         no(f"{config.tile_n} channels do not split into {config.fold} rows of 8 or more", option="fold")
@@ -89,7 +91,7 @@ def _strips(layout: Layout) -> Obstacles:
     problem, config, found = layout.read, layout.config, Obstacles()
     no = found.no
     *_, w = layout.windows
-    if config.strip > w.output:
+    if config.strip > w.output and not isinstance(w.output, Size):
         no(f"strip {config.strip} is wider than the output's {w.output} columns", option="strip")
     if config.images > 1 and config.strip != w.output:
         no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")

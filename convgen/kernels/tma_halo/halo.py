@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 
 from convgen.ir.index_map import tma_axes
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
 
 _FARTHEST = 1024  # shift of a tap, beyond any box
@@ -167,8 +168,10 @@ def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: in
         image = h.pitch * width
         line += (images - 1) * image
     else:
-        first = width - math.gcd(pixels, width) if line > pixels else 0
-        rows = min((first + pixels - 1) // width + 1, h.output)
+        decided = isinstance(line, Size)  # by a call: it may be long
+        first = width - math.gcd(pixels, width) if decided or line > pixels else 0
+        rows = (first + pixels - 1) // width + 1
+        rows = rows if decided else min(rows, h.output)
         image = 0
     phases, start = [], 0
     for a in h.phases:

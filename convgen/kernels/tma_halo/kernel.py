@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from convgen.ir.plan import Launch, Param, Plan
+from convgen.ir.plan import Launch, Limit, Param, Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
+from convgen.ir.size import Size
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.parts import operand_tiles, prepare
+from convgen.kernels.parts import lowering, operand_tiles, prepare
 from convgen.kernels.parts.assignment import assignment, served
 from convgen.kernels.parts.elementwise import factor_pointers, size_params
 from convgen.kernels.parts.hopper import MAX_ELEMENT_STRIDE, memory_order, wgmma_obstacles
-from convgen.kernels.parts.image_count import image_limits, image_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
@@ -42,7 +42,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     config = Config
     slices = base.ANY_SLICES
     further = True
-    dynamic = base.IMAGES
+    dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"), backward=True)
@@ -51,7 +51,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no(f"op dgrad with a stride of {max(problem.stride)} is not served")
         if problem.op is Op.DGRAD and problem.groups > 1:
             no("op dgrad with groups is not served")
-        found += image_obstacles(problem)
+        if problem.op is Op.DGRAD and set(problem.dynamic) - base.IMAGES:
+            no("op dgrad needs fixed sizes of images", "`dynamic n` alone, or take strategy tma_im2col")
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
         found += prepare.pack_obstacle(problem, fixed)
@@ -102,11 +103,17 @@ class TmaHalo(base.Kernel[Config, Layout]):
         )
         launches = (*layout.assigned.launches(prepared.launches()), launch)
         notes = (*layout.assigned.notes, *prepared.notes)
-        return plan_of(layout, launches, prepared.workspaces, notes=notes, limits=image_limits(layout.problem))
+        return plan_of(layout, launches, prepared.workspaces, notes=notes, limits=limits(layout))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
         return source(plan, plan.layout)
+
+
+def limits(layout: Layout) -> tuple[Limit, ...]:
+    """What sizes that a call decides must not exceed."""
+    found, line = lowering.index_limits(layout.problem, "int"), layout.halo.line
+    return (*found, Limit("pixels of a strip", line, INT_LIMIT - 1)) if isinstance(line, Size) else found
 
 
 KERNEL = TmaHalo()

@@ -18,6 +18,7 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
@@ -43,6 +44,7 @@ def source(plan: Plan, layout: Layout) -> str:
         layout=layout,
         launch=plan.launch(),
         sizes=list(sizes(problem)),
+        counts=counts(layout),
         K=problem.k,
         y=problem.y,
         w_columns=layout.w_columns,
@@ -73,16 +75,30 @@ def source(plan: Plan, layout: Layout) -> str:
         stored="" if in_vectors(problem) else _stored(layout),
         y_offset=offset(problem.y),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
-        coordinates=("n", *problem.spatial.output, "k"),
+        coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
         filters=_filters(layout) if config.fills else None,
         planes=planes,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
-        window_sum=window_sum(layout.problem) if config.fills else None,
+        window_sum=window_sum(layout.problem, sizes=sizes(problem)) if config.fills else None,
         look=_look(layout) if config.fills else "",
         spoils=f"a zero between {' or '.join(_between(config))}",
     )
+
+
+def counts(layout: Layout) -> dict[str, Count]:
+    """How many tiles there are."""
+    images, along = lowering.factor(layout.read.n), {"strips": layout.strips, "line_tiles": layout.line_tiles}
+    if layout.config.images > 1:
+        images = f"({images} + images - 1) / images"
+    planes = ["O"] if layout.read.rank == 3 else []
+    of_images = " * ".join([images, *planes, *(name for name, tiles in along.items() if tiles > 1)])
+    return {
+        "strips": count("strips", layout.strips),
+        "line_tiles": count("line_tiles", layout.line_tiles, "tiles down a strip"),
+        "tiles": count("tiles", layout.tiles, "of pixels, all images", of_images),
+    }
 
 
 def _between(config: Config) -> list[str]:
@@ -150,7 +166,7 @@ def formula(problem: ConvProblem) -> str:
     sp = problem.spatial
     at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
     maps = derive(problem, at, {v.name: v.symbol for v in at})
-    x = ", ".join(["n", *(c_expr(maps.loop[d], maps.ranges) for d in sp.input), "c"])
+    x = ", ".join(["n", *(c_expr(maps.loop[d], maps.ranges, lowering.symbols(problem)) for d in sp.input), "c"])
     if problem.groups > 1:
         x = x.removesuffix("c") + f"k / {problem.k_per_group} * {problem.c_per_group} + c"
     taps = ", ".join(sp.filter)

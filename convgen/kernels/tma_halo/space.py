@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from convgen.ir.problem import SECTOR, ConvProblem, Op
+from convgen.kernels.base import IMAGES
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
@@ -69,7 +70,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     consumers, schedule, swap_ab = given("consumers", 2), str(fixed.get("schedule", "pingpong")), given("swap_ab", 1)
     channels = 64 * (consumers if swap_ab and schedule == "cooperative" else 1)
     config = Config(
-        given("tile.m", 64), given("strip", min(output[-1], 64)), given("images", 1), given("tile.n", channels),
+        given("tile.m", 64), given("strip", int(min(output[-1], 64))), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
         given("group_pack", (*prepare.group_packs(problem), 1)[0]), given("fold", 1),
     )  # fmt: skip
@@ -131,8 +132,8 @@ def _worth_folding(problem: ConvProblem, fold: int) -> bool:
 
 
 def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int, int]]:
-    """Strips, and images a tile, that are worth considering."""
-    h, w = windows(problem, fold)
+    """Strips, and images a tile, that are worth considering for the sizes in the spec."""
+    h, w = windows(problem.static, fold)
     strips = {-(-w.output // parts) for parts in range(1, 9) if parts == 1 or w.output // parts >= 12}
     if h.output == 1:  # nothing is dropped where strips are tiles
         strips |= {p for p in PIXELS if p < w.output}
@@ -140,5 +141,6 @@ def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int
         strips = {int(options["strip"])}
     if "images" in options:
         return [(strip, int(options["images"])) for strip in sorted(strips)]
-    most = PIXELS[-1] // (h.output * w.output) if w.output in strips and problem.rank < 3 else 1
+    joined = w.output in strips and problem.rank < 3 and not set(problem.dynamic) - IMAGES
+    most = PIXELS[-1] // (h.output * w.output) if joined else 1
     return [(strip, 1) for strip in sorted(strips)] + [(w.output, i) for i in range(2, min(most, problem.n) + 1)]

@@ -12,6 +12,7 @@ from convgen.codegen.render import environment, render
 from convgen.ir.plan import Plan
 from convgen.ir.winograd import transforms
 from convgen.kernels.parts import fragments, lowering, operand_tiles
+from convgen.kernels.parts.counts import count
 from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK
 from convgen.kernels.parts.window_sum import window_sum
 from convgen.kernels.tma_halo.halo import windows
@@ -76,6 +77,7 @@ def source(plan: Plan, layout: Layout) -> str:
         k_tail=problem.k % config.tile_n != 0,
         filters=None,
         sizes=[],
+        counts={"tiles": count("tiles", layout.tiles, "of pixels, all images")},
         planes=planes,
         swizzle=operand_tiles.swizzle(EPI_TILE_PIXELS if planes else config.tile_n),
         window_sum=window_sum(layout.problem),
