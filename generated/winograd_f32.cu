@@ -304,9 +304,13 @@ void convgen_winograd_f32(
       for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) {
-          mma_m16n8k8_f32_tf32_tf32(acc[i][j], a_rest[i], b[j]);
-          mma_m16n8k8_f32_tf32_tf32(acc[i][j], a[i], b_rest[j]);
-          mma_m16n8k8_f32_tf32_tf32(acc[i][j], a[i], b[j]);
+          // a sum of its own: tensor cores cut off what they add up instead of rounding it, and a long gemm_k would show it
+          float sum[4] = {};
+          mma_m16n8k8_f32_tf32_tf32(sum, a_rest[i], b[j]);
+          mma_m16n8k8_f32_tf32_tf32(sum, a[i], b_rest[j]);
+          mma_m16n8k8_f32_tf32_tf32(sum, a[i], b[j]);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc[i][j][e] += sum[e];
         }
       }
     }

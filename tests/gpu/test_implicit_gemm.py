@@ -40,6 +40,16 @@ def test_peers(case: str, seed: int) -> None:
     check(peers.problem(peers.cases()[case], MOST_FLOP), {}, seed)
 
 
+@pytest.mark.parametrize("channels", [64, 1024])
+def test_sums_of_f32_do_not_drift_with_their_length(channels: int, seed: int) -> None:
+    problem = make("fprop", 2, channels, 64, (14, 14), (3, 3), pad=1, dtype="f32")
+    arrays, out = gpu_runs.inputs(problem, seed), gpu_runs.outputs(problem)
+    kernel = gpu_runs.compiled(problem, "implicit_gemm", {"kernel": "mma_gemm", "split_k": 1})
+    gpu_runs.run(kernel, problem, arrays, out)
+    report = verify.check(problem, arrays, out, cupy, kernel.manifest.arithmetic)
+    assert report and report.rel_l2 < 4e-6, report
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=gemm_problems(), seed=SEEDS, order=st.sampled_from(("channel_first", "channel_last", "taps_inner")))
 def test_gather_serves_any_problem(problem: ConvProblem, seed: int, order: str) -> None:

@@ -17,6 +17,8 @@ from convgen.kernels.parts.walk import Walk, walk
 
 #: What a row of pixels takes a thread beyond a place and one for each bound, where there are more than two.
 FURTHER_BOUND = 2
+#: Registers for the sums of one slice, where factors are taken apart.
+SLICE_SUMS = 44
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Layout(base.Layout[Config]):
     def registers(self) -> int:
         """An estimate of the registers a thread needs."""
         r, c = self.warp_rows, self.warp_columns
-        total = r * c // WARP + (r + c) // 4 * (3 if self.config.math == "tf32x3" else 2) + 28
+        total = r * c // WARP + (r + c) // 4 * (3 if self.apart else 2) + 28 + SLICE_SUMS * self.apart
         for role in ("x", "w"):
             loads = self.loads[role]
             bounds = len(self.walks[role].bounds)
