@@ -75,7 +75,33 @@ class OneImage(nn.Module):
 
     def forward(self, x):
         x = x + self.slope(self.b(TF.relu(self.a(x)) * 0.5))
-        return TF.silu(self.last(x + torch.tanh(self.b(x))))
+        y = self.b(x)
+        return TF.silu(self.last(x + y * torch.sigmoid(y)))
+
+
+class OneRow(nn.Module):
+    """Of which a convolution uses the rows up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns, self.slope = nn.Conv2d(4, 8, (6, 3)), nn.Conv1d(8, 8, 3), nn.PReLU(8)
+        self.scale = nn.Parameter(torch.rand(8, 1))
+
+    def forward(self, x):
+        y = self.slope(self.rows(x).squeeze(2)) * self.scale
+        return torch.exp(self.columns(y) * self.scale + y[:, :, :2]) - torch.ones(2)
+
+
+class Pixels(nn.Module):
+    """A linear layer over the channels, with an activation that is written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(4, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        y = self.wide(x.permute(0, 2, 3, 1))
+        return x + self.narrow(y * torch.sigmoid(1.5 * y)).permute(0, 3, 1, 2)
 
 
 class Wave(nn.Module):
@@ -133,7 +159,9 @@ MODELS = {
     Causal: ((2, 4, 12), ["cropped; add relu", "cropped; add relu add relu", "add"]),
     Trimmed: ((1, 4, 6, 6), ["cropped; add relu", "cropped; add gelu", "cropped; silu", "add", ""]),
     Valid: ((1, 4, 6, 6), ["add relu", "add mul:0.5 add", "add mul:-0.25 add", "add"]),
-    OneImage: ((4, 6, 6), ["add relu mul:0.5", "add prelu add", "add tanh add", "add silu"]),
+    OneImage: ((4, 6, 6), ["add relu mul:0.5", "add prelu add", "add silu add", "add silu"]),
+    OneRow: ((2, 4, 6, 6), ["add prelu mul", "add mul add exp sub"]),
+    Pixels: ((2, 4, 3, 3), ["add mul:1.5 silu mul:0.6666666666666666", "add add"]),
 }
 
 

@@ -1,7 +1,7 @@
 """Views of what convolutions make, moved behind the functions that follow, so that these can be fused:
 
     relu(permute(y))  =  permute(relu(y))       of linear layers that were made convolutions
-    relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch
+    relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch, or of an axis that is used up
 
 There they meet others, which undo them.
 """
@@ -21,7 +21,7 @@ A: Any = torch.ops.aten
 
 def sink_views(graph: Any) -> None:
     """Moves those of all elements as far back as they go."""
-    for node in list(graph.nodes):
+    for node in graph.nodes:
         if _is_permute(node) or _is_squeeze(node):
             _sink(graph, node)
     for node in graph.nodes:
@@ -30,22 +30,24 @@ def sink_views(graph: Any) -> None:
 
 
 def _sink(graph: Any, view: Node) -> None:
-    """Moves a view behind the function that alone reads it."""
+    """Moves a view behind the functions that read it."""
     _cancel(view)
     value = view.args[0]
-    if len(view.users) != 1 or not (is_call(value, A.convolution.default) or value.meta.get("of_convolution")):
+    if not (is_call(value, A.convolution.default) or value.meta.get("of_convolution")):
         return
-    (user,) = view.users
-    if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
-        return
-    with graph.inserting_before(user):
-        arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
-        moved = call(graph, user.target, *arguments, **user.kwargs)
-        moved.meta["of_convolution"] = True
-        back = call(graph, view.target, moved, *view.args[1:])
-    user.replace_all_uses_with(back)
-    graph.erase_node(user)
-    _sink(graph, back)
+    for user in list(view.users):
+        if user not in view.users:  # it reads what was moved before, too, and went with that
+            continue
+        if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
+            continue
+        with graph.inserting_before(user):
+            arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
+            moved = call(graph, user.target, *arguments, **user.kwargs)
+            moved.meta["of_convolution"] = True
+            back = call(graph, view.target, moved, *view.args[1:])
+        user.replace_all_uses_with(back)
+        graph.erase_node(user)
+        _sink(graph, back)
 
 
 def _cancel(view: Node) -> None:
@@ -61,13 +63,17 @@ def _is_permute(node: Node) -> bool:
 
 
 def _is_squeeze(node: Node) -> bool:
-    """Of a batch of one."""
-    return is_call(node, A.squeeze.dim) and node.args[1] == 0 and value_of(node.args[0]).shape[0] == 1
+    """Of an axis of one element."""
+    return is_call(node, A.squeeze.dim) and value_of(node.args[0]).shape[node.args[1]] == 1
+
+
+def _axis(squeeze: Node) -> int:
+    return int(squeeze.args[1]) % value_of(squeeze.args[0]).dim()
 
 
 def _undoes(user: Node, view: Node) -> bool:
     if _is_squeeze(view):
-        return is_call(user, A.unsqueeze.default) and user.args[1] == 0
+        return is_call(user, A.unsqueeze.default) and user.args[1] % value_of(user).dim() == _axis(view)
     order = view.args[1]
     return _is_permute(user) and [order[i] for i in user.args[1]] == list(range(len(order)))
 
@@ -78,7 +84,9 @@ def _before(graph: Any, operand: Any, view: Node) -> Any:
         return operand
     shape, rank = list(value_of(operand).shape), value_of(view).dim()
     if _is_squeeze(view):
-        return call(graph, A.unsqueeze.default, operand, 0) if len(shape) == rank else operand
+        behind = rank - _axis(view)  # axes behind the one that is squeezed
+        return call(graph, A.unsqueeze.default, operand, len(shape) - behind) if len(shape) >= behind else operand
     order = view.args[1]
-    whole = call(graph, A.view.default, operand, [1] * (rank - len(shape)) + shape)
-    return call(graph, A.permute.default, whole, sorted(range(rank), key=order.__getitem__))
+    if len(shape) < rank:
+        operand = call(graph, A.view.default, operand, [1] * (rank - len(shape)) + shape)
+    return call(graph, A.permute.default, operand, sorted(range(rank), key=order.__getitem__))
