@@ -189,7 +189,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
     """
 
     def text(e: Expr) -> str:
-        return c_expr(e, {**maps.ranges, symbol("i"): (0, run - 1)}, lowering.symbols(problem))
+        return c_expr(e, {**maps.ranges, symbol("e"): (0, run - 1)}, lowering.symbols(problem))
 
     def neighbor(t: Tensor) -> Expr:
         """Offset of element e of the run."""
