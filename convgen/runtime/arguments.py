@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from typing import Any, NoReturn
+from operator import index
+from typing import Any, NoReturn, SupportsIndex
 
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor, packed_strides
-from convgen.runtime.errors import WrongDevice, WrongLayout, WrongShape, WrongType
+from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongDevice, WrongLayout, WrongShape, WrongType
 
 #: Element types that NumPy lacks; integers of the same size are taken for their bits.
 _RAW_BITS = {"bf16": ("uint16", "int16"), "e4m3": ("uint8",), "e5m2": ("uint8",)}
@@ -154,3 +155,40 @@ def overlap(one: Tensor, address: int, other: Tensor, start: int) -> bool:
         return True
     apart = (start - address) % pitch
     return apart < one.row * size or apart + other.row * other_size > pitch
+
+
+def check_addresses(slots: Sequence[Slot], addresses: Sequence[int], in_place: Collection[tuple[str, str]]) -> None:
+    """What depends on the addresses alone, so that a prepared launch need not be checked again.
+
+    Raises Misaligned, and Overlap as `check_overlap` does."""
+    for slot, address in zip(slots, addresses, strict=False):
+        if address % slot.alignment:
+            hint = f"pass a copy of {slot.name}: new arrays are aligned"
+            if not slot.packed:
+                channels = slot.alignment // slot.tensor.element.bytes
+                hint = f"begin the slice at a multiple of {channels} channels, or compile with strategy direct"
+            raise Misaligned(
+                f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
+                f"\nhint: {hint}"
+            )
+    check_overlap(slots, addresses, in_place)
+
+
+def check_overlap(slots: Sequence[Slot], addresses: Sequence[int], in_place: Collection[tuple[str, str]]) -> None:
+    """Raises Overlap where a result shares memory with another tensor, but for the operands that are `in_place`: pairs
+    of an operand and a result."""
+    spans = list(zip(slots, addresses, strict=False))
+    for i, (out, start) in enumerate(spans):
+        for slot, address in spans[:i] if out.written else ():
+            own = address == start and (slot.tensor.name, out.tensor.name) in in_place
+            if not own and overlap(slot.tensor, address, out.tensor, start):
+                why = "both are written" if slot.written else "the kernel would read what it has written"
+                raise Overlap(f"{out.name} overlaps {slot.name} in memory: {why}")
+
+
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Raises WrongType and WrongArguments where a number that goes with a call is none, or out of range."""
+    if not isinstance(value, SupportsIndex):
+        raise WrongType(f"{name} is of type {type(value).__name__}: expected a whole number")
+    if not least <= index(value) <= most:
+        raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")

@@ -7,23 +7,22 @@ arrays can be changed in place.  A call does not synchronize, and can be capture
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, describe, scratch, warm
-from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongType
+from convgen.runtime.arguments import Slot, check_addresses, check_number, check_overlap
+from convgen.runtime.errors import WrongArguments
 from convgen.runtime.launch import Enqueue, OnEachGpu, Program, keep, scratch_bytes
 from convgen.runtime.manifest import buffer_name
 from convgen.targets import TARGETS
 
 if TYPE_CHECKING:
-    from convgen.runtime.arguments import Slot
     from convgen.runtime.arrays import CupyLibrary, Library, TorchLibrary
     from convgen.runtime.artifacts import Artifact
     from convgen.runtime.scratch import Scratch
@@ -199,7 +198,7 @@ class Kernel:
         key = (handle, *addresses)
         enqueue = program.prepared.get(key)
         if enqueue is None:
-            self._check_addresses(addresses)
+            check_addresses(self._slots, addresses, self.manifest.in_place)
             enqueue = program.prepare(key)
         enqueue()
         if out is not None and lasts and own is not None and not raw:
@@ -224,8 +223,8 @@ class Kernel:
         from convgen.runtime.arrays import check_numpy
 
         given = self._bind(arrays, named, ".emulate")
-        _check_number("seed", seed, 0, 2**64 - 1)
-        _check_number("sms", sms, 1, 2**31 - 1)
+        check_number("seed", seed, 0, 2**64 - 1)
+        check_number("sms", sms, 1, 2**31 - 1)
         slots, m = self._slots, self.manifest
         if out is None:
             made = [slot.poisoned() for slot in slots[len(given) :]]
@@ -233,7 +232,7 @@ class Kernel:
         given = (*given, *self._each_out(out))
         for array, slot in zip(given, slots, strict=True):
             check_numpy(array, slot)
-        self._check_overlap([array.ctypes.data for array in given])
+        check_overlap(slots, [array.ctypes.data for array in given], m.in_place)
         buffers = {slot.buffer: array for array, slot in zip(given, slots, strict=True)}
         emulator.emulate(self.source, m.steps, buffers, workspaces=m.workspaces, seed=seed, sms=sms, progress=progress)
         return out
@@ -260,8 +259,6 @@ class Kernel:
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
         """What is expected of each tensor that is read, each operand, and each result."""
-        from convgen.runtime.arguments import Slot
-
         alignments: dict[str, int] = {}
         for step in self.manifest.steps:
             for param in step.params if isinstance(step, Launch) else ():
@@ -363,36 +360,3 @@ class Kernel:
             if lasts:
                 found = self._workspaces.setdefault((device, stream), found)
         return found, lasts
-
-    def _check_addresses(self, addresses: list[int]) -> None:
-        """What depends on the addresses alone, so that a prepared launch need not be checked again."""
-        for slot, address in zip(self._slots, addresses, strict=False):
-            if address % slot.alignment:
-                hint = f"pass a copy of {slot.name}: new arrays are aligned"
-                if not slot.packed:
-                    channels = slot.alignment // slot.tensor.element.bytes
-                    hint = f"begin the slice at a multiple of {channels} channels, or compile with strategy direct"
-                raise Misaligned(
-                    f"{slot.name} starts at {address:#x}, the kernel needs a multiple of {slot.alignment} bytes"
-                    f"\nhint: {hint}"
-                )
-        self._check_overlap(addresses)
-
-    def _check_overlap(self, addresses: list[int]) -> None:
-        """Raises Overlap where a result shares memory with another tensor, but for operands in place."""
-        from convgen.runtime.arguments import overlap
-
-        spans = list(zip(self._slots, addresses, strict=False))
-        for i, (out, start) in enumerate(spans):
-            for slot, address in spans[:i] if out.written else ():
-                own = address == start and (slot.tensor.name, out.tensor.name) in self.manifest.in_place
-                if not own and overlap(slot.tensor, address, out.tensor, start):
-                    why = "both are written" if slot.written else "the kernel would read what it has written"
-                    raise Overlap(f"{out.name} overlaps {slot.name} in memory: {why}")
-
-
-def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, SupportsIndex):
-        raise WrongType(f"{name} is of type {type(value).__name__}: expected a whole number")
-    if not least <= operator.index(value) <= most:
-        raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")
