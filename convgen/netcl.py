@@ -16,6 +16,7 @@ from convgen import functional as F
 from convgen.functional import recipe
 from convgen.functional.arrays import Array, library_of
 from convgen.functional.call import Call, given
+from convgen.functional.parameters import by_axis, plain, whole
 from convgen.runtime.errors import WrongArguments, WrongShape
 
 #: Strategies by netcl's names; None lets convgen choose.
@@ -39,9 +40,11 @@ def im2col(
     x[n, c, h * stride - padding + kh * dilation, w * stride - padding + kw * dilation], and 0 outside of x.
     Raises WrongShape, WrongType, WrongArguments.
     """
-    _check_axes("x", x)
     library = library_of(x=x)
-    made = recipe.lower(*given(library, x=x), (kernel_h, kernel_w), dilation, padding, stride, None, rows=True)
+    _check_axes("x", x)
+    numbers = plain("dilation", dilation), plain("padding", padding), plain("stride", stride)
+    window = plain("kernel", (kernel_h, kernel_w))
+    made = recipe.lower(*given(library, x=x), window, *numbers, None, rows=True)
     return Call(made, library, (x,)).run()
 
 
@@ -58,11 +61,11 @@ def col2im(
 
     The sums are made in a fixed order, without atomics.  Raises WrongShape, WrongType, WrongArguments.
     """
-    if len(input_shape) != 4:
-        raise WrongShape(f"input_shape is {tuple(input_shape)}: expected N, C, H and W")
+    shape = by_axis("input_shape", plain("input_shape", input_shape), 4, 1)
     library = library_of(cols=cols)
     (known,) = given(library, cols=cols)
-    made = recipe.scatter_rows(known, tuple(input_shape), (kernel_h, kernel_w), dilation, padding, stride)
+    numbers = plain("dilation", dilation), plain("padding", padding), plain("stride", stride)
+    made = recipe.scatter_rows(known, shape, plain("kernel", (kernel_h, kernel_w)), *numbers)
     return Call(made, library, (cols,)).run()
 
 
@@ -92,6 +95,8 @@ class Conv2d:
     ) -> None:
         import numpy as np
 
+        in_channels, out_channels = whole("in_channels", in_channels), whole("out_channels", out_channels)
+        groups, taps = whole("groups", groups), by_axis("kernel_size", plain("kernel_size", kernel_size), 2, 1)
         if strategy not in STRATEGIES:
             raise WrongArguments(
                 f"strategy is {strategy!r}: expected netcl.CONV2D_IM2COL, netcl.CONV2D_IMPLICIT_GEMM, "
@@ -101,9 +106,6 @@ class Conv2d:
             raise WrongArguments(f"CONV2D_WINOGRAD wants a multiple of 8 output channels, not {out_channels}")
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise WrongArguments(f"groups {groups} must divide {in_channels} and {out_channels} channels")
-        taps = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
-        if min(taps) < 1:
-            raise WrongArguments(f"kernel_size is {kernel_size}: expected at least 1")
         shape = (out_channels, in_channels // groups, *taps)
         bound = 1 / math.sqrt(math.prod(shape[1:]))
         random = np.random.default_rng(seed)

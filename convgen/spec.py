@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import index
 from pathlib import Path
-from typing import Any
 
 from convgen import habits
 from convgen.diagnostics import ConvgenError, RenamedWarning, closest, did_you_mean
+from convgen.ir.size import whole
 from convgen.resources import directory
 from convgen.targets import TARGETS, Target, other_target
 
@@ -56,8 +55,8 @@ class Spec:
                 f"defines are of type {type(self.defines).__name__}\nhint: give a dict, such as {{'n': 64}}"
             )
         # whole numbers of any kind, such as NumPy's
-        whole = {str(k): index(v) if hasattr(v, "__index__") else v for k, v in self.defines.items()}
-        object.__setattr__(self, "defines", whole)
+        defines = {str(k): v if (number := whole(v)) is None else number for k, v in self.defines.items()}
+        object.__setattr__(self, "defines", defines)
         if self.target is not None:
             known_target(self.target)
         if self.strategy is not None:
@@ -132,14 +131,14 @@ def known_tuning(name: str) -> str:
 def known_images(images: Iterable[int]) -> tuple[int, ...]:
     """Numbers of images, each once, in rising order.  Raises UsageError."""
     several = isinstance(images, Iterable) and not isinstance(images, str | bytes)
-    numbers: tuple[Any, ...] = tuple(islice(images, MOST_IMAGES + 1)) if several else (None,)
-    if len(numbers) > MOST_IMAGES or not all(hasattr(n, "__index__") and 1 <= index(n) < 1 << 31 for n in numbers):
+    numbers = [whole(n) or 0 for n in islice(images, MOST_IMAGES + 1)] if several else [0]
+    if len(numbers) > MOST_IMAGES or not all(1 <= n < 1 << 31 for n in numbers):
         said = str(images)
         raise UsageError(
             f"images={said if len(said) <= 40 else f'{said[:37]}...'}: expected at most {MOST_IMAGES} whole numbers "
             f"from 1 to {(1 << 31) - 1}\nhint: give the numbers of images that calls will have, such as range(1, 65)"
         )
-    return tuple(sorted({index(n) for n in numbers}))
+    return tuple(sorted(set(numbers)))
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = None) -> str:

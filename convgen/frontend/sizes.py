@@ -9,6 +9,7 @@ from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
 from convgen.frontend import ast
 from convgen.frontend.names import Names
+from convgen.ir.size import whole
 
 #: Whatever is computed stays below; extents and the like have limits of their own.
 MAX_VALUE = (1 << 63) - 1
@@ -47,14 +48,14 @@ class Sizes:
                     else "the file has no let; write `let n = 8` and use `n` as a size"
                 )
                 self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, hint)
-            elif not hasattr(value, "__index__"):
+            elif (number := whole(value)) is None:
                 self._report.error("E103", f"-D {name}: the value is not a whole number")
                 self._values[name] = None
-            elif abs(value) > MAX_VALUE:
+            elif abs(number) > MAX_VALUE:
                 self._report.error("E005", f"-D {name}: the number is too large; the limit is {MAX_VALUE}")
                 self._values[name] = None
             else:
-                self._values[name] = int(value)
+                self._values[name] = number
 
     def __contains__(self, name: object) -> bool:
         """Whether the file declares a let of that name."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Any, SupportsIndex, cast
 
+from convgen.ir import size
 from convgen.ir.problem import Padding
 from convgen.runtime.errors import WrongArguments, WrongShape
 
@@ -31,8 +31,8 @@ def plain(name: str, given: object) -> Any:
     Raises WrongArguments."""
     if given is None or isinstance(given, int | float | str):
         return given
-    with suppress(TypeError):
-        return operator.index(given)  # type: ignore[arg-type]
+    if (number := size.whole(given)) is not None:
+        return number
     try:
         parts = list(given) if not isinstance(given, Mapping | Set) else None  # type: ignore[call-overload]
     except TypeError:

@@ -23,6 +23,14 @@ _PROBE = {"n": 10007, "d": 10009, "h": 10037, "w": 10039, "o": 10061, "p": 10067
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
+def whole(value: object) -> int | None:
+    """A whole number of any kind, such as NumPy's; None for what is none, such as an array of several."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 class BadFormula(ValueError):
     """A text is no formula of sizes."""
 

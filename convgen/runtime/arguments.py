@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from operator import index
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn
 
 from convgen.ir.dtypes import numpy_dtype
-from convgen.ir.size import Size
+from convgen.ir.size import Size, whole
 from convgen.ir.tensor import Tensor, packed_strides
 from convgen.runtime.errors import Misaligned, Overlap, WrongArguments, WrongDevice, WrongLayout, WrongShape, WrongType
 
@@ -188,7 +187,7 @@ def check_overlap(slots: Sequence[Slot], addresses: Sequence[int], in_place: Col
 
 def check_number(name: str, value: object, least: int, most: int) -> None:
     """Raises WrongType and WrongArguments where a number that goes with a call is none, or out of range."""
-    if not isinstance(value, SupportsIndex):
+    if (number := whole(value)) is None:
         raise WrongType(f"{name} is of type {type(value).__name__}: expected a whole number")
-    if not least <= index(value) <= most:
+    if not least <= number <= most:
         raise WrongArguments(f"{name} is {value}: from {least} to {most} are possible")

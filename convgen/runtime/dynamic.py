@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 from convgen.ir.estimates import behind
 from convgen.ir.problem import exchanged_dims
-from convgen.ir.size import Size, evaluate
+from convgen.ir.size import Size, evaluate, whole
 from convgen.runtime.errors import WrongArguments, WrongShape, WrongType
 from convgen.runtime.kernel import Array, Kernel
 from convgen.runtime.launch import Enqueue, OnEachGpu, keep
@@ -54,11 +53,12 @@ class DynamicKernel(Kernel):
         if unknown := [name for name in sizes if name not in dims]:
             hint = f"hint: the spec's dynamic dims are {', '.join(dims)}"
             raise WrongArguments(f"{self.name}.at cannot choose {', '.join(unknown)}\n{hint}")
-        if wrong := [name for name, size in sizes.items() if not isinstance(size, SupportsIndex)]:
-            raise WrongArguments(
-                f"{self.name}: {wrong[0]} is of type {type(sizes[wrong[0]]).__name__}: expected a whole number"
-            )
-        return {**self.manifest.written, **{name: index(size) for name, size in sizes.items()}}
+        found = dict(self.manifest.written)
+        for name, size in sizes.items():
+            if (number := whole(size)) is None:
+                raise WrongArguments(f"{self.name}: {name} is of type {type(size).__name__}: expected a whole number")
+            found[name] = number
+        return found
 
     @cached_property
     def classes(self) -> tuple[DynamicKernel, ...]:

@@ -133,7 +133,8 @@ def test_defines_may_be_any_integer():
     import numpy
 
     assert problem("let n = 8 " + conv("f16[n, h=9, w=8, c=4]"), defines={"n": numpy.int64(3)}).n == 3
-    assert codes("let n = 8 " + conv(), defines={"n": "3"}) == ["E103"]
+    for wrong in ("3", 2.0, numpy.array([1, 2])):
+        assert codes("let n = 8 " + conv(), defines={"n": wrong}) == ["E103"]
     assert codes("let n = 8 " + conv(), defines={"n": 2**70}) == ["E005"]
 
 

@@ -298,6 +298,8 @@ def test_sizes_that_the_kernel_does_not_reach():
         kernel.at(h=0)
     with pytest.raises(WrongArguments, match="h is of type float: expected a whole number"):
         kernel.at(h=2.5)
+    with pytest.raises(WrongArguments, match="h is of type ndarray: expected a whole number"):
+        kernel.at(h=np.array([2, 3]))
     with pytest.raises(WrongType, match="x is of type NoneType: expected an array"):
         kernel.emulate(*[None] * 4)
     with pytest.raises(WrongArguments, match="at cannot choose p"):
@@ -328,7 +330,7 @@ def test_classes_differ_in_sizes_alone():
     with pytest.raises(WrongArguments, match="differ in more than the sizes"):
         joined([compilation().uncompiled(), other])
     text = compilation().spec.text
-    for images in ((0,), (1, "8"), "n", 4):
+    for images in ((0,), (1, "8"), "n", 4, np.ones((2, 2))):
         with pytest.raises(driver.UsageError, match="give the numbers of images that calls will have"):
             convgen.compile(text, images=images)
     with pytest.raises(driver.UsageError, match="layer: its number of images is fixed"):
