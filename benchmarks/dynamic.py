@@ -2,9 +2,9 @@
 
     python benchmarks/dynamic.py --suite resnet50 --json results.json
 
-Of each layer that tma_im2col serves with `dynamic n h w`:
+Of each layer that tma_im2col (or --strategy, which may be auto) serves with `dynamic n h w` (or --dims):
 
-- `same`: the dynamic kernel and the fixed one of the same configuration, planned for a batch and timed at it;
+- `same`: the dynamic kernel, planned for a batch and timed at it, and the fixed one of the same configuration;
 - `classes`: the kernel with up to four plans for batches from 1 to --most, timed at each of --batch, beside the best
   plan for that batch (what `auto` takes);
 - `new size`: the host's time of a call with a size that the kernel has not had, and of the same call again.
@@ -20,7 +20,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from convgen.ir.estimates import between
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
+from convgen.kernels.config import Options
 from convgen.planner import classes
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.dynamic import joined
@@ -46,17 +47,24 @@ from convgen.runtime.kernel import Kernel
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
-SERVING = strategies.load("tma_im2col")
 NEW_SIZES = 50
 
 
-def layers(suites: Iterable[str]) -> list[ConvProblem]:
+def compared(layer: ConvProblem, strategy: str) -> tuple[str, Options] | None:
+    """The strategy and the configuration that are compared with themselves; None where none serves dynamic sizes."""
+    if strategy != "auto" and strategies.load(strategy).obstacles(layer, TARGET, {}):
+        return None
+    chosen = planned(layer, planner.choose) if strategy == "auto" else strategies.load(strategy).plan(layer, TARGET, {})
+    return chosen.strategy, chosen.options
+
+
+def layers(suites: Iterable[str], dims: Sequence[str], strategy: str) -> list[ConvProblem]:
     """Those that are served, each geometry once."""
     found: dict[str, ConvProblem] = {}
     for suite in suites:
         for problem in of_suite(suite, 8):
-            sized = replace(problem, dynamic=("n", *problem.spatial.input))
-            if problem.op is Op.FPROP and not SERVING.obstacles(sized, TARGET, {}):
+            sized = replace(problem, dynamic=tuple(d for d in ("n", *problem.spatial.input) if d in dims))
+            if problem.op is Op.FPROP and compared(sized, strategy):
                 found.setdefault(str(replace(sized, name="layer")), sized)
     return list(found.values())
 
@@ -75,7 +83,7 @@ def class_plans(layer: ConvProblem, most: int, choose: Callable[..., planner.Cho
 
 def expected(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of estimates, where nothing was measured."""
-    for p in layers(args.suite):
+    for p in layers(args.suite, args.dims, args.strategy):
         if args.only and p.name not in args.only:
             continue
         found = class_plans(p, args.most, planner.untuned)
@@ -86,15 +94,16 @@ def expected(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"layer": p.name, "n": n, "best": round(best, 3), "classes": round(us, 3), "planned": list(found)}
 
 
-def jobs(layer: ConvProblem, batches: Iterable[int], most: int) -> dict[str, Job]:
+def jobs(layer: ConvProblem, batches: Iterable[int], most: int, strategy: str) -> dict[str, Job]:
     """By name: what `auto` takes for each batch, the dynamic kernels for the classes, and two of one configuration."""
     found = {}
     for n in batches:
         fixed = layer.with_images(n).static
         found[f"best {n}"] = Job(fixed, TARGET, "auto", {}, planned=True)
-        options = SERVING.plan(fixed, TARGET, {}).options
-        found[f"fixed {n}"] = Job(fixed, TARGET, "tma_im2col", options)
-        found[f"dynamic {n}"] = Job(layer.with_images(n), TARGET, "tma_im2col", options)
+        both = compared(layer.with_images(n), strategy)
+        assert both, "layers have been asked"
+        found[f"fixed {n}"] = Job(fixed, TARGET, *both)
+        found[f"dynamic {n}"] = Job(layer.with_images(n), TARGET, *both)
     for n in class_plans(layer, most, planner.choose):
         found[f"class {n}"] = Job(layer.with_images(n), TARGET, "auto", {}, planned=True)
     return found
@@ -102,8 +111,8 @@ def jobs(layer: ConvProblem, batches: Iterable[int], most: int) -> dict[str, Job
 
 def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     backend = TorchBackend()
-    found = [p for p in layers(args.suite) if not args.only or p.name in args.only]
-    wanted = [jobs(p, args.batch, args.most) for p in found]
+    found = [p for p in layers(args.suite, args.dims, args.strategy) if not args.only or p.name in args.only]
+    wanted = [jobs(p, args.batch, args.most, args.strategy) for p in found]
     with Builder() as builder:
         built = builder.build_all(job for row in wanted for job in row.values())
         for p, row in zip(found, wanted, strict=True):
@@ -168,6 +177,10 @@ def main() -> int:
     parser.add_argument("--suite", nargs="+", default=["resnet50"])
     parser.add_argument("--only", nargs="+", default=[], help="layers by name")
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 2, 8, 32, 64])
+    parser.add_argument(
+        "--dims", nargs="+", default=["n", "d", "h", "w"], help="that are dynamic, where a layer has them"
+    )
+    parser.add_argument("--strategy", default="tma_im2col", help="whose kernels are compared with themselves, or auto")
     parser.add_argument("--most", type=int, default=64, help="the largest batch that classes are chosen for")
     parser.add_argument("--model", action="store_true", help="estimates in place of times, without tuned choices")
     parser.add_argument("--json", type=Path, help="where to write the rows")

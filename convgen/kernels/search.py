@@ -163,9 +163,11 @@ def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     fixed = [d for d in problem.dynamic if d not in kernel.dynamic]
     if not fixed:
         return []
-    of = f" of {listing(fixed, 'and')}" if kernel.dynamic else ""
+    if kernel.dynamic:
+        hint = f"leave {listing(fixed, 'and')} out of `dynamic`, or take another strategy"
+        return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes of {listing(fixed, 'and')}", hint)]
     hint = "leave `dynamic` out, or take strategy tma_im2col, implicit_gemm or direct"
-    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes{of}", hint)]
+    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
 
 
 _Stated = tuple[tuple[str, int | str], ...]
