@@ -145,7 +145,7 @@ def array() -> Outcome:
 
 
 def word() -> Outcome:
-    """Figure 16b: the word of a vector memory, for VGG-16.  Its areas are OpenRAM's, which is not modelled."""
+    """Figure 16b: the word of a vector memory, for VGG-16.  Its areas are OpenRAM's, which is not modeled."""
     words = (1, 2, 4, 8, 16, 32)
     found = [_network("vgg16", Machine(word=word), n=32) for word in words]
     idle = []

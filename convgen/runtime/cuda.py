@@ -82,7 +82,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Driver:
-    """A loaded and initialised driver.  Methods raise DriverError; `launch` and `memset` are bare
+    """A loaded and initialized driver.  Methods raise DriverError; `launch` and `memset` are bare
     functions that return a status, for the hot path: see `check`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:

@@ -221,7 +221,7 @@ def _rounded(size: int) -> int:
 def gpu_at_hand() -> cuda.Gpu | None:
     """The GPU that this process would use; None where there is none.
 
-    Asks NVML first where all GPUs are alike, since initialising CUDA takes a tenth of a second or more.
+    Asks NVML first where all GPUs are alike, since initializing CUDA takes a tenth of a second or more.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return None

@@ -36,9 +36,9 @@ def shape_of(problem: ConvProblem) -> Shape:
     """Raises UsageError where it is no fprop with zeros around the input."""
     if problem.op is not Op.FPROP:
         also = ", which `op transposed` is, too," if problem.op is Op.DGRAD else ""
-        raise UsageError(f"{problem.name}: op {problem.op}{also} is not modelled; fprop is")
+        raise UsageError(f"{problem.name}: op {problem.op}{also} is not modeled; fprop is")
     if problem.padding is not Padding.ZERO:
-        raise UsageError(f"{problem.name}: padding of {problem.padding} is not modelled; zeros are")
+        raise UsageError(f"{problem.name}: padding of {problem.padding} is not modeled; zeros are")
     return Shape(
         problem.n,
         problem.c_per_group,

@@ -235,12 +235,12 @@ def test_what_cannot_be_simulated(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_only_fprop_is_modelled():
+def test_only_fprop_is_modeled():
     spec = Spec(f"{problem()}".replace("op fprop", "op wgrad"))
-    with pytest.raises(UsageError, match="op wgrad is not modelled; fprop is"):
+    with pytest.raises(UsageError, match="op wgrad is not modeled; fprop is"):
         shape_of(driver.load(spec)[0].request.problem)
 
 
-def test_only_zeros_are_modelled_around_the_input():
-    with pytest.raises(UsageError, match="padding of reflect is not modelled; zeros are"):
+def test_only_zeros_are_modeled_around_the_input():
+    with pytest.raises(UsageError, match="padding of reflect is not modeled; zeros are"):
         shape_of(problem(more="pad 1 reflect"))
