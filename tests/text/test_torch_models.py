@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 
 import pytest
 
@@ -250,6 +251,40 @@ def test_results_have_torch_s_strides_for_axes_of_one_element_too():
     keep_strides(graph, lambda: faked(function, tensors)[1])
     (output,) = graph.find_nodes(op="output")
     assert value_of(output.args[0][0]).stride() == (18, 18, 1)
+
+
+class WritesItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.conv = nn.ReLU(inplace=True), nn.Conv2d(4, 8, 3)
+
+    def forward(self, x, other):
+        other[:, :1] *= 2
+        return TF.relu(self.conv(self.before(x)) + other)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_inputs_are_written_to(compiled):
+    model, x, other = WritesItsInput().eval(), torch.randn(2, 4, 6, 6), torch.randn(2, 8, 4, 4)
+    torch.compiler.reset()
+    if compiled:
+        ready = torch.compile(model, backend=ct.compile_graph, options={"inductor": False})
+    else:
+        ready = fast(model, (x, other))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            theirs, ours = (x.clone(), other.clone()), (x.clone(), other.clone())
+            near(ready(*ours), model(*theirs))
+            assert all(map(torch.equal, ours, theirs)) and not torch.equal(ours[0], x)
+        report = ct.reports()[-1] if compiled else ready.report
+        assert [row.fused for row in report] == ["add add relu"]
+        memory = torch.randn(x.numel())
+        both = memory.view(x.shape), memory[: other.numel()].view(other.shape)
+        before, expected = memory.clone(), model(*both)
+        memory[:], after = before, memory.clone()
+        near(ready(*both), expected)  # which share memory
+        assert torch.equal(memory, after)
 
 
 # ---- what may happen to an optimized model --------------------------------------------------------

@@ -33,6 +33,7 @@ from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
+from convgen.torch.network.writes import on_copies, overlap, written_inputs
 
 Tensor = Any
 Node = Any
@@ -96,7 +97,16 @@ class Prepared:
     ) -> None:  # fmt: skip
         self.report = Report()
         weights = [weight.detach() for weight in weights]
-        graph_module, first = _traced(function, weights, inputs)
+        self._written: list[int] = []
+        try:
+            graph_module, first = _traced(function, weights, inputs)
+        except RuntimeError:  # of writes to inputs, which torch's tracer does not take
+            self._written = written_inputs(function, weights, inputs)
+            if not self._written or overlap(self._written, weights, inputs):
+                raise
+            self._function = function
+            function = on_copies(function, len(weights), self._written)
+            graph_module, first = _traced(function, weights, inputs)
         graph = graph_module.graph
         constants = first[: len(weights)]
         move_numbers(graph, constant_nodes(graph, constants))
@@ -123,8 +133,14 @@ class Prepared:
     def run(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
         """For inference: no gradients are recorded."""
         with torch.no_grad():
+            if self._written and overlap(self._written, weights, inputs):
+                return self._function(*weights, *inputs)
             self._packed.update(weights)
-            return self._run(*inputs)
+            results = self._run(*inputs)
+            count = len(results) - len(self._written)
+            for place, value in zip(self._written, results[count:], strict=True):
+                inputs[place].copy_(value)
+            return results[:count]
 
     def forget_weights(self) -> None:
         """Lets the next run pack the weights anew."""

@@ -1,0 +1,42 @@
+"""Inputs that a network writes to, as a first relu in place does: the graph writes to copies, and who runs it copies
+those back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from convgen.torch.network.trace import faked
+
+Tensor = Any
+Function = Callable[..., Sequence[Any]]
+
+
+def written_inputs(function: Function, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[int]:
+    """The places of the inputs that the function writes to; none where it writes to a weight, too, or where a result
+    is a view of what it writes to.  Nothing is computed."""
+    fakes, results = faked(function, [*weights, *inputs])
+    places = [i - len(weights) for i, fake in enumerate(fakes) if fake._version]
+    memory = {fakes[len(weights) + i].untyped_storage()._cdata for i in places}
+    tensors = [result for result in results if hasattr(result, "untyped_storage")]
+    if min(places, default=0) < 0 or any(t.untyped_storage()._cdata in memory for t in tensors):
+        return []
+    return places
+
+
+def overlap(places: Sequence[int], weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """Whether one of these inputs shares memory with something else that is given."""
+    memory = [given.untyped_storage()._cdata for given in (*inputs, *weights)]
+    return any(memory.count(memory[place]) > 1 for place in places)
+
+
+def on_copies(function: Function, count: int, places: Sequence[int]) -> Function:
+    """The function with copies of these inputs, behind `count` weights, which are its last results."""
+
+    def made(*given: Tensor) -> Sequence[Any]:
+        tensors = list(given)
+        for place in places:
+            tensors[count + place] = given[count + place].clone()
+        return (*function(*tensors), *(tensors[count + place] for place in places))
+
+    return made
