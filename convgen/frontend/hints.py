@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+
+from lark import Token
 
 from convgen import habits
 from convgen.diagnostics import Span, did_you_mean, listing, quote
@@ -29,6 +32,10 @@ def _stray_hint(place: Place) -> str | None:
             return f"write an option of a group as `{before} {after}=...`"
         if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
             return f"did you mean `{known}`?"
+        if place.in_epilogue and after.type == "NAME":
+            return f"a function is called by its name alone: `{after}(...)`"
+    if word == ";" and {"COMMA", "RSQB"} <= place.kinds:
+        return "separate dims by commas"
     if hint := wording.HABITS.get(str(word)):
         return hint
     if word[0].isalnum():
@@ -76,8 +83,10 @@ def _is_juxtaposed(place: Place) -> bool:
 
 def _function(place: Place) -> str | None:
     if _is_juxtaposed(place):
-        if place.words[place.at - 2] in ("if", "?"):
+        if place.before in ("if", "?") or place.words[place.at - 2] in ("if", "?"):
             return "a choice is written `select(condition, x, y)`"
+        if place.before in ("and", "or"):
+            return "conditions are joined by `&&` and `||`"
         return "a function is called with parentheses, `relu(acc)`; values need an operator between them"
     return None
 
@@ -139,7 +148,8 @@ def _operand(place: Place) -> str | None:
         return f"write a result with its type and dims, such as `result {place.word}: f32[k]`"
     if "OPERAND" in place.kinds and place.word.type == "NAME":
         return did_you_mean(place.word, ("operand",))
-    if place.kinds == {"ASSIGN"} and place.word.type == "COLON" and len(place.braces) > 1:
+    assigned = after is not None and after.type == "ASSIGN"
+    if place.kinds == {"ASSIGN"} and place.word.type == "COLON" and len(place.braces) > 1 and not assigned:
         return f"write `operand {before}: {place.rest_of_line() or '...'}`"
     if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":
         return "write an operand with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
@@ -173,6 +183,8 @@ def _assignment(place: Place) -> str | None:
         return None
     if word == "(":
         return f"assign the value: `y = {before}(...)`"
+    if word == "==" or (word == ":" and after.type == "ASSIGN"):
+        return f"write `{before} = ...`"
     if before in ("return", "yield", "result"):
         return "assign the result to the tensor that it is: `y = ...`"
     if after.type == "ASSIGN":
@@ -217,10 +229,12 @@ _LAYOUTS = {
 
 def _positional(place: Place) -> str | None:
     """Extents without the names of their dims."""
-    if place.before is None or place.before.type != "LSQB" or place.word.type != "INT":
-        return None
     layouts = _LAYOUTS.get(place.keyword)
-    if layouts is None:
+    if layouts is None or place.before is None or place.word.type != "INT":
+        return None
+    if place.before.type == "COMMA" and place.kinds == {"NAME"}:
+        return f"name each extent, as in `h={place.word}`"
+    if place.before.type != "LSQB":
         return None
     extents = []
     for word in place.words[place.at :]:
@@ -233,6 +247,11 @@ def _positional(place: Place) -> str | None:
     return f"name each extent: `[{shown}]`"
 
 
+def _by_x(word: Token) -> list[str]:
+    """The numbers of 64x64; none of another word."""
+    return word.split("x") if re.fullmatch(r"[0-9]+(x[0-9]+)+", word) else []
+
+
 def _axes(place: Place) -> str | None:
     """Amounts of stride, pad and dilation, one behind the other."""
     word, before = place.word, place.before
@@ -240,7 +259,7 @@ def _axes(place: Place) -> str | None:
         return None
     if word.type in ("INT", "COMMA") and not place.begins_line:
         return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
-    if word.type in ("LSQB", "LBRACE"):
+    if word.type in ("LSQB", "LBRACE") or _by_x(word):
         return f"write a value per axis as `{wording.AXES[place.keyword]}`"
     return None
 
@@ -252,9 +271,11 @@ def _options(place: Place) -> str | None:
     if word.type == "LPAR" and "LBRACE" in place.kinds:
         return f"put options in braces: `strategy {before} {{ ... }}`"
     if len(place.braces) < 2:
-        return None
+        return "write `strategy NAME { ... }`" if before.type == "STRATEGY" and word.type == "LBRACE" else None
     if word.type == "COMMA":
         return "separate options by spaces, not commas"
+    if sizes := _by_x(word):
+        return f"write a group as `{before} {' '.join(f'{d}={n}' for d, n in zip('mnk', sizes, strict=False))}`"
     if word.type == "INT" and before.type == "NAME":
         group = place.words[place.at - 2]
         if group.type == "ASSIGN":
@@ -284,12 +305,29 @@ def _list(place: Place) -> str | None:
 _OPENING = {"RPAR": "(", "RSQB": "["}
 
 
+def _index(place: Place) -> str | None:
+    """What has brackets, commas or colons in other languages."""
+    word, before, after = place.word, place.before, place.after
+    if before is None or after is None:
+        return None
+    if place.in_epilogue and word.type == "LSQB" and before.type == "NAME":
+        return f"operands broadcast by the names of their dims: write `{before}` alone"
+    if place.in_epilogue and word.type == "COMMA" and before.type == after.type == "INT":
+        return f"a fraction has a point: `{before}.{after}`"
+    if word.type == "COLON" and before.type == "NAME" and "RSQB" in place.kinds:
+        return f"write `{before}={after}`"
+    return None
+
+
 def _bracket(place: Place) -> str | None:
-    """Braces and parentheses that are missing."""
-    before = place.before
+    """Braces and parentheses that are missing, or too many."""
+    before, word = place.before, place.word
+    is_closing = word.type in _OPENING
+    if is_closing and not place.is_open(word):
+        return f"this `{word}` closes nothing"
     if place.kinds == {"LBRACE"} and before is not None:
         return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    if not place.begins_line:
+    if not (place.begins_line or is_closing):
         return None
     return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
 
@@ -302,6 +340,8 @@ def _sign(place: Place) -> str | None:
     if place.kinds == {"ASSIGN"} and place.keyword == "let":
         value = next((w for w in (word, after) if w is not None and w.type in ("INT", "NAME")), "...")
         return f"write `let {before} = {value}`"
+    if place.kinds == {"COLON"} and before in TENSOR_DTYPES and word.type == "LSQB":
+        return f"write a name before the type: `x: {before}[...]`"
     if place.kinds == {"COLON"}:
         return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"
     if before.type == "COLON" and word.type == "LSQB":
@@ -313,5 +353,5 @@ def _sign(place: Place) -> str | None:
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
     _function, _comment, _power, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting, _assignment,
-    _parts_of_name, _name, _positional, _axes, _options, _list, _bracket, _sign,
+    _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
 )  # fmt: skip

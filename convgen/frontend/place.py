@@ -189,6 +189,15 @@ class Place:
         known = len(self.word) > 1 and habits.plain(self.word) in habits.NO_SETTINGS
         return self.setting_of_line is not None or (known and self.begins_line and self.is_followed_by_value)
 
+    def is_open(self, closing: Token) -> bool:
+        """Whether there is a bracket in the block, before the word, that one like this would close."""
+        depth = 0
+        for word in reversed(self.words[: self.at]):
+            if word.type in ("LBRACE", "RBRACE") or depth > 0:
+                break
+            depth += (word.type == closing.type.replace("R", "L", 1)) - (word.type == closing.type)
+        return depth > 0
+
     def rest_of_line(self, skip: int = 1) -> str:
         """The words of its line from as many behind this one on."""
         text = ""
