@@ -6,13 +6,23 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from convgen import habits
 from convgen.diagnostics import did_you_mean
-from convgen.spec import MOST_IMAGES, Spec, UsageError, known_strategy, known_target, known_tuning, read_file
+from convgen.spec import (
+    MOST_IMAGES,
+    Spec,
+    UsageError,
+    known_strategy,
+    known_target,
+    known_tuning,
+    read_file,
+    unknown,
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,7 +104,7 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )  # fmt: skip
     parser.add_argument(
         "--only", action="append", default=[], metavar="CONV",
-        help="only this convolution, or conv block, of the spec; may be repeated",
+        help="only this convolution, or conv block; may be repeated",
     )  # fmt: skip
 
 
@@ -141,9 +151,28 @@ def _specs_in(folder: str) -> list[str]:
     return found
 
 
-def read_specs(arguments: argparse.Namespace) -> list[Spec]:
-    """The specs that the arguments name.  Raises UsageError."""
-    return [read_spec(arguments, path) for path in paths(arguments)]
+def read_specs(arguments: argparse.Namespace, more: Iterable[str] = ()) -> list[Spec]:
+    """The specs that the arguments name, and more by their paths; of several, those that have a convolution of --only.
+
+    Raises UsageError, and SpecError where that has to be known of a spec with errors."""
+    found = [read_spec(arguments, path) for path in (*paths(arguments), *more)]
+    return _narrowed(found, arguments.only) if len(found) > 1 and arguments.only else found
+
+
+def _narrowed(specs: Sequence[Spec], only: Iterable[str]) -> list[Spec]:
+    """Each spec with those of the names that it has, where it has any.  Raises UsageError, SpecError."""
+    from convgen.driver import load
+
+    found, known = [], dict[str, None]()
+    for spec in specs:
+        names = [name for c in load(replace(spec, only=())) for name in (c.request.conv, c.name)]
+        known |= dict.fromkeys(names)
+        if own := tuple(name for name in only if name in names):
+            found.append(replace(spec, only=own))
+    for name in only:
+        if name not in known:
+            raise UsageError(unknown("convolution", name, known))
+    return found
 
 
 def read_spec(arguments: argparse.Namespace, path: str) -> Spec:

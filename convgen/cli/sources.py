@@ -9,7 +9,7 @@ from pathlib import Path
 from convgen import driver
 from convgen.bench import suites
 from convgen.cli import console
-from convgen.cli.arguments import add_images, add_specs, paths, read_spec
+from convgen.cli.arguments import add_images, add_specs, read_specs
 from convgen.driver import Compilation
 from convgen.spec import UsageError
 
@@ -28,14 +28,13 @@ def read_sources(
 ) -> list[tuple[str, Compilation]]:
     """Every convolution that the arguments name, with a name for reports; `each` gives those for several numbers of
     images, where it has them.  Raises UsageError, SpecError."""
-    every = [*paths(arguments), *(str(path) for name in arguments.suite for path in suites.find(name))]
-    if not every:
+    specs = read_specs(arguments, (str(path) for name in arguments.suite for path in suites.find(name)))
+    if not specs:
         raise UsageError(
             f"nothing to measure\nhint: name a .conv file, or a suite with --suite, of {', '.join(suites.names())}"
         )
-    found = [(path, compilation) for path in every for compilation in driver.load(read_spec(arguments, path))]
-    several = len(every) > 1
-    named = [(f"{Path(path).stem}/{c.name}" if several else c.name, c) for path, c in found]
+    found = [(Path(spec.path).stem, compilation) for spec in specs for compilation in driver.load(spec)]
+    named = [(f"{stem}/{c.name}" if len(specs) > 1 else c.name, c) for stem, c in found]
     if not arguments.images:
         return named
     with console.spinner("choosing plans"):

@@ -154,7 +154,10 @@ def test_a_folder_stands_for_its_specs(capsys):
     Path("folder.conv").mkdir()
     assert main(["check", "."]) == 0
     assert re.findall(r"(\w+)\.conv: 1 convolution, no errors", capsys.readouterr().out) == ["layer", "other"]
-    assert main(["compile", ".", "--dump-after", "load"]) == 0
+    assert main(["compile", ".", "--dump-after", "load", "--only", "other"]) == 0
+    assert re.findall(r"conv (\w+)", capsys.readouterr().out) == ["other"]
+    assert main(["compile", ".", "--dump-after", "load", "--only", "othr"]) == 2
+    assert "unknown convolution 'othr'\nhint: did you mean `other`?" in capsys.readouterr().err
     assert main(["check", "folder.conv"]) == 2
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 
