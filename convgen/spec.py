@@ -146,7 +146,7 @@ def unknown(kind: str, name: object, known: Iterable[str], hint: str | None = No
     known = list(known)
     hint = hint or did_you_mean(str(name), known) or f"choose from {', '.join(known)}"
     said = repr(name)
-    return f"unknown {kind} {said if len(said) <= 60 else f'{said[:57]}...'}\nhint: {hint}"
+    return f"unknown {kind} {said if len(said) <= 200 else f'{said[:197]}...'}\nhint: {hint}"
 
 
 def _specs_in(folder: Path) -> str:

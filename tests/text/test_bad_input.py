@@ -78,7 +78,7 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --target gfx942", "choose from sm_80, sm_86,"),
         (
             "compile layer.conv --strategy " + 3000 * "a",
-            f"unknown strategy '{56 * 'a'}...\nhint: choose from auto, tma",
+            f"unknown strategy '{196 * 'a'}...\nhint: choose from auto, tma",
         ),
         ("compile layer.conv --strategy naive", "did you mean `direct`?"),
         ("compile layer.conv --stratgy direct", "did you mean `--strategy`?"),
