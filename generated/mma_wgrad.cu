@@ -115,7 +115,8 @@ constexpr int ROW_MMAS = 2;
 constexpr int COLUMN_MMAS = 8;
 constexpr int WARPS_N = 1;
 
-// Where a chunk of a pixel's row lies in a tile that is `channels` wide: swizzled, so that those of 8 pixels lie in different banks.
+// Where a chunk of a pixel's row lies in a tile of `channels` a row: swizzled, so that those of 8 pixels lie in
+// different banks.
 template <int channels>
 __device__ __forceinline__ u32 slot(int row, int chunk) {
   return row * (channels * 2) + ((chunk ^ (row & 7)) << 4);

@@ -334,7 +334,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 // arrive at `empty` when the products that read the stage are done.  A barrier completes a phase each time the ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
-// Here a stage and its parity follow from how often the ring has been used: `use % stages`, and `use / stages`, odd or even.
+// Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
 constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 12288;

@@ -44,7 +44,7 @@ class KernelRow:
 KERNELS: tuple[KernelRow, ...] = (
     KernelRow("tma_im2col", "tma_im2col", "TMA im2col loads and wgmma"),
     KernelRow("tma_wgrad", "tma_im2col", "the gradient of the filter, summed over pixels"),
-    KernelRow("tma_plain", "tma_im2col", "TMA im2col loads and wgmma from top to bottom, to be read", by_name=True),
+    KernelRow("tma_plain", "tma_im2col", "TMA im2col loads and wgmma from top to bottom, for reading", by_name=True),
     KernelRow("tma_halo", "tma_halo", "the input tile with its halo serves every tap"),
     KernelRow("depthwise_stream", "depthwise", "rows of x pass through shared memory, by TMA"),
     KernelRow("depthwise_direct", "depthwise", "from global memory, for any layout and target"),

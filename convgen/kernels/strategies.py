@@ -161,7 +161,7 @@ _ROWS: tuple[Strategy, ...] = (
     ),
     Strategy(
         "depthwise",
-        "one filter per channel (groups = c): any filter size, stride and layout; any multiplier, in dgrad one filter",
+        "one filter per channel (groups = c): any filter size, stride and layout; any multiplier (dgrad: none)",
     ),
     Strategy(
         "implicit_gemm",
@@ -170,7 +170,7 @@ _ROWS: tuple[Strategy, ...] = (
     Strategy("im2col", "im2col or col2im without loops, and a GEMM by cuBLAS, in slices that fit a workspace limit"),
     Strategy(
         "winograd",
-        "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, which round otherwise; only where a spec names it",
+        "F(2x2, 3x3), F(4x4, 3x3), F(2, 3): fewer products, rounded differently; only where a spec names it",
         by_name=True,
     ),
     Strategy("direct", "one output per thread, or a few along the channels: every operator, layout and type"),

@@ -234,7 +234,7 @@ def test_the_page_of_strategies(golden):
         "# Strategies and their options",
         "`auto` takes the fastest measured configuration (`convgen tune`), or else the first of these strategies\n"
         "that can serve the convolution; `convgen explain` says which can, and why the others cannot. It leaves out\n"
-        f"{listing(strategies.BY_NAME, 'and')}, whose results round otherwise than sums of products do: a spec has to "
+        f"{listing(strategies.BY_NAME, 'and')}, whose rounding differs from that of sums of products: a spec has to "
         "name it.",
         "No option is required: those that you leave out are chosen by the tuning database or cost models.\n"
         "`tile.m` is written `tile m=128`. Each kernel has [a page with a picture](kernels/README.md); terms are in\n"

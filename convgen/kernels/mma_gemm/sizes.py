@@ -16,7 +16,7 @@ from convgen.kernels.parts import lowering
 
 def size_obstacles(problem: ConvProblem) -> Obstacles:
     """Why the kernel needs fixed sizes, whatever its configuration."""
-    found, hint = Obstacles(), "leave `dynamic` out, or take strategy direct"
+    found, hint = Obstacles(), "leave `dynamic` out, or use strategy direct"
     if problem.op is not Op.FPROP:
         found.no(f"op {problem.op} needs fixed sizes", hint)
     for tensor, channel in ((problem.x, "c"), (problem.y, "k")):

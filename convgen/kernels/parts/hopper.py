@@ -40,7 +40,7 @@ def wgmma_obstacles(
     if not backward and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
-        no(f"op {problem.op} is not served; fprop is, and dgrad, but of no slice of a grouped filter")
+        no(f"op {problem.op} is not served; fprop is, and dgrad except for a slice of a grouped filter")
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
         no(f"op {problem.op} with `{problem.padding}` padding adds up the gradients of copies, which wgmma does not")
     forward = assignment(problem).problem if served(problem) else problem

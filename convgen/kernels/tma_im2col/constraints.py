@@ -33,9 +33,9 @@ def prologue_obstacles(problem: ConvProblem) -> Obstacles:
     if problem.prologue is None:
         return found
     if problem.taps > 1 or any((*problem.pad_lo, *problem.pad_hi)):
-        found.no("a prologue needs a filter of one tap and no padding", "take strategy direct")
+        found.no("a prologue needs a filter of one tap and no padding", "use strategy direct")
     if problem.groups > 1 or problem.c % CHANNELS:
-        found.no(f"a prologue takes one group, and a multiple of {CHANNELS} input channels", "take strategy direct")
+        found.no(f"a prologue takes one group, and a multiple of {CHANNELS} input channels", "use strategy direct")
     for t in problem.prologue.operands:
         if t.dtype not in UNPACK or t.dims not in (("c",), ("n", "c")) or (t.pitch or 0) % CHANNELS:
             types = f"{', '.join(list(UNPACK)[:-1])} or {list(UNPACK)[-1]}"
@@ -150,7 +150,7 @@ def _k_loop(layout: Layout) -> Obstacles:
             if value != plain:
                 no(f"stream_k needs {name} {plain}, not {value}", f"{name} {plain}", name)
         if layout.tile_count * stages >= INT_LIMIT:
-            no("stream_k counts the k blocks of all tiles in 32 bits, which is too few here", "stream_k 0", "stream_k")
+            no("stream_k counts the k blocks of all tiles in 32 bits, which are too few here", "stream_k 0", "stream_k")
         if layout.gemm.a_planes:
             no("stream_k is not served if x is multiplied in planes", "stream_k 0", "stream_k")
         if layout.gemm.problem.sums:

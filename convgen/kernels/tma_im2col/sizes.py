@@ -27,7 +27,7 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     found = Obstacles()
     if not problem.dynamic:
         return found
-    hint = "leave `dynamic` out, or take strategy direct"
+    hint = "leave `dynamic` out, or use strategy direct"
     if gemm.phases:
         found.no(f"op {problem.op} with a stride needs fixed sizes", hint)
     x, y = gemm.assigned.problem.x, gemm.assigned.problem.y
@@ -53,11 +53,11 @@ def illegal_sizes(layout: Layout) -> Obstacles:
     if config.stream_k:
         found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
     if layout.fills:
-        found.no("groups whose channels leave a product's unfilled need fixed sizes", "take strategy direct")
+        found.no("groups whose channels leave a product's unfilled need fixed sizes", "use strategy direct")
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
     for t in (*used_operands(problem), *problem.elementwise):
         if t.dims != ("k",) and t.name not in passing:
-            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "take strategy direct")
+            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "use strategy direct")
     return found
 
 

@@ -2,7 +2,7 @@
 
 It is the kernel of Triton's tutorial "TMA im2col mode and Convolution via Implicit GEMM": a block of one warpgroup
 makes one tile; it loads a k block, waits, multiplies, waits, and loads the next.  Nothing overlaps, so it is slow: it
-is there to be read before `tma_im2col`, which keeps a ring of stages loading while it multiplies.
+is for reading before `tma_im2col`, which keeps a ring of stages loading while it multiplies.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TmaPlain(base.Kernel[Config, Layout]):
         return []
 
     def time(self, layout: Layout) -> float:
-        return math.inf  # it is there to be read
+        return math.inf  # it is for reading
 
     def plan(self, layout: Layout) -> Plan:
         params = (

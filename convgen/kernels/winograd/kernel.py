@@ -5,7 +5,7 @@
     M = V U^T        over input channels, for each of the transforms' points: by a kernel for 1x1 convolutions
     y = A^T M A      of each tile and output channel, and the epilogue
 
-`ir/winograd.py` derives the transforms.  Results round otherwise than sums of products do (`ir/winograd_error.py`), so
+`ir/winograd.py` derives the transforms.  Rounding differs from that of sums of products (`ir/winograd_error.py`), so
 `auto` does not take this kernel.
 """
 

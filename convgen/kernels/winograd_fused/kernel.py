@@ -6,7 +6,7 @@
     y = A^T M     of each two outputs, and tma_halo's epilogue
 
 V never goes through memory: ldmatrix reads pixels of the halo tile in fragments, and wgmma takes their sums and
-differences from registers.  Results round otherwise than sums of products do (`ir/winograd_error.py`).
+differences from registers.  Rounding differs from that of sums of products (`ir/winograd_error.py`).
 """
 
 from __future__ import annotations
