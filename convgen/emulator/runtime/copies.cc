@@ -23,9 +23,14 @@ static void use(Groups& groups, Block* block) {
   groups.written = new_agent(block);
 }
 
+// How many groups are over once `pending` are left.
+static u32 all_but(const Groups& groups, int pending) {
+  return groups.committed() > u32(pending) ? groups.committed() - u32(pending) : 0;
+}
+
 static void wait_groups(Groups& groups, const std::vector<u32>& counts, int pending, WaitFor what, Did done, int line) {
-  if (groups.committed() <= u32(pending)) return;
-  const u32 target = groups.committed() - u32(pending);
+  const u32 target = all_but(groups, pending);
+  if (!target) return;
   while (!groups.done(counts, target)) sleep({what, line, &groups, target});
   note(done, current, line, target);
   if (groups.waited < target) groups.waited = target;
@@ -42,18 +47,22 @@ struct CpAsync : Operation {
     u32 offset, bytes, source_bytes;
     const void* source;
   };
-  u32 group = 0;
+  u32 group;
   std::vector<Copy> copies;
 
-  using Operation::Operation;
-  bool needed() const override { return sleeps_for(issuer, WaitFor::cp_async, group); }
+  CpAsync(int line, Block* block, Thread* issuer, u32 group) : Operation(line, block, issuer), group(group) {
+    plain = true;
+  }
+  bool needed() const override { return awaited; }
   // One lands at a time; all of them where nobody runs who could see the difference.
   bool perform() override {
     do land(); while (!copies.empty() && needed());
     Groups& groups = issuer->copies;
     if (needed() && groups.done(groups.writing, issuer->wait.value)) wake(issuer);
     if (!copies.empty()) return false;
-    if (issuer->copying == this) issuer->copying = nullptr;
+    auto own = issuer->copying.begin();
+    while (*own != this) ++own;
+    issuer->copying.erase(own);
     return true;
   }
   const char* left_over() const override { return "the thread's cp.async is never waited for"; }
@@ -95,17 +104,18 @@ void cp_async(u32 destination, const void* source, u32 bytes, u32 source_bytes, 
               Content::in_flight, "copies to");
   memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
   ++t->copies.writing[group];
-  if (!t->copying || t->copying->group != group) {
-    auto operation = std::make_unique<CpAsync>(line, block, t);
-    operation->group = group;
-    t->copying = operation.get();
+  if (t->copying.empty() || t->copying.back()->group != group) {
+    auto operation = std::make_unique<CpAsync>(line, block, t, group);
+    t->copying.push_back(operation.get());
     start(std::move(operation));
   }
   note(Did::copy, t, line, group, bytes);
-  t->copying->copies.push_back({line, offset, bytes, source_bytes, source});
+  t->copying.back()->copies.push_back({line, offset, bytes, source_bytes, source});
 }
 
 void cp_async_wait(int pending, int line) {
+  const u32 target = all_but(current->copies, pending);
+  for (CpAsync* one : current->copying) one->awaited |= one->group < target;
   wait_groups(current->copies, current->copies.writing, pending, WaitFor::cp_async, Did::copy_wait, line);
 }
 

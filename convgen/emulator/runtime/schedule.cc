@@ -145,7 +145,7 @@ static bool deliver(bool needed_only) {
   size_t chosen = 0;
   u32 count = 0;
   for (size_t i = 0; i < pending.size(); ++i) {
-    if (!pending[i]->ready() || (needed_only && !pending[i]->needed())) continue;
+    if (!pending[i]->eligible(needed_only)) continue;
     ++count;
     const bool better = machine->temper.order == Order::any
                             ? machine->random.below(count) == 0  // the same chance for each

@@ -95,7 +95,13 @@ struct Operation {
   Block* block;
   Thread* issuer;
   Operation(int line, Block* block, Thread* issuer) : line(line), block(block), issuer(issuer) {}
+  // Of a kind of which there are thousands: it is ready, and `awaited` says whether it is needed.  Nothing is called.
+  bool plain = false, awaited = false;
   virtual ~Operation() = default;
+  bool eligible(bool needed_only) const {
+    if (plain) return awaited || !needed_only;
+    return ready() && (!needed_only || needed());
+  }
   virtual bool ready() const { return true; }  // may happen now
   virtual bool needed() const = 0;             // somebody waits for it
   virtual bool perform() = 0;                  // happens; false: it is not over yet
@@ -148,7 +154,7 @@ struct Thread {
   bool met = false;  // the rendezvous it sleeps at is complete
   Wait wait;
   Groups copies, stores;
-  CpAsync* copying = nullptr;  // its last, as long as that is pending
+  std::vector<CpAsync*> copying;  // pending, in the order of their groups
   std::vector<Accumulators*> in_flight;
   std::vector<Ordered> ordered;
   bool may_touch_global = false;  // the launch before is known to be over
