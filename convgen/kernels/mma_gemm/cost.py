@@ -31,7 +31,8 @@ class Rates:
     ragged: float = 1.461  # times longer where pixels begin inside a sector of L2, for x and for y
     memory: float = 4.01e6
     odd_writes: float = 4.0  # more bytes of y, where its pixels are no vectors of 8 bytes
-    start: float = 2.14  # microseconds of a launch
+    start: float = 0.739  # microseconds of a launch,
+    spread: float = 1.876  # and more, as blocks are launched on all multiprocessors
     reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
     reduced: float = 3.6e6
 
@@ -63,5 +64,5 @@ def gemm_time(
     # blocks end at different times: behind full waves, the last ones run beside blocks of the wave before
     cycles = wave(held) * (full + last / held) if full else wave(last)
     time = over(over(cycles / CYCLES, bytes / r.memory), tiles * steps * traffic / r.l2)
-    time = time * r.ragged**ragged + r.start
+    time = time * r.ragged**ragged + r.start + r.spread * min(tiles / sms, 1)
     return time + (r.reduce + reduced / r.reduced if reduced else 0.0)

@@ -19,7 +19,8 @@ from convgen.kernels.parts.cost import CYCLES, loading, over, product, storing
 class Rates:
     """Fitted figures of tma_im2col on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.293  # from launch to the first wgmma, and out again
+    start: float = 0.864  # from launch to the first wgmma, and out again
+    spread: float = 0.543  # more, as blocks are launched on all multiprocessors
     shared_wait: float = 26.98  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
     mma: float = 1.053  # of the tensor cores' peak time
     l2: float = 59.86  # bytes a cycle for a multiprocessor
@@ -63,6 +64,7 @@ def time(
     r = rates
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     units = tiles * split_k
+    start = r.start + r.spread * min(units / sms, 1)
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
     load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
@@ -85,7 +87,7 @@ def time(
     if stream_k:
         parts = r.finish + r.part * m * n
         stores = math.ceil(units / sms) * over(epilogue, written * share)  # its consumers multiply nothing meanwhile
-        return over(units / sms * main + stores + parts + r.start, (reads + written) / r.memory + r.start)
+        return over(units / sms * main + stores + parts + start, (reads + written) / r.memory + start)
     in_turn = math.ceil(units / (sms * blocks * (consumers if pingpong else 1)))
     time = max((math.ceil(units / sms) - 1) * busy + alone, in_turn * alone)
-    return over(time + r.start, (reads + written) / r.memory + r.start)
+    return over(time + start, (reads + written) / r.memory + start)
