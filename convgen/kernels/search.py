@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -70,9 +70,18 @@ class Search:
             return ()
         return (Obstacle(f"kernel {name} reads zeros beyond {problem.x.name}, not `{problem.padding}`"),)
 
+    @property
+    def _layouts(self) -> Iterable[Layout]:
+        return () if self.unserved else self.kernel.space(self.problem, self.target, self.fixed)
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether some configuration is legal: the first that is found will do, and none is timed."""
+        return any(not self.kernel.illegal(layout) for layout in self._layouts) or self.best is not None
+
     @cached_property
     def _space(self) -> list[Timed]:
-        return [] if self.unserved else self._timed(self.kernel.space(self.problem, self.target, self.fixed))
+        return self._timed(self._layouts)
 
     @cached_property
     def _all(self) -> list[Timed]:
@@ -82,8 +91,8 @@ class Search:
         fresh = [t for t in self._timed(more) if t.layout.config not in known]
         return sorted([*self._space, *fresh], key=lambda t: t.us) if fresh else self._space
 
-    def _timed(self, layouts: object) -> list[Timed]:
-        unique: dict[object, Layout] = {layout.config: layout for layout in layouts}  # type: ignore[attr-defined]
+    def _timed(self, layouts: Iterable[Layout]) -> list[Timed]:
+        unique: dict[object, Layout] = {layout.config: layout for layout in layouts}
         return sorted((Timed(self.kernel.time(x), x) for x in unique.values()), key=lambda t: t.us)
 
     def _legal(self, ranked: list[Timed]) -> Iterator[Timed]:
@@ -111,7 +120,7 @@ class Search:
         Of many reasons, those of the configuration that fails by the fewest choices other than the user's own; of
         several such, the plainest one's: with the fewest special options that the user did not ask for.
         """
-        if self.unserved or self.best is not None:
+        if self.unserved or self.serves:
             return self.unserved
 
         def strangeness(t: Timed) -> tuple[int, int, int]:

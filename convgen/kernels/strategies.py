@@ -69,7 +69,7 @@ class Strategy:
         searches = self.searches(problem, target, options)
         if not searches:
             return [Obstacle(f"{self.name} has no kernel {options['kernel']}", option="kernel")]
-        if any(s.best for s in searches):
+        if any(s.serves for s in searches):
             return []
         if apart := self._apart(searches):
             return [apart]
