@@ -229,6 +229,7 @@ STOPS = {
     "GroupNorm needs sums over the result": lambda y, x: TF.group_norm(y, 2),
     "its own mean and variance need sums over the result": lambda y, x: TF.batch_norm(y, None, None, training=True),
     "its channels are split": lambda y, x: torch.stack(y.chunk(4, 1)),
+    "a view stands before relu": lambda y, x: torch.relu(y.view(2, 4, 6, 6)),
     "no epilogue has sin": lambda y, x: torch.sin(y),
     "mul reads a tensor of bool": lambda y, x: y * (x[:, :1] > 0),
     "relu and tanh read the same result": lambda y, x: torch.relu(y) + torch.tanh(y),

@@ -208,6 +208,7 @@ def test_halves_may_stay_one_convolution(kind, reason, monkeypatch):
         (lambda y, z: TF.glu(y, 1), None),
         (lambda y, z: torch.tanh(y[:, 4:]) - y[:, :4], None),
         (lambda y, z: torch.cat([y[:, :4] + z, y[:, 4:] * z * z], 1), 2),
+        (lambda y, z: torch.cat([y[:, :4].tanh(), TF.relu(y[:, 4:])], 1), 1),
     ],
 )
 @pytest.mark.parametrize("served", [True, False])

@@ -1,7 +1,7 @@
 """Convolutions whose result is read in halves of its channels, as two convolutions:
 
     a, b = convolution(x).chunk(2, 1);  y = tanh(a) * sigmoid(b)    a gate: WaveNet's, GLU, NAFNet's
-    a, b = convolution(x).chunk(2, 1);  y, z = u + a, v + b         sums of each: WaveNet's residual and skip
+    a, b = convolution(x).chunk(2, 1);  y, z = u + a, v + b         functions of each: WaveNet's residual and skip
 
 Each has half of the filters, and of a convolution of groups half of the input.  Epilogues then do the rest: one makes
 the gate, which is an operand of the other.  A single convolution writes both halves, and a pass reads them; two read
@@ -73,8 +73,8 @@ def _split(graph: Any, convolution: Node) -> Halves | None:
     first, second = (chain_of(node) for node in graph.nodes if node.meta.get("half_of") is convolution)
     if first and second and (gated := _gated(first, second) or _gated(second, first)):
         return Halves(whole, *gated, None, replaced)
-    if first and second and (operands := min(_large_operands(first), _large_operands(second))):
-        return Halves(whole, first, second, 1 + operands, replaced)
+    if first and second and first.ends[1:] and second.ends[1:]:
+        return Halves(whole, first, second, 1 + min(map(_large_operands, (first, second))), replaced)
     for old, new in replaced:
         new.replace_all_uses_with(old)
     return None

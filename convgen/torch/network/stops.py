@@ -32,6 +32,8 @@ def why_stopped(end: Node) -> str:
         return ""
     if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
         return _OF_MANY[readers[0].target]
+    if len(readers) == 1 and (behind := _behind_views(readers[0])):
+        return f"a view stands before {str(behind.target).split('.')[1]}"
     if len(readers) > 1 and all(is_call(reader, A.slice.Tensor) and reader.args[1:2] == (1,) for reader in readers):
         return _OF_MANY[A.split.Tensor]
     if not readers or not all(_is_elementwise(reader, end) for reader in readers):
@@ -43,6 +45,15 @@ def why_stopped(end: Node) -> str:
         str(v.dtype).removeprefix("torch.") for v in map(value_of, readers[0].all_input_nodes) if v.dtype not in FLOATS
     }
     return f"{names[0]} reads a tensor of {types.pop()}" if types else f"no epilogue has {names[0]}"
+
+
+def _behind_views(reader: Node) -> Node | None:
+    """The function of single elements that alone reads views of a result, perhaps copied."""
+    node = reader
+    while is_call(node, A.view.default, A._unsafe_view.default, A.clone.default) and len(node.users) == 1:
+        node = next(iter(node.users))
+    views = node is not reader and node.op == "call_function"
+    return node if views and _is_elementwise(node, node.all_input_nodes[0]) else None
 
 
 def _is_elementwise(reader: Node, end: Node) -> bool:
