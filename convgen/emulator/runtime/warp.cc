@@ -177,6 +177,10 @@ void mma(void* d, const u32* a, const u32* b, int k, Type a_type, Type b_type, i
 
 // All warps of a warpgroup execute the same setmaxnreg; that one lacks some is found when the block has ended.
 static void check_same_request(Warp* warp, int registers, int line) {
+  if (warp->group->warps.size() != 4) {
+    fatal("registers", line,
+          format("setmaxnreg in a block's last %zu warps: a warpgroup is four", warp->group->warps.size()));
+  }
   auto& requests = warp->group->requests;
   if (warp->requests == requests.size()) requests.push_back({registers, line});
   const RegisterRequest& first = requests[warp->requests++];
