@@ -121,7 +121,7 @@ HARMLESS = (
         was="thread < cluster",
     ),
     Excuse(
-        "moved: fence_proxy_async_shared moved behind (sync_consumer|bar_sync|__syncthreads)",
+        "moved: fence_proxy_async_shared moved behind (sync_consumer|bar_sync|__syncthreads|bulk_wait_group_read)",
         "a proxy fence counts anywhere on the path from the write to the asynchronous read",
     ),
     Excuse(
@@ -285,6 +285,7 @@ HARMLESS = (
         was=r"wgmma_wait_group<0>",
         source="the consumers' barriers of the cluster wait for every thread",
     ),
+    Excuse("moved: bar_sync moved behind for", "the loop computes in registers", source="loaded_block"),
     Excuse("moved: sync_consumer moved behind for", "the loop computes in registers", above=r"bulk_wait_group_read<1>"),
     # strided dgrad
     Excuse("guard: <= for <", "the row behind a phase's last is past the last image", now=r"return m <= phase_m"),
