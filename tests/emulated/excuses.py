@@ -282,13 +282,11 @@ HARMLESS = (
         "guard: <= for <",
         "no tile whose sums two blocks share is the last one",
         now=r"if \(gemm_m <= GEMM_M && gemm_n < GEMM_N\) \{",
-        source="(?i)gemm_m = 8631",
+        source="= 8631;",
     ),
-    Excuse(
-        "guard: >= for >", "each block has a whole tile", now=r"first_of\(block - 1\) >= tile", source="(?i)gemm_m = 8631"
-    ),
-    Excuse("guard: > for >=", "the stages are not filled again", now="previous > 0", source="(?i)gemm_m = 1260"),
-    Excuse("guard: <= for <", "no block has a whole tile", now="first_step <= k_blocks", source="(?i)gemm_m = 1260"),
+    Excuse("guard: >= for >", "each block has a whole tile", now=r"first_of\(block - 1\) >= tile", source="= 8631;"),
+    Excuse("guard: > for >=", "the stages are not filled again", now="previous > 0", source="= 1260;"),
+    Excuse("guard: <= for <", "no block has a whole tile", now="first_step <= k_blocks", source="= 1260;"),
     # sums of channels
     Excuse("guard: <= for <", "lanes of the same channel have the same sum", now=r"if \(lane <= 4 && channel"),
     Excuse(
@@ -314,12 +312,6 @@ HARMLESS = (
     # strided dgrad
     Excuse("guard: <= for <", "the row behind a phase's last is past the last image", now=r"return m <= phase_m"),
     Excuse("guard: > for >=", "threads come in whole blocks", was=r"if \(number >= (4608|2304)\) return;"),
-    Excuse(
-        "moved: sync_consumer moved behind mbarrier_arrive",
-        "all have had their turn before the MMAs of a tile's first step are waited for",
-        above="nothing else keeps a slow warp",
-        source=r"constexpr int r_extent = 3;",
-    ),
     Excuse(
         "moved: sync_consumer moved before for",
         "all have waited for their turn by then",
@@ -355,6 +347,11 @@ HARMLESS = (
 )
 #: The kernel is wrong, and the emulator can't see it.
 UNSEEN = (
+    Excuse(
+        "moved: sync_consumer moved behind mbarrier_arrive",
+        "a warp would have to sleep through two turns, with one step each",
+        above="nothing else keeps a slow warp",
+    ),
     Excuse(
         "removed: __syncwarp removed",
         "the warp may be divided when it comes to an aligned instruction; lanes are emulated one by one and always "

@@ -68,7 +68,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "tma_im2col_1d", "tma_im2col_1x1", "tma_im2col_3x3", "tma_im2col_3d_dilated", "tma_im2col_residual",
     ),
     "tma_im2col, swapped": ("tma_im2col_channels_as_rows",),
-    "tma_im2col, ping-pong": ("tma_im2col_pingpong", "tma_im2col_strided_7x7", "tma_im2col_last_channels"),
+    "tma_im2col, ping-pong": (
+        "tma_im2col_pingpong", "tma_im2col_strided_7x7", "tma_im2col_last_channels", "tma_im2col_dilated_far",
+    ),
     "tma_im2col, threads store": ("tma_im2col_odd_channels",),
     "tma_im2col, slices and further results": ("tma_im2col_slices", "tma_im2col_further_result"),
     "tma_im2col, multicast": ("tma_im2col_cluster",),
