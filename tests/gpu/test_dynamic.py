@@ -66,6 +66,10 @@ SPECS = {
 IMAGES = {
     "depthwise_stream, dgrad": "x: f16[n=8, h=28, w=28, c=96] filter w: f16[k=96, r=3, s=3] output y: f16[n, p, q, k]"
     " pad 1 stride 2 groups 96 op dgrad strategy depthwise { kernel depthwise_stream }",
+    "tma_im2col, gate": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=128, r=3, s=3, c=64] output y: f16[n, p, q, k]"
+    " pad 1 epilogue { operand g: f32[n, k] operand z: f16[n, p, q, k] y = relu(acc * g + z) } strategy tma_im2col",
+    "tma_im2col, prologue": "x: f16[n=8, h=14, w=14, c=64] filter w: f16[k=128, c=64] output y: f16[n, p, q, k]"
+    " prologue { operand s: f32[c] operand e: f16[n, c] x = relu(x * s) * e } strategy tma_im2col",
     "tma_halo, images": "x: f16[n=8, h=7, w=7, c=32] filter w: f16[k=64, r=3, s=3, c=32]"
     " output y: f16[n, p, q, k] pad 1 epilogue { operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z) }"
     " strategy tma_halo { images 2 }",

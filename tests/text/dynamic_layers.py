@@ -40,7 +40,23 @@ def _of(x: str, w: str, settings: str, epilogue: str = "", y: str = "n, p, q, k"
 
 RESIDUAL = "operand b: f32[k] operand z: f16[n, p, q, k] y = relu(acc + b + z)"
 GATE = "operand g: f32[n, k] result t: f16[n, p, q, k] t = acc * g y = relu(t)"
+NORM = "prologue {{ operand s: f32[c] operand e: f16[n, c] x = relu(x * s) * e }}"
 LAYERS = {
+    "tma_im2col, images": Layer(
+        _of("n={n}, h=5, w=7, c=24", "k=40, r=3, s=3, c=24", "pad 1 dynamic n", GATE),
+        "tma_im2col",
+        {"tile.m": 128, "tile.n": 40, "swap_ab": 0},
+    ),
+    "tma_im2col, images as columns": Layer(
+        _of("n={n}, h=5, w=7, c=24", "k=40, r=3, s=3, c=24", "pad 1 dynamic n", GATE),
+        "tma_im2col",
+        {"tile.m": 48, "tile.n": 64, "swap_ab": 1},
+    ),
+    "tma_im2col, prologue": Layer(
+        _of("n={n}, h=5, w=7, c=24", "k=40, c=24", f"dynamic n {NORM}", RESIDUAL),
+        "tma_im2col",
+        {"tile.m": 128, "cluster": 1},
+    ),
     "depthwise_stream, fma": Layer(
         _of("n={n}, h={h}, w={w}, c=64", "k=64, r=3, s=3", "pad 1 stride 2 groups 64 dynamic n h w", RESIDUAL),
         "depthwise",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts.lowering import ACCESS, INT_LIMIT, decode, used_operands
 
@@ -46,7 +47,8 @@ def of_images(problem: ConvProblem) -> tuple[Tensor, ...]:
 def most_images(problem: ConvProblem, pixels: int) -> int:
     """Images that so many neighboring pixels touch, from a multiple of their number on."""
     plane = math.prod(problem.output)
-    return min((plane - math.gcd(plane, pixels) + pixels - 1) // plane + 1, problem.n)
+    touched = (plane - math.gcd(plane, pixels) + pixels - 1) // plane + 1
+    return touched if isinstance(problem.n, Size) else min(touched, problem.n)
 
 
 def registers(tensors: Iterable[Tensor], pixel_rows: int, columns: int) -> int:

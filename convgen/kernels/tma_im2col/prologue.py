@@ -49,7 +49,7 @@ class Prologue:
     channels: int
     c_tail: bool
     image_pixels: int
-    last_pixel: int
+    last_pixel: str
 
     @property
     def of_channels(self) -> tuple[Operand, ...]:
@@ -86,8 +86,13 @@ def prologue(problem: ConvProblem, rows: int, tile_k: int) -> Prologue | None:
         channels=problem.c,
         c_tail=problem.c % tile_k > 0,
         image_pixels=math.prod(problem.output),
-        last_pixel=problem.output_pixels - 1,
+        last_pixel=last_pixel(problem),
     )
+
+
+def last_pixel(problem: ConvProblem) -> str:
+    """C text: the number of the last pixel, which a call may decide."""
+    return "GEMM_M - 1" if problem.dynamic else str(problem.output_pixels - 1)
 
 
 def _operand(t: Tensor) -> Operand:

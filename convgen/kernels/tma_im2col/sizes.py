@@ -9,9 +9,9 @@ from __future__ import annotations
 from convgen.ir.plan import Limit
 from convgen.ir.problem import ConvProblem
 from convgen.ir.size import Size
-from convgen.kernels.base import Obstacles
+from convgen.kernels.base import IMAGES, Obstacles
 from convgen.kernels.parts.hopper import LIMITS
-from convgen.kernels.parts.lowering import used_operands
+from convgen.kernels.parts.lowering import INT_LIMIT, used_operands
 from convgen.kernels.tma_im2col.gemm import Gemm
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.maps import a_map
@@ -31,8 +31,8 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     if gemm.phases:
         found.no(f"op {problem.op} with a stride needs fixed sizes", hint)
     x, y = gemm.assigned.problem.x, gemm.assigned.problem.y
-    if problem.prologue:
-        found.no("a prologue needs fixed sizes", hint)
+    if problem.prologue and set(problem.dynamic) - IMAGES:
+        found.no("a prologue needs images of fixed sizes", "`dynamic n` alone, or use strategy direct")
     if any(copy.source.role == "x" for copy in gemm.prepared.copies):
         lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
         found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", hint)
@@ -55,6 +55,8 @@ def illegal_sizes(layout: Layout) -> Obstacles:
     if layout.fills:
         found.no("groups whose channels leave a product's unfilled need fixed sizes", "use strategy direct")
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
+    if not set(problem.dynamic) - IMAGES:
+        passing |= {t.name for t in layout.of_images if t.dims[0] == "n"}
     for t in (*used_operands(problem), *problem.elementwise):
         if t.dims != ("k",) and t.name not in passing:
             found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "use strategy direct")
@@ -65,4 +67,7 @@ def limits(layout: Layout) -> tuple[Limit, ...]:
     """What sizes that a call decides must not exceed."""
     found = [("pixels of the result", layout.gemm.pixels, MOST_PIXELS)]
     found += [("bytes from one image to the next", stride, MOST_STRIDE) for stride in a_map(layout).strides[-1:]]
+    # of each image, which threads read by its number
+    of_images = (t for t in layout.gemm.problem.operands if {"n"} <= {*t.dims} <= {"n", "c", "k"})
+    found += [(f"elements of {t.name}", t.span, INT_LIMIT - 1) for t in of_images]
     return tuple(Limit(what, size, most) for what, size, most in found if isinstance(size, Size))

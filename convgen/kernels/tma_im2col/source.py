@@ -25,7 +25,7 @@ from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.phases import phase_text, walk
-from convgen.kernels.tma_im2col.prologue import prologue
+from convgen.kernels.tma_im2col.prologue import last_pixel, prologue
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -259,7 +259,10 @@ def _images(layout: Layout) -> dict[str, object]:
         images = image_operands.of_columns(problem, layout.of_images, most, "0" if held == "epi_tile" else "i")
     else:
         images = image_operands.of_rows(problem, layout.of_images)
-    return dict(images=images, images_held=held, image_pixels=pixels, image_step=math.gcd(pixels, 8), most_images=most)
+    return dict(
+        images=images, images_held=held, image_pixels=pixels, image_step=math.gcd(pixels, 8), most_images=most,
+        last_image=lowering.number_text(problem.n - 1), last_pixel=last_pixel(problem),
+    )  # fmt: skip
 
 
 def _loads_early(layout: Layout, more: int = 0) -> bool:
