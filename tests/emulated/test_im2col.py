@@ -91,8 +91,7 @@ def slices_of(plan) -> int:
     return sum(isinstance(s, Launch) and s.entry.endswith(("_im2col", "_col2im")) for s in plan.steps)
 
 
-@pytest.mark.parametrize("images_first", [False, True])
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("half", "images_first"), [(False, True), (True, False)])
 @pytest.mark.parametrize("op", PRODUCTS)
 def test_slices_below_the_cap(op: Op, half: bool, images_first: bool) -> None:
     problem = LARGE[op]

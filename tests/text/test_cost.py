@@ -53,7 +53,7 @@ def cases(draw, strategy: str) -> tuple[ConvProblem, Options]:
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_estimate_beats_the_hardware(strategy: str, data: st.DataObject) -> None:
     problem, options = data.draw(cases(strategy))
@@ -64,7 +64,7 @@ def test_no_estimate_beats_the_hardware(strategy: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), dim=st.sampled_from("nck"), factor=st.sampled_from((3, 5)))
 def test_more_of_a_problem_takes_no_less_time(strategy: str, data: st.DataObject, dim: str, factor: int) -> None:
     """By odd factors, which leave the alignment of rows as it is."""
@@ -106,7 +106,7 @@ def test_gathered_pixels_that_begin_inside_a_sector_take_longer(dim: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), sms=st.integers(8, TARGET.sms))
 def test_fewer_multiprocessors_take_no_less_time(strategy: str, data: st.DataObject, sms: int) -> None:
     """But for a tenth: fewer of them get more of the device memory's rate each."""
@@ -115,7 +115,7 @@ def test_fewer_multiprocessors_take_no_less_time(strategy: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_deeper_pipelines_take_no_more_time(strategy: str, data: st.DataObject) -> None:
     problem, options = data.draw(cases(strategy))

@@ -490,7 +490,7 @@ def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m:
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_w_s_map_has_a_tap_a_box(strategy: str, data: st.DataObject) -> None:
     """A box is some channels of one tap for some output channels, at (c, tap, k), or at (c, k, tap) where the taps
