@@ -140,7 +140,7 @@ constexpr int STRIP = 28;  // output columns of a band
 constexpr int STRIPS = 4;
 constexpr int BAND = 4;  // output rows of a band
 constexpr int P_BANDS = 28;  // down an image
-constexpr int ITEMS = 896;  // bands of all images
+constexpr int BANDS = 896;  // of all images
 
 // A thread's tile of outputs, and the inputs under it.
 constexpr int TILE_P = 2;
@@ -178,8 +178,8 @@ void convgen_depthwise_strided_dgrad(
   // this block's run of the bands
   const int worker = blockIdx.x / SLICES;
   const int workers = gridDim.x / SLICES;
-  const int first_item = ITEMS / workers * worker + min(worker, ITEMS % workers);
-  const int last_item = first_item + ITEMS / workers + (worker < ITEMS % workers);
+  const int first_band = BANDS / workers * worker + min(worker, BANDS % workers);
+  const int last_band = first_band + BANDS / workers + (worker < BANDS % workers);
 
   if (thread == CONSUMERS) {
     prefetch_tensormap(&x_map);
@@ -199,12 +199,12 @@ void convgen_depthwise_strided_dgrad(
     if (thread > CONSUMERS) return;
     int slot = 0;
     int parity = 1;
-    for (int item = first_item; item < last_item; ++item) {
-      const int first_p = item % P_BANDS * BAND;
-      const int strip_q = item / P_BANDS % STRIPS * STRIP;
-      const int n = item / P_BANDS / STRIPS;
+    for (int band = first_band; band < last_band; ++band) {
+      const int first_p = band % P_BANDS * BAND;
+      const int strip_q = band / P_BANDS % STRIPS * STRIP;
+      const int n = band / P_BANDS / STRIPS;
       // a band behind another shares all slabs with it but the last
-      for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
+      for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
         const u32 full = base + FULL_BARRIERS + 8 * slot;
         mbarrier_wait_parity(base + EMPTY_BARRIERS + 8 * slot, parity);
         mbarrier_arrive_expect_tx(full, SLAB_BYTES);
@@ -253,11 +253,11 @@ void convgen_depthwise_strided_dgrad(
 
   int slot = 0;  // of the band's first slab
   int parity = 0;
-  for (int item = first_item; item < last_item; ++item) {
-    const int first_p = item % P_BANDS * BAND;
-    const int strip_q = item / P_BANDS % STRIPS * STRIP;
-    const int n = item / P_BANDS / STRIPS;
-    for (int i = item == first_item || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
+  for (int band = first_band; band < last_band; ++band) {
+    const int first_p = band % P_BANDS * BAND;
+    const int strip_q = band / P_BANDS % STRIPS * STRIP;
+    const int n = band / P_BANDS / STRIPS;
+    for (int i = band == first_band || first_p == 0 ? 0 : SLABS - 1; i < SLABS; ++i) {
       const int at = slot + i < STAGES ? slot + i : slot + i - STAGES;
       mbarrier_wait_parity(base + FULL_BARRIERS + 8 * at, parity ^ (slot + i >= STAGES));
     }

@@ -150,8 +150,8 @@ def _depthwise_stream(plan: Plan) -> Work:
     layout, c = plan.layout, plan.config
     assert isinstance(layout, Layout)
     assert isinstance(c, depthwise_stream.Config)
-    p, items = layout.read, layout.items
-    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, items, c.stages)
+    p, bands = layout.read, layout.bands
+    return Work({"p": (p.output[0], c.band), "q": (p.output[1], c.strip)}, bands, c.stages)
 
 
 def _direct(p: ConvProblem, c: direct.Config) -> Work:

@@ -83,14 +83,14 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         problem, target, config = layout.read, layout.target, layout.config
         rows, columns = layout.axes
         written = sum(t.bytes for t in problem.results)
-        workers = max(1, min(target.sms * config.blocks, layout.items * layout.slices) // layout.slices)
+        workers = max(1, min(target.sms * config.blocks, layout.bands * layout.slices) // layout.slices)
         slice_bytes = layout.x_slice * layout.element_bytes
         inside = layout.inside[1] / columns.input
         # runs that begin inside an image read the rows once more that its first band has in common with the band before
         begun = workers * (1 - 1 / layout.p_tiles) * max(0, rows.shared)
         rates = cost.H200_MMA if config.math == "mma" else cost.H200_FMA
         return cost.stream_time(
-            bands=-(-layout.items // workers),
+            bands=-(-layout.bands // workers),
             resident=-(-workers * layout.slices // target.sms),
             held=held(layout),
             rounds=-(-layout.tiles // layout.lanes),
@@ -175,7 +175,7 @@ def _counts(layout: Layout) -> dict[str, Count]:
     return {
         "STRIPS": count("STRIPS", layout.strips),
         "P_BANDS": count("P_BANDS", layout.p_tiles, "down an image"),
-        "ITEMS": count("ITEMS", layout.items, "bands of all images", of_images),
+        "BANDS": count("BANDS", layout.bands, "of all images", of_images),
     }
 
 

@@ -183,7 +183,7 @@ class Layout(Depthwise[Config]):
         return -(-self.lanes * self.vectors * self.tile_lanes // WARP) * WARP
 
     @property
-    def items(self) -> int:
+    def bands(self) -> int:
         """Bands of one slice."""
         return self.read.n * self.strips * self.p_tiles
 
