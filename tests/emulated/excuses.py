@@ -356,6 +356,7 @@ UNSEEN = (
         "removed: __syncwarp removed",
         "the warp may be divided when it comes to an aligned instruction; lanes are emulated one by one and always "
         "meet there",
+        above=r"^ +\}\n +\}$",
     ),
     Excuse(
         "guard: <= for <",
