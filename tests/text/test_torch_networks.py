@@ -195,6 +195,37 @@ def test_inductor_compiles_the_rest():
         near(ct.optimize(model, x)(x), model(x))
 
 
+class Endless:
+    """An argument of an operator, as Inductor has them in a deep network of residual blocks."""
+
+    def __str__(self) -> str:
+        raise AssertionError("printed")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_inductor_does_not_print_graphs(training, monkeypatch):
+    from torch._inductor import compile_fx
+    from torch._inductor.exc import OperatorIssue
+
+    printed = []
+    real = compile_fx.compile_fx_inner
+
+    def tell() -> None:
+        printed.append(OperatorIssue.operator_str("convgen.fused_conv", [Endless()], {}))
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", lambda *args, **facts: tell() or real(*args, **facts))
+    x = torch.randn(2, 3, 8, 8)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    if training:
+        torch.compile(model, backend=ct.compile_graph)(x).sum().backward()
+    else:
+        monkeypatch.setattr("torch._inductor.compile", lambda run, *_: tell() or run)
+        ct.optimize(model.eval(), x)(x)
+    assert printed and all("convgen.fused_conv" in text for text in printed)
+    with pytest.raises(AssertionError, match="printed"):
+        OperatorIssue.operator_str("another's", [Endless()], {})
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_loses_no_more_than_torch_does(dtype):
     x = torch.randn(32, 3, 16, 16)

@@ -20,6 +20,7 @@ from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, split
 from convgen.torch.network.halves import split_in_halves
+from convgen.torch.network.inductor import brief
 from convgen.torch.network.layouts import (
     FORMATS,
     has_one_channel,
@@ -159,7 +160,7 @@ def texts_of_slices(graph: Any) -> list[str]:
 def _compiled(run: Any, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
     from torch._inductor import compile as inductor
 
-    with torch.no_grad():
+    with torch.no_grad(), brief():
         return inductor(run, list(inputs), dict(options.config))
 
 
