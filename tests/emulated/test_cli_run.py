@@ -61,7 +61,7 @@ BATCHED = """\
 let n = 8
 conv layer {
   input  x: f16[n, h=14, w=14, c=64]
-  filter w: f16[k=64, r=3, s=3, c=64]
+  filter w: f16[k=96, r=3, s=3, c=64]
   output y: f16[n, p, q, k]
   pad 1
   target sm_90a

@@ -33,7 +33,7 @@ class Rates:
     odd_writes: float = 4.0  # more bytes of y, where its pixels are no vectors of 8 bytes
     start: float = 0.739  # microseconds of a launch,
     spread: float = 1.876  # and more, as blocks are launched on all multiprocessors
-    reduce: float = 0.61  # of a reduction, and bytes of it a microsecond
+    reduce: float = 1.0  # of a reduction, and bytes of it a microsecond
     reduced: float = 3.6e6
 
 

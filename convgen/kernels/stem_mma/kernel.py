@@ -25,8 +25,9 @@ from convgen.targets import Target
 
 #: Channels whose filters a warp loads at once: of two instructions.
 PAIR = 2 * COLUMNS
-#: Accumulators of a warp, at most.
+#: Accumulators of a warp, at most; and where factors are taken apart, whose slices have sums of their own.
 MOST_PART = 64 * 64
+MOST_PART_APART = 32 * 64
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class StemMma(base.Kernel[Config, Layout]):
         if c.warps_m % layout.phases:
             found.append(Obstacle(f"{c.warps_m} warps do not split into {layout.phases} classes of columns",
                                   f"a multiple of {layout.phases}", "warps.m"))  # fmt: skip
-        if c.warp_m * c.tile_n > MOST_PART:
+        if c.warp_m * c.tile_n > (MOST_PART_APART if c.math == "tf32x3" else MOST_PART):
             found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
         return found or line_limits.too_large(layout)
