@@ -155,13 +155,6 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
   return u64((address & 0x3FFFF) >> 4) | u64(leading_bytes >> 4) << 16 | u64(stride_bytes >> 4) << 32 | u64(swizzle) << 62;
 }
 
-// Neighboring elements, 16 bytes at a time.
-template <int count>
-__device__ __forceinline__ void load_vectors(const void* p, Vec4 (&v)[count]) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) v[i] = reinterpret_cast<const Vec4*>(p)[i];
-}
-
 // The first row of a lane's accumulators in a fragment of 16 rows by 8 columns (PTX ISA, "Matrix Fragments"); the other
 // one is 8 rows below.
 __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
@@ -244,7 +237,7 @@ __device__ __forceinline__ int first_of(int slice) {
 __device__ __forceinline__ int rounds_of(int row, int first_row) { return row == first_row || row % P == 0 ? fresh_rounds : 1; }
 
 // Loads a thread's elements of a round, the last but `left` of an output row.
-__device__ __forceinline__ void load_vectors(u16 (&element)[thread_vectors][used], const f16* __restrict__ x, int row, int left, int thread) {
+__device__ __forceinline__ void load_elements(u16 (&element)[thread_vectors][used], const f16* __restrict__ x, int row, int left, int thread) {
   const int n = row / P;
   const int first_h = row % P * 2 + (R - 3) - left * round_rows;
 #pragma unroll
@@ -263,7 +256,7 @@ __device__ __forceinline__ void load_vectors(u16 (&element)[thread_vectors][used
 }
 
 // Stores them, packed, in the slots from `next` on; the ring has room for whole rounds.
-__device__ __forceinline__ void store_vectors(const u16 (&element)[thread_vectors][used], u32 rows, int next, int thread) {
+__device__ __forceinline__ void store_elements(const u16 (&element)[thread_vectors][used], u32 rows, int next, int thread) {
 #pragma unroll
   for (int i = 0; i < thread_vectors; ++i) {
     const int place = i * builders + thread;
@@ -341,10 +334,10 @@ void convgen_stem_wgrad(
     int next = 0;  // slot
     int group = 0;
     u32 parity = 1;
-    load_vectors(element, x, row, left, thread);
+    load_elements(element, x, row, left, thread);
     while (true) {
       if (begins) mbarrier_wait_parity(base + x_empty + 8 * group, parity);
-      store_vectors(element, base + x_rows, next, thread);
+      store_elements(element, base + x_rows, next, thread);
       next += round_rows;
       if (next >= slots) next -= slots;
       begins = --left == 0;
@@ -359,7 +352,7 @@ void convgen_stem_wgrad(
         if (++row == end_row) break;
         left = rounds_of(row, first_row);
       }
-      load_vectors(element, x, row, left, thread);
+      load_elements(element, x, row, left, thread);
     }
   } else {
     // ---- consumers: multiply output row by output row, then store the tile
