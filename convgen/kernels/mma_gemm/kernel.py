@@ -128,7 +128,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         instructions = layout.slices * layout.warp_rows / ROWS * layout.warp_columns / COLUMNS
         results = c.tile_m * c.tile_n / c.threads
         us = cost.gemm_time(
-            instructions=instructions * (3 if c.math == "tf32x3" else 1) * (2 if layout.element_bytes == 4 else 1),
+            instructions=instructions * (3 if layout.apart else 1) * (2 if layout.element_bytes == 4 else 1),
             reads=layout.slices * c.warps_m * c.warps_n * (layout.warp_rows + layout.warp_columns) / 4,
             writes=(c.tile_m + c.tile_n) * layout.row_bytes / 128,
             copies=sum(rows * c.tile_k / how.piece for rows, how in loads if how.asynchronous),

@@ -43,6 +43,11 @@ class Layout(lines.Lines):
         return MMAS[self.problem.x.dtype, self.config.math]
 
     @property
+    def apart(self) -> bool:
+        """Whether factors are taken apart: an infinite one less its rounding is a NaN."""
+        return self.config.math == "tf32x3"
+
+    @property
     def multiply(self) -> str:
         """The PTX function: rows by columns."""
         factors = (self.problem.x.dtype, self.problem.w.dtype)
@@ -100,14 +105,14 @@ class StemMma(base.Kernel[Config, Layout]):
         if c.warps_m % layout.phases:
             found.append(Obstacle(f"{c.warps_m} warps do not split into {layout.phases} classes of columns",
                                   f"a multiple of {layout.phases}", "warps.m"))  # fmt: skip
-        if c.warp_m * c.tile_n > (MOST_PART_APART if c.math == "tf32x3" else MOST_PART):
+        if c.warp_m * c.tile_n > (MOST_PART_APART if layout.apart else MOST_PART):
             found.append(Obstacle(f"a warp's part of {c.warp_m}x{c.tile_n} does not fit its registers",
                                   "more warps, or a smaller tile", "tile.n"))  # fmt: skip
         return found or line_limits.too_large(layout)
 
     def time(self, layout: Layout) -> float:
         c = layout.config
-        instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if c.math == "tf32x3" else 1)
+        instructions = c.warp_m / ROWS * c.tile_n / COLUMNS * (3 if layout.apart else 1)
         return layout.time(
             line_cost.MMA_LINES,
             products=layout.k_steps * instructions * 1.6,
@@ -124,13 +129,11 @@ class StemMma(base.Kernel[Config, Layout]):
         layout = plan.layout
         assert isinstance(layout, Layout)
         problem = plan.problem
-        # of factors that are taken apart, an infinite one less its rounding is a NaN
-        apart = layout.config.math == "tf32x3"
         return render(
             "stem_mma/kernel.cu.j2",
             plan,
             multiply=layout.multiply,
-            window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if apart else None,
+            window_sum=window_sum(problem, "gemm_m", output.pixel_dims(problem)) if layout.apart else None,
             lane_column=output.lane_column_text(layout.run, "place"),
             **line_source.values(layout),
         )
@@ -139,7 +142,7 @@ class StemMma(base.Kernel[Config, Layout]):
 def _registers(layout: Layout) -> int:
     """An estimate of the registers a thread needs."""
     c = layout.config
-    fragments = (c.warp_m // 4 + c.tile_n // 4) * (2 if c.math == "tf32x3" else 1)
+    fragments = (c.warp_m // 4 + c.tile_n // 4) * (2 if layout.apart else 1)
     return c.warp_m * c.tile_n // WARP + fragments + c.warp_m // 8 + 44
 
 
