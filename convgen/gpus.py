@@ -52,7 +52,13 @@ _ROWS = (
         "NVIDIA GeForce RTX 4090", 128, 72 * MIB,
         _sheet(1.008e12), _sheet(165.2e12), _sheet(330.3e12), _sheet(82.6e12), 64,
     ),
-    Gpu("NVIDIA H100 80GB HBM3", 132, 50 * MIB, _sheet(3.352e12), _sheet(989e12), _sheet(1979e12), _sheet(67e12), 2),
+    Gpu(
+        "NVIDIA H100 80GB HBM3", 132, 50 * MIB,
+        Rate(3.02e12, "measured, device copy of 1 GB"),
+        Rate(757e12, "measured, 8192 x 8192 x 8192 by cuBLAS"),
+        Rate(2 * 757e12, "twice the measured 16-bit rate, the data sheet's ratio"),
+        _sheet(67e12), 2,
+    ),
     Gpu(
         "NVIDIA H200", 132, 60 * MIB,
         Rate(4.3e12, "measured, device copy of 1 GB"),
