@@ -184,7 +184,8 @@ def _is_of_channels(node: Any, like: Tensor) -> bool:
 
 
 def _is_small(node: Node, most: int) -> bool:
-    if value_of(node).numel() > most:
+    value = value_of(node)  # a tuple of var_mean
+    if not isinstance(value, torch.Tensor) or value.numel() > most:
         return False
     return node.op == "placeholder" or all(_is_small(source, most) for source in node.all_input_nodes)
 
