@@ -114,6 +114,47 @@ def test_convolutions_of_one_axis_read_channels_last(compiled, monkeypatch):
     assert sum(value_of(copy).shape[0] == 2 for copy in copies) <= 2  # the input, and what `flip` makes
 
 
+class Part(nn.Module):
+    """Of a result's channels, which a view may follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x))[:, :6]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_parts_of_results_lie_as_the_model_s_own(compiled):
+    model, x = Part().eval(), torch.randn(2, 4, 6, 6)
+    near(fast(model, x, compiled)(x).view(2, -1), model(x).detach().view(2, -1))
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert fast(model, last, compiled)(last).stride() == model(last).stride()
+
+
+class Aliases(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x):
+        y = torch.relu(self.conv(x))
+        return y[:, 2:4], y, {"rows": y.flatten(2)[1:], "sum": y.sum()}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_share_memory_as_the_model_s_own(compiled):
+    """What comes behind may write to one of them, such as a relu in place behind a graph break."""
+    model, x = Aliases().eval(), torch.randn(2, 4, 6, 6)
+    found, expected = fast(model, x, compiled)(x), model(x)
+    for part, whole, others in (found, expected):
+        whole.detach().mul_(3)
+        part.detach().add_(1)
+        assert others["rows"].stride() == (128, 16, 1)
+    near(found, expected)
+
+
 class AsRows(nn.Module):
     def forward(self, x):
         return x.view(x.shape[0], -1)

@@ -84,8 +84,8 @@ def settle(graph: Any, node: Node, before: Any) -> None:
 
 
 def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
-    """Copies results that do not lie in memory as the model's own, fake ones, do; views of parts of something stay as
-    they are.  What lies in the order of its axes serves any reader."""
+    """Copies results that do not lie in memory as the model's own, fake ones, do.  What lies in the order of its axes
+    serves any reader; a part of something stays one where its axes lie in the model's order."""
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
     values = [value_of(node) for node in results if isinstance(node, torch.fx.Node)]
@@ -97,9 +97,19 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
                 continue
             if same_strides(value_of(node), wanted):  # people read the others, too
                 results[i] = call(graph, A.as_strided.default, node, list(wanted.shape), list(wanted.stride()))
-            elif order := order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim()))):
+            elif order := _order_to_copy_in(value_of(node), wanted):
                 results[i] = _packed_in(graph, node, order)
     output.args = (tuple(results),)
+
+
+def _order_to_copy_in(made: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
+    """The order of a result's axes in memory that the model's own wants; None where it will do as it was made."""
+    order = order_of(tuple(wanted.shape), wanted.stride(), tuple(range(wanted.dim())))
+    if order or 0 in wanted.stride():
+        return order
+    of_part = tuple(sorted(range(wanted.dim()), key=lambda i: -wanted.stride(i)))
+    strides = [made.stride(i) for i in of_part if made.shape[i] != 1]
+    return None if strides == sorted(strides, reverse=True) else of_part
 
 
 def same_strides(a: Tensor, b: Tensor) -> bool:

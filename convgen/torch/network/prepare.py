@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
+from convgen.torch.network.views import joined, take_out_views
 from convgen.torch.network.writes import on_copies, overlap, written_inputs
 
 Tensor = Any
@@ -126,7 +128,9 @@ class Prepared:
             self.report.notes.append(f"{written} written in place")
             if on_gpu:
                 prebuild(texts_of_slices(graph))
-        keep_strides(graph, lambda: faked(function, [*weights, *inputs])[1])
+        own = cache(lambda: faked(function, [*weights, *inputs])[1])
+        keep_strides(graph, own)
+        self._views = take_out_views(graph, own)
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
@@ -141,7 +145,7 @@ class Prepared:
             count = len(results) - len(self._written)
             for place, value in zip(self._written, results[count:], strict=True):
                 inputs[place].copy_(value)
-            return results[:count]
+            return joined(self._views, results[:count], results) if self._views else results[:count]
 
     def forget_weights(self) -> None:
         """Lets the next run pack the weights anew."""

@@ -1,13 +1,15 @@
-"""Results of a graph that are views of what it is given: not traced, but taken of the tensors of each call."""
+"""Results of a graph that are views of what it is given, or of one another: not traced, but taken of tensors of a call.
+So what is written to one of them is read in the others, as of the model's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from convgen.functional.arrays import order_of
 from convgen.torch.network.trace import faked
 
 Tensor = Any
@@ -38,6 +40,37 @@ def views_of(function: Callable[..., Sequence[Any]], given: Sequence[Tensor]) ->
         if place is not None and result.dtype == fakes[place].dtype:
             offset = result.storage_offset() - fakes[place].storage_offset()
             found[i] = View(place, tuple(result.shape), tuple(result.stride()), int(offset))
+    return found
+
+
+def take_out_views(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, View]:
+    """Takes out of a graph those results that share memory with others, of which they are views: by their places, with
+    the places of the others among what is left.  `own` gives the model's own results, fake ones."""
+    (output,) = graph.find_nodes(op="output")
+    results = output.args[0]
+    if len(results) < 2:
+        return {}
+    found = _views_among(own())
+    left = [i for i in range(len(results)) if i not in found]
+    output.args = (tuple(results[i] for i in left),)
+    graph.eliminate_dead_code()
+    return {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
+
+
+def _views_among(results: Sequence[Any]) -> dict[int, View]:
+    """Of results whose elements follow one another."""
+    tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor) and each.numel()]
+    wholes: dict[Any, tuple[int, Any]] = {}
+    for i, each in sorted(tensors, key=lambda pair: -pair[1].numel()):
+        if order_of(tuple(each.shape), each.stride()):
+            wholes.setdefault((each.untyped_storage()._cdata, each.dtype), (i, each))
+    found = {}
+    for i, each in tensors:
+        place, whole = wholes.get((each.untyped_storage()._cdata, each.dtype), (i, each))
+        offset = int(each.storage_offset() - whole.storage_offset())
+        last = offset + sum((size - 1) * stride for size, stride in zip(each.shape, each.stride(), strict=True))
+        if place != i and offset >= 0 and last < whole.numel():
+            found[i] = View(place, tuple(each.shape), tuple(each.stride()), offset)
     return found
 
 
