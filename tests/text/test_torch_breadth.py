@@ -265,27 +265,34 @@ def test_numbers_of_the_cpu_join_a_chain_of_the_gpu_where_they_are_constants():
 # ---- what is said ---------------------------------------------------------------------------------
 
 
-STOPS = {
-    "": lambda y, x: torch.relu(y),
-    "GroupNorm needs sums over the result": lambda y, x: TF.group_norm(y, 2),
-    "its own mean and variance need sums over the result": lambda y, x: TF.batch_norm(y, None, None, training=True),
-    "its channels are split": lambda y, x: torch.stack(y.chunk(4, 1)),
-    "a view stands before relu": lambda y, x: torch.relu(y.view(2, 4, 6, 6)),
-    "no epilogue has sin": lambda y, x: torch.sin(y),
-    "mul reads a tensor of bool": lambda y, x: y * (x[:, :1] > 0),
-    "relu and tanh read the same result": lambda y, x: torch.relu(y) + torch.tanh(y),
-}
+_OWN = "its own mean and variance need sums over the result"
+STOPS = [
+    ("", lambda y, x: torch.relu(y)),
+    ("GroupNorm needs sums over the result", lambda y, x: TF.group_norm(y, 2)),
+    ("LayerNorm needs sums over the result", lambda y, x: TF.layer_norm(y.permute(0, 2, 3, 1), (8,))),
+    (_OWN, lambda y, x: TF.batch_norm(y, None, None, training=True)),
+    (_OWN, lambda y, x: TF.instance_norm(y)),
+    ("its channels are split", lambda y, x: torch.stack(y.chunk(4, 1))),
+    ("a view stands before relu", lambda y, x: torch.relu(y.view(2, 4, 6, 6))),
+    ("no epilogue has sin", lambda y, x: torch.sin(y)),
+    ("no epilogue has such a mul", lambda y, x: y * y),
+    ("mul reads a tensor of bool", lambda y, x: y * (x[:, :1] > 0)),
+    ("gt makes a tensor of bool", lambda y, x: y > 0),
+    ("relu and tanh read the same result", lambda y, x: torch.relu(y) + torch.tanh(y)),
+    ("leaky_relu and relu read the same result", lambda y, x: [TF.leaky_relu(y, a) for a in (0.1, 0.2)] + [y.relu()]),
+    ("more than one leaky_relu reads the result", lambda y, x: [TF.leaky_relu(y, slope) for slope in (0.1, 0.2)]),
+]
 
 
-@pytest.mark.parametrize("reason", STOPS)
-def test_the_report_says_why_an_epilogue_has_no_more(reason):
+@pytest.mark.parametrize(("reason", "function"), STOPS)
+def test_the_report_says_why_an_epilogue_has_no_more(reason, function):
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(4, 8, 3, padding=1)
 
         def forward(self, x):
-            return STOPS[reason](self.conv(x), x)
+            return function(self.conv(x), x)
 
     (row,) = fast(Model().eval(), torch.randn(1, 4, 6, 6)).report
     assert row.why_not == "; ".join(filter(None, ("not on a GPU", reason)))

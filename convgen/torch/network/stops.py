@@ -6,22 +6,29 @@ from typing import Any
 
 import torch
 
-from convgen.torch.network.chains import FLOATS
+from convgen.torch.network.chains import FLOATS, POINTWISE
 from convgen.torch.network.trace import is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-#: Functions that people write behind convolutions, and that read several elements of the result for each of theirs.
-_OF_MANY = {
+#: Functions that read several elements of the result for each of theirs: normalizations, perhaps of a view, and others.
+_NORMALIZATIONS = {
     A.native_group_norm.default: "GroupNorm needs sums over the result",
     A.native_layer_norm.default: "LayerNorm needs sums over the result",
     A._native_batch_norm_legit.no_stats: "its own mean and variance need sums over the result",
     A._native_batch_norm_legit_functional.default: "its own mean and variance need sums over the result",
+}
+_OF_MANY = {
     A.glu.default: "a gate of one half of the channels by the other needs both",
     A.split.Tensor: "its channels are split",
     A.split_with_sizes.default: "its channels are split",
     A.pixel_shuffle.default: "PixelShuffle moves pixels",
 }
+#: What gives the same elements, and copies them.
+_VIEWS = (
+    *(A.view.default, A._unsafe_view.default, A.permute.default, A.transpose.int, A.unsqueeze.default),
+    *(A.squeeze.dim, A.clone.default),
+)
 
 
 def why_stopped(end: Node) -> str:
@@ -32,28 +39,38 @@ def why_stopped(end: Node) -> str:
         return ""
     if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
         return _OF_MANY[readers[0].target]
-    if len(readers) == 1 and (behind := _behind_views(readers[0])):
-        return f"a view stands before {str(behind.target).split('.')[1]}"
+    behind = _behind_views(readers[0]) if len(readers) == 1 else None
+    if behind and is_call(behind, *_NORMALIZATIONS):
+        return _NORMALIZATIONS[behind.target]
+    if behind and behind is not readers[0] and _is_elementwise(behind, behind.all_input_nodes[0]):
+        return f"a view stands before {_name(behind)}"
     if len(readers) > 1 and all(is_call(reader, A.slice.Tensor) and reader.args[1:2] == (1,) for reader in readers):
         return _OF_MANY[A.split.Tensor]
     if not readers or not all(_is_elementwise(reader, end) for reader in readers):
         return ""
-    names = [str(reader.target).split(".")[1] for reader in readers]
-    if len(readers) > 1:
+    names = list(dict.fromkeys(map(_name, readers)))
+    if len(names) > 1:
         return f"{' and '.join(names)} read the same result"
-    types = {
-        str(v.dtype).removeprefix("torch.") for v in map(value_of, readers[0].all_input_nodes) if v.dtype not in FLOATS
-    }
-    return f"{names[0]} reads a tensor of {types.pop()}" if types else f"no epilogue has {names[0]}"
+    return f"more than one {names[0]} reads the result" if len(readers) > 1 else _obstacle(readers[0])
+
+
+def _obstacle(reader: Node) -> str:
+    """Why a function of single elements is no step of an epilogue."""
+    for verb, nodes in (("reads", reader.all_input_nodes), ("makes", [reader])):
+        if types := {str(v.dtype).removeprefix("torch.") for v in map(value_of, nodes) if v.dtype not in FLOATS}:
+            return f"{_name(reader)} {verb} a tensor of {types.pop()}"
+    return f"no epilogue has {'such a ' * (reader.target in POINTWISE)}{_name(reader)}"
+
+
+def _name(node: Node) -> str:
+    return str(node.target).split(".")[1]
 
 
 def _behind_views(reader: Node) -> Node | None:
-    """The function of single elements that alone reads views of a result, perhaps copied."""
-    node = reader
-    while is_call(node, A.view.default, A._unsafe_view.default, A.clone.default) and len(node.users) == 1:
-        node = next(iter(node.users))
-    views = node is not reader and node.op == "call_function"
-    return node if views and _is_elementwise(node, node.all_input_nodes[0]) else None
+    """The function that alone reads views of a result, perhaps copied."""
+    while is_call(reader, *_VIEWS) and len(reader.users) == 1:
+        (reader,) = reader.users
+    return reader if reader.op == "call_function" else None
 
 
 def _is_elementwise(reader: Node, end: Node) -> bool:
