@@ -44,6 +44,7 @@ from convgen.planner import database
 
 RESULTS = Path(__file__).parent / "results"
 SHIPPED = Path(database.__file__).parent / "tuning.sqlite"
+GPU = database.REFERENCE_GPU["sm_90a"]  # what the rates are of
 GEMM_FILES = ("implicit_gemm_sweep", "implicit_gemm_aligned", "implicit_gemm_grouped_depthwise")
 #: What `fit_kernels.py` takes, but for depthwise's files and the candidates, which are a source of their own.
 BENCHES = (*GEMM_FILES, "bench_n8", "bench_n64", "unseen")
@@ -57,7 +58,8 @@ MODELS = {
     )),
     "tma_im2col": Model(tma_im2col, told=(
         "start", "spread", "shared_wait", "l2", "row", "weight_row", "straddle", "ragged", "latency", "stages_held",
-        "store", "ragged_store", "turn", "multicast", "joint", "split", "split_store", "ragged_writes", "odd_writes",
+        "store", "epi_tile", "ragged_store", "turn", "multicast", "joint", "split", "split_store", "ragged_writes",
+        "odd_writes",
     )),
     "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "spread", "odd_writes")),
     "stem_mma": replace(fit_kernels.MODELS["stem_mma"], told=STEMS),
@@ -114,12 +116,12 @@ def _in_words(source: str, layer: str, spec: str, strategy: str, config: str, us
 
 
 def candidates() -> Iterator[Row]:
-    """A few configurations of each kernel, of random geometries and of recent networks."""
-    for row in _json("candidates")["rows"]:
+    """A few configurations of each kernel, of random geometries and of recent networks, some with gelu or silu."""
+    for row in _json("candidates")["rows"] + _json("functions")["rows"]:
         kernel = row["options"]["kernel"]
         problem = load(row["spec"])[0].problem
         if kernel in MODELS and (layout := layout_of(kernel, problem, row["options"])):
-            us = math.sqrt(row["us"] * row["chain_us"])
+            us = math.sqrt(row.get("us", row["chain_us"]) * row["chain_us"])
             yield Row("candidates", f"{row['layer']} n={row['n']}", kernel, layout, us)
 
 
@@ -155,7 +157,7 @@ def tuned() -> Iterator[Row]:
     """What the tuner found to be fastest."""
     for m in database.read_all(SHIPPED):
         kernel = str(m.options.get("kernel", m.strategy))
-        if m.us is None or kernel not in MODELS or not m.key.startswith(Op.FPROP.value):
+        if m.gpu != GPU or m.us is None or kernel not in MODELS or not m.key.startswith(Op.FPROP.value):
             continue
         try:
             problem = problem_of(m.key)

@@ -161,6 +161,20 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// 2 to the power of x, within two units in the last place; less than 2^-126 is zero.
+__device__ __forceinline__ float exp2_approx_f32(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// 1 / x, within a unit in the last place; zero where x is beyond 2^126.
+__device__ __forceinline__ float reciprocal_approx_f32(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
   u32 r;
@@ -171,7 +185,9 @@ __device__ __forceinline__ u32 cvt_bf16x2_f32(float low, float high) {
 #endif
 
 // ---- helpers ---------------------------------------------------------------------------------
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float silu(float x) {
+  return x * reciprocal_approx_f32(1.0f + exp2_approx_f32(-1.44269504f * x));
+}
 
 // Shared-memory matrix descriptor of wgmma (PTX ISA, "Matrix Descriptor Format"); byte counts.
 // `swizzle` is the field's value: 1 for 128 bytes, 2 for 64, 3 for 32, 0 for none.

@@ -82,6 +82,8 @@ CATALOGUE: tuple[str | Family, ...] = (
     Family("arithmetic_x2", r"(?P<op>add|sub|mul)_(?P<type>f16|bf16)x2"),
     "max_nan_f32",
     "min_nan_f32",
+    "exp2_approx_f32",
+    "reciprocal_approx_f32",
     "cvt_f32_f16",
     "cvt_f16_f32",
     "cvt_f16x2_f32",

@@ -62,11 +62,11 @@ class Shape:
     narrow: tuple[float, float] = (0.0, 0.0)
 
 
-#: Of a quotient by 1 + __expf(x), which vanishes a little early (CUDA C++ Programming Guide, "Intrinsic Functions").
+#: Of a product with 1 / (1 + 2^x) by approximate instructions, which vanishes a little early (PTX ISA, "ex2", "rcp").
 _FAST_EXP = (2.0**-16, 1e-35)
 _SHAPES: dict[str, Shape] = {
     "relu": Shape(exact=True),
-    "gelu": Shape(turn=-0.7517915, argument=2, narrow=(4e-5, 1e-12)),
+    "gelu": Shape(turn=-0.7517915, argument=2, narrow=(1e-5, 1e-12)),
     "gelu_tanh": Shape(turn=-0.7524614, argument=2, narrow=_FAST_EXP),
     "silu": Shape(turn=-1.2784645, narrow=_FAST_EXP),
     "sigmoid": Shape(narrow=_FAST_EXP),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from problems import make
 from tma_specs import PROBLEMS, TARGET, laid_out, serves, some_options
 
+from convgen.frontend import load
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
@@ -80,6 +81,38 @@ def test_the_longest_phase_of_a_strided_dgrad_takes_its_time() -> None:
     phase = make("dgrad", 1, 64, 8192, (8, 8), (1, 1))
     tile = {"tile.m": 64, "tile.n": 64, "tile.k": 64, "consumers": 1, "k_blocks": 1, "split_k": 1, "stream_k": 0}
     assert estimate("tma_im2col", strided, tile) > 0.9 * estimate("tma_im2col", phase, tile)
+
+
+#: A layer whose results are many, and its sums short.
+SHALLOW = """conv shallow {{
+  input x: f16[n=64, h=56, w=56, c=16]
+  filter w: f16[k=384, r=3, s=3, c=16]
+  output y: {dtype}[n, p, q, k]
+  pad 1
+  epilogue {{ y = {value} }}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("tma_im2col", {"schedule": "pingpong"}),
+        ("tma_im2col", {"schedule": "cooperative"}),
+        ("tma_halo", {}),
+        ("implicit_gemm", {"kernel": "mma_gemm"}),
+        ("implicit_gemm", {"kernel": "stem_wgmma"}),
+    ],
+)
+def test_functions_take_their_time(strategy: str, options: Options) -> None:
+    """float32 results get erff, whose instructions take longer than all that the layer reads, multiplies and writes."""
+    us = {}
+    for value in ("acc", "relu(acc)", "gelu(acc)"):
+        problem = load(SHALLOW.format(dtype="f32", value=value))[0].problem
+        us[value] = cost.functions(problem) * problem.y.size / TARGET.sms / cost.CYCLES
+    assert us["acc"] == us["relu(acc)"] == 0
+    assert us["gelu(acc)"] <= estimate(strategy, problem, options)
+    narrow = load(SHALLOW.format(dtype="f16", value="gelu(acc)"))[0].problem
+    assert cost.functions(narrow) < cost.functions(problem) / 2
 
 
 def test_rows_touch_the_lines_that_they_cross() -> None:

@@ -204,6 +204,9 @@ CONVGEN_BITS(__longlong_as_double, double, long long)
 inline float selp_f32(float a, float b, u32 first) { return first ? a : b; }
 inline float max_nan_f32(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 inline float min_nan_f32(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
+inline float flushed(float v) { return fabsf(v) < 0x1p-126f ? copysignf(0.0f, v) : v; }
+inline float exp2_approx_f32(float x) { return flushed(exp2f(flushed(x))); }
+inline float reciprocal_approx_f32(float x) { return flushed(1.0f / flushed(x)); }
 
 // ---- PTX: conversions ------------------------------------------------------------------------------------
 

@@ -43,13 +43,14 @@ H200 = Rates()
 def gemm_time(
     *, instructions: float, reads: float, writes: float, copies: float, alone: float, warps: int, steps: int,
     stages: int, held: int, results: float, stores: float, tiles: int, traffic: float, ragged: int, reduced: int,
-    bytes: float, sms: int, rates: Rates,
+    bytes: float, sms: int, rates: Rates, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `steps` steps.  A step takes a warp `instructions` of the tensor cores, and a block
     `reads` and `writes` cycles of shared memory, `copies` to it, and `alone` cycles for elements that are loaded
     one by one; `traffic` is its bytes from L2; `ragged` says of how many of x and y the
     pixels begin inside a sector.  A multiprocessor holds `held` blocks.  `results` and `stores` are
-    a thread's, `reduced` the bytes that a reduction adds up."""
+    a thread's, `reduced` the bytes that a reduction adds up, and `functions` the cycles that those of the epilogue take
+    for a tile."""
     r = rates
 
     def wave(blocks: int) -> float:
@@ -57,7 +58,7 @@ def gemm_time(
         shared = blocks * (reads + writes) * r.shared
         wait = (r.step + r.latency / max(stages - 1, 1)) / blocks
         step = over(tensor, shared) + blocks * (copies * r.copy + alone) + wait
-        return steps * step + r.result * results + r.store * stores
+        return steps * step + r.result * results + r.store * stores + blocks * functions
 
     full, rest = divmod(tiles, sms * held)
     last = math.ceil(rest / sms)

@@ -23,7 +23,7 @@ from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
-from convgen.kernels.parts.cost import traffic, written
+from convgen.kernels.parts.cost import functions, traffic, written
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.targets import Target
@@ -148,6 +148,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             bytes=_bytes(layout),
             sms=layout.target.sms,
             rates=cost.H200,
+            functions=functions(problem) * c.tile_m * c.tile_n,
         )
         return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from convgen.ir.epilogue import Call
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
@@ -18,6 +19,13 @@ from convgen.ir.tensor import Tensor
 CYCLES = 1755.0
 LINE = 128  # bytes that L2 holds together; it moves a sector
 LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
+LANES = 128  # of a multiprocessor: elements that it computes at a time
+#: Cycles of a scheduler for a function of 32 elements, where all results have 16 bits or less and elsewhere: its
+#: instructions (templates/helpers.cuh.j2), more where they wait for the special function units.
+FUNCTIONS = {
+    "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
+    "log": (12, 12), "sqrt": (10, 10),
+}  # fmt: skip
 
 
 def over(time: float, memory: float) -> float:
@@ -50,6 +58,14 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
     return dict(
         reads=problem.min_bytes - written, writes=written, x_pitch=pitch(problem.x, "c"), y_pitch=pitch(problem.y, "k")
     )
+
+
+def functions(problem: ConvProblem) -> float:
+    """Cycles of a multiprocessor that the epilogue's functions take for an element of the operator's result; plain
+    arithmetic is part of what storing takes."""
+    values = problem.epilogue.pointwise if problem.epilogue else ()
+    calls = [e.function for a in values for e in a.value.walk() if isinstance(e, Call)]
+    return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in calls) / LANES
 
 
 def loading(row: int, pitch: int, straddle: float, ragged: float) -> float:

@@ -56,13 +56,13 @@ WGMMA_LINES = LineRates(1.53, 1.27, 0.0, 45.0, 6.31, 0.0, 892, 1453, 51.3, 48.9,
 def lines_time(
     *, products: float, reads: float, stores: float, steps: float, channels: int, parts: int, workers: int,
     threads: int, tiles: int, blocks: int, stages: int, halo_tile: int, waits: int, filters: int, bytes_read: int,
-    bytes_written: int, y_pitch: int, in_parts: bool, sms: int, rates: LineRates,
+    bytes_written: int, y_pitch: int, in_parts: bool, sms: int, rates: LineRates, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of `tiles` of `parts` parts, each of `products` cycles of the tensor cores, `reads` and `stores`
     of shared memory, and `steps` steps of a worker's chain; `halo_tile` and `filters` are bytes of a block,
     `waits` how often threads that copy the halo tile's elements wait for them,
     `bytes_read` and `bytes_written` of device memory, and pixels of y lie `y_pitch` bytes apart,
-    which blocks store whole or `in_parts`."""
+    which blocks store whole or `in_parts`.  The epilogue's functions take `functions` cycles for a tile."""
     r = rates
     resident = min(blocks, math.ceil(tiles / sms))
     shared = max(products * r.products, reads * r.reads + stores * r.stores)
@@ -71,7 +71,7 @@ def lines_time(
     tile = math.ceil(parts / workers) * part + r.tile
     copy = r.latency + halo_tile / r.copy * resident
     tile = max(tile, copy) if stages > 1 else tile + copy / math.sqrt(resident)
-    tile += waits * WAIT
+    tile += waits * WAIT + functions * resident
     rounds = math.ceil(tiles / (sms * blocks))
     time = (rounds * tile + copy + r.filters * filters / threads) / CYCLES + r.start
     bytes = bytes_read + written(bytes_written, y_pitch, r.ragged_writes, r.odd_writes, in_parts)

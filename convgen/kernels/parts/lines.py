@@ -353,6 +353,7 @@ class Lines(base.Layout[Any]):
             in_parts=self.n_tiles > 1,
             sms=self.target.sms,
             rates=rates,
+            functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
         )
 
 

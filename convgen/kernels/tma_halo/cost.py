@@ -44,12 +44,13 @@ def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
     `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
-    of other groups share.  The rest as for im2col_time."""
+    of other groups share.  Of each element of y, a consumer computes `functions` cycles.  The rest as for
+    im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
@@ -67,7 +68,7 @@ def time(
     # of a tile: its taps, what its halo tiles keep them waiting, its storing
     share = 1 / max(tiles * channel_tiles / sms, 1) / memory
     hidden = (stages - 1) * taps * tap
-    epilogue = written * share
+    epilogue = over(functions * pixels * channels / CYCLES, written * share)
     alone = blocks * taps * tap + (blocks - 1) * max(latency + halo - hidden, 0.0) + epilogue
     between = max(latency + halo - hidden - epilogue, 0.0)
     # of a multiprocessor that always has another tile to multiply while one is stored

@@ -11,6 +11,7 @@ from convgen.kernels.base import IMAGES
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
+from convgen.kernels.parts.cost import functions
 from convgen.kernels.parts.hopper import mean_products, products
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
@@ -41,7 +42,8 @@ def demands(layout: Layout) -> dict[str, Any]:
         products=mean_products(products(config.tile_k), layout.last_products, layout.blocks),
         box=layout.halo.box, weight_box=layout.weight_box,
         tiles=layout.tiles, channel_tiles=layout.channel_tiles, taps=len(h.offsets) * len(w.offsets),
-        sms=layout.target.sms, apart=problem.groups > 1 and layout.span <= SECTOR, **layout.prepared.traffic,
+        sms=layout.target.sms, apart=problem.groups > 1 and layout.span <= SECTOR, functions=functions(layout.problem),
+        **layout.prepared.traffic,
     )  # fmt: skip
 
 

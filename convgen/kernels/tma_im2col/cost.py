@@ -30,7 +30,8 @@ class Rates:
     ragged: float = 0.676  # more, where rows begin inside a sector
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
     stages_held: float = 1.577  # stages that are being read and so not in flight
-    store: float = 0.000133  # a tile's element
+    store: float = 0.00011  # a tile's element,
+    epi_tile: float = 0.05  # an epilogue tile
     ragged_store: float = 0.1927  # more, where pixels of y begin inside a sector
     turn: float = 0.4528  # between the MMAs of two tiles
     multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
@@ -54,13 +55,14 @@ def time(
     *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
     k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float, products: float,
     reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, rewritten: int = 0,
-    row_sums: int = 0,
+    epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
     `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
     `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x, consumers
-    write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments."""
+    write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments, and
+    compute `functions` cycles of each element, all of a multiprocessor's consumers at about the same time."""
     r = rates
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     units = tiles * split_k
@@ -77,8 +79,9 @@ def time(
     # of a tile: its multiplying and its storing, and the bytes of device memory that go with each
     share = 1 / max(units / sms, 1) / r.memory
     main = over(own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / k_blocks) / CYCLES, reads * share)
-    epilogue = r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
+    epilogue = r.epi_tile * epi_tiles + r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
     epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
+    epilogue += functions * m * n * blocks * (consumers if pingpong else 1) / split_k / CYCLES
     if split_k > 1:
         epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
     alone = main + over(epilogue, written * share)

@@ -17,6 +17,7 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import assignment, patches, prepare
+from convgen.kernels.parts.cost import functions
 from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
 from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
@@ -112,7 +113,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
         sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **traffic,
-        row_sums=0 if config.swap_ab else len(sums),
+        epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
     )  # fmt: skip
 
 

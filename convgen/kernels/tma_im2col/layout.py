@@ -161,6 +161,14 @@ class Layout(base.Layout[Config]):
         return 64, epi_tile_columns(self.gemm, columns)
 
     @property
+    def epi_tiles(self) -> int:
+        """Epilogue tiles that a consumer stores one after the other."""
+        m, n = self.epi_tile_shape
+        config = self.config
+        pixels, channels = (config.tile_m, config.own_rows) if config.swap_ab else (config.own_rows, config.tile_n)
+        return -(-pixels // m) * -(-channels // n) // config.split_k
+
+    @property
     def epi_tile_m(self) -> int:
         return self.epi_tile_shape[0]
 
