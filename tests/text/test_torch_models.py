@@ -288,6 +288,79 @@ def test_inputs_are_written_to(compiled):
         assert torch.equal(memory, after)
 
 
+# ---- what a model remembers ------------------------------------------------------------------------
+
+
+class Causal1d(nn.Module):
+    """Of a stream, whose last frames it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.before = nn.Conv1d(4, 4, 3), None
+
+    def forward(self, x):
+        frames = torch.cat([torch.zeros_like(x[..., :2]) if self.before is None else self.before, x], 2)
+        self.before = frames[..., -2:]
+        return self.conv(frames)
+
+
+class Memory(nn.Module):
+    """Of the first call's features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.stream, self.first = nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU()), Causal1d(), None
+
+    def forward(self, x):
+        y = self.encode(x)
+        self.first = y if self.first is None else self.first
+        return self.stream(y) + self.first
+
+    def forget(self):
+        self.first = self.stream.before = None
+
+
+@pytest.mark.parametrize("kind", [Causal1d, Memory])
+def test_models_remember_earlier_calls(kind):
+    model, x = kind().eval(), torch.randn(1, 4, 6)
+    right = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export's, too
+        ready = fast(model, x)
+        for i in range(5):
+            if i == 3 and kind is Memory:
+                ready.forget(), right.forget()
+            near(ready(i * x), right(i * x).detach())
+    assert "its results depend on what earlier calls left in its attributes" in ready.report.notes[0]
+    assert len(ready.report) == 1 + (kind is Memory)
+
+
+class Tells(nn.Module):
+    """Of each call, what nothing depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.calls, self.features = torch.nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3)), 0, {}
+
+    def forward(self, x):
+        self.calls += 1
+        self.features["conv"] = self.conv(x)
+        return TF.relu(self.features["conv"]) + 0.1 * torch.randn_like(x[..., 2:])
+
+
+def test_the_report_says_what_a_graph_does_not_do():
+    model, x = Tells().eval(), torch.randn(1, 4, 6)
+    model.conv.register_forward_hook(lambda module, given, result: 2 * result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        report = fast(model, x).report
+    assert report.notes[:2] == [
+        "its forward sets attributes, which stay as they were: calls, features",
+        "hooks were traced, and are not called: of conv",
+    ]
+    assert [row.fused for row in report] == ["add relu mul:2.0 add"] and not model.calls
+
+
 # ---- what may happen to an optimized model --------------------------------------------------------
 
 

@@ -15,8 +15,9 @@ from torch.nn.parameter import is_lazy
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.network.attributes import Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
-from convgen.torch.network.parts import parts_of, put_in
+from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
@@ -113,7 +114,7 @@ class Optimized(Module):
         self._report = Report()
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
-        self._with_parts: tuple[Any, ...] = ()  # the model that calls them; in a tuple, it is no module of this one
+        self._with_parts: WithParts | None = None
         self.training = False
 
     @property
@@ -171,7 +172,7 @@ class Optimized(Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": ()}
+        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None}
 
     def _run(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Any:
         run = self._for(leaves, structure, most)
@@ -209,8 +210,7 @@ class Optimized(Module):
         """Its parts prepare themselves when they are called."""
         if not self._parts:
             self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
-            model = put_in(self.model, {name: part.call for name, part in self._parts.items()})
-            self._with_parts = (model,)
+            self._with_parts = WithParts(self.model, {name: part.call for name, part in self._parts.items()})
         if not self._parts:
             warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=5)
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
@@ -218,7 +218,7 @@ class Optimized(Module):
         note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
         warnings.warn(f"convgen.torch.optimize: {note}", stacklevel=5)
         self._report = Report(notes=[note])
-        return _Ready(lambda leaves: self._as_it_is(leaves, structure, *self._with_parts), self._refresh_parts)
+        return _Ready(lambda leaves: self._as_it_is(leaves, structure, self._with_parts), self._refresh_parts)
 
     def _refresh_parts(self) -> None:
         for part in self._parts.values():
@@ -231,13 +231,21 @@ class Optimized(Module):
 
     def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
         """Raises what torch.export and Inductor raise."""
-        with torch.no_grad(), without_listing():
-            program = torch.export.export(_sharing_tensors(self.model), args, kwargs, strict=False)
+        model = _sharing_tensors(self.model)
+        with torch.no_grad(), without_listing(), Watched(model) as watched:
+            program = torch.export.export(model, args, kwargs, strict=False)
+        names = ", ".join(watched.names)
+        if names and remembers(self.model, args, kwargs):
+            raise RuntimeError(f"attributes that calls leave to later ones: {names}")
         flat = _Flat(program, pytree.tree_leaves((args, kwargs)))
         weights = _Weights(self.model, program)
         inputs = [leaf for leaf in flat.leaves if isinstance(leaf, torch.Tensor)]
         made = Prepared(flat, weights.now(), weights.names, inputs, self.options)
         self._report = made.report
+        if names:
+            made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
+        if hooks := ", ".join(hooked(self.model)):
+            made.report.notes.append(f"hooks were traced, and are not called: of {hooks}")
 
         def run(leaves: Sequence[Any]) -> Any:
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -10,6 +10,8 @@ import torch
 Module: Any = torch.nn.Module
 _CONVOLUTION: Any = torch.nn.modules.conv._ConvNd
 _FORWARD = torch.nn.Module.forward
+#: Attributes that a module and its copy do not share.
+_OWN = frozenset({"_modules", "forward"})
 
 
 def parts_of(model: Any) -> dict[str, Any]:
@@ -25,18 +27,61 @@ def parts_of(model: Any) -> dict[str, Any]:
     return found
 
 
-def put_in(model: Any, replacements: Mapping[str, Callable[..., Any]]) -> Any:
-    """A model that shares everything with this one, but that functions compute what its modules of these names do."""
-    made = object.__new__(type(model))
-    made.__dict__ |= model.__dict__
-    made.__dict__["_modules"] = dict(model._modules)
-    for name in {name.partition(".")[0] for name in replacements}:
-        inner = {rest: f for full, f in replacements.items() for head, _, rest in [full.partition(".")] if head == name}
-        child = put_in(model._modules[name], {rest: f for rest, f in inner.items() if rest})
-        if "" in inner:
-            child.__dict__["forward"] = inner[""]
-        made.__dict__["_modules"][name] = child
-    return made
+class WithParts:
+    """A model as a function that shares everything with it, attributes that calls set, too; but functions compute what
+    its modules of these names do."""
+
+    def __init__(self, model: Any, replacements: Mapping[str, Callable[..., Any]]) -> None:
+        self._copies: list[tuple[Any, Any]] = []
+        self._model = self._put_in(model, replacements)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for module, made in self._copies:
+            _update(made, module)
+        try:
+            return self._model(*args, **kwargs)
+        finally:
+            for module, made in self._copies:
+                _update(module, made)
+
+    def _put_in(self, model: Any, replacements: Mapping[str, Callable[..., Any]]) -> Any:
+        made = object.__new__(type(model))
+        made.__dict__ |= model.__dict__
+        made.__dict__["_modules"] = dict(model._modules)
+        for name in {name.partition(".")[0] for name in replacements}:
+            inner = {
+                rest: f for full, f in replacements.items() for head, _, rest in [full.partition(".")] if head == name
+            }
+            child = self._put_in(model._modules[name], {rest: f for rest, f in inner.items() if rest})
+            if "" in inner:
+                child.__dict__["forward"] = _of_module(inner[""], model._modules[name], child)
+            made.__dict__["_modules"][name] = child
+        self._copies.append((model, made))
+        return made
+
+
+def _of_module(function: Callable[..., Any], module: Any, made: Any) -> Callable[..., Any]:
+    """A function that calls a module, as one that calls its copy."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _update(module, made)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _update(made, module)
+
+    return call
+
+
+def _update(module: Any, like: Any) -> None:
+    """Gives a module the attributes of its copy, or this those of the module; writes nothing where they have the same,
+    since other threads may call them."""
+    mine, other = module.__dict__, like.__dict__
+    for name, value in list(other.items()):
+        if name not in _OWN and (name not in mine or mine[name] is not value):
+            mine[name] = value
+    for name in mine.keys() - other.keys() - _OWN:
+        mine.pop(name, None)
 
 
 def _convolves(module: Any) -> bool:

@@ -65,6 +65,7 @@ _LIMITS = {
     "Unsupported input type": "torch.export does not know the class of an argument",
     "in output, which is not a known type": "torch.export does not know the class of a result",
     "on inference tensor": "its weights were made in torch.inference_mode, and this is outside of it",
+    "attributes that calls leave to later ones": "its results depend on what earlier calls left in its attributes",
     "is not an instance of torch.nn.Parameter": "a part of it is a ScriptModule",
 }
 
