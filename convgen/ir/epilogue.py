@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from convgen.ir.tensor import Tensor
 
@@ -223,6 +224,11 @@ class Epilogue:
     def pointwise(self) -> tuple[Assignment, ...]:
         """What is computed for each element of the operator's result: all but sums of what the operator reads."""
         return tuple(a for a in self.body if not isinstance(a.value, TensorRef))
+
+    @cached_property
+    def calls(self) -> tuple[str, ...]:
+        """The functions that are computed for each element of the operator's result: a search asks often."""
+        return tuple(e.function for a in self.pointwise for e in a.value.walk() if isinstance(e, Call))
 
     @property
     def is_identity(self) -> bool:

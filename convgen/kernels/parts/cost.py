@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from convgen.ir.epilogue import Call
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
 
@@ -63,9 +62,9 @@ def traffic(problem: ConvProblem) -> dict[str, int]:
 def functions(problem: ConvProblem) -> float:
     """Cycles of a multiprocessor that the epilogue's functions take for an element of the operator's result; plain
     arithmetic is part of what storing takes."""
-    values = problem.epilogue.pointwise if problem.epilogue else ()
-    calls = [e.function for a in values for e in a.value.walk() if isinstance(e, Call)]
-    return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in calls) / LANES
+    if problem.epilogue is None or not problem.epilogue.calls:
+        return 0.0
+    return sum(FUNCTIONS.get(name, (0, 0))[not problem.narrow] for name in problem.epilogue.calls) / LANES
 
 
 def loading(row: int, pitch: int, straddle: float, ragged: float) -> float:

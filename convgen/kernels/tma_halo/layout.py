@@ -167,6 +167,11 @@ class Layout(RingLayout[Config]):
         made.__dict__.update((name, self.__dict__[name]) for name in _CACHED if name in self.__dict__)
         return made
 
+    def with_windows(self, windows: tuple[Window, Window, Window]) -> Layout:
+        """The same, told its windows, which all layouts of a search have in common."""
+        self.__dict__["windows"] = windows
+        return self
+
     @property
     def assigned(self) -> Assignment:
         return assignment(self.problem)

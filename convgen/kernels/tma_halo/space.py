@@ -90,7 +90,8 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     c, k_per_group = problem.c_per_group, problem.k_per_group
     spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
     strips, ahead = _strips(problem, options, fold), values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
-    h, w = windows(problem, fold)
+    d, h, w = along = (depth(problem), *windows(problem, fold))
+    taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
     if problem.groups == 1:
         narrow = next((n for n in (16, 32, 48) if n >= k_per_group), 64)
@@ -109,11 +110,11 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
             values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0)),
             strips,
         ):
-            boxes = -(-c // k) * len(depth(problem).offsets) * len(h.offsets) * len(w.offsets)
+            boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
             tile, rest = (pixels, strip, images, channels, k), (consumers, schedule, swap_ab, pack, fold)
-            least = Layout(given, target, Config(*tile, min(depths), fewest, *rest), prepared)
+            least = Layout(given, target, Config(*tile, min(depths), fewest, *rest), prepared).with_windows(along)
             if illegal(least):
                 continue
             for weight_stages in ahead:
