@@ -102,6 +102,21 @@ class ConvNext(nn.Module):
         return x + self.scale * y.permute(0, 3, 1, 2)
 
 
+class Encoder(nn.Module):
+    """A transformer's: torch's attention has the sequence first, where its linear layers read what lies otherwise."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(c) for _ in range(2))
+        self.attention = nn.MultiheadAttention(c, 4, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(c, 2 * c), nn.GELU(), nn.Linear(2 * c, c))
+
+    def forward(self, x):
+        y = self.norms[0](x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.norms[1](x))
+
+
 class Inception(nn.Module):
     """Branches that are joined."""
 
@@ -772,6 +787,9 @@ class Times:
     def aten(self, arguments, left, linear=False, source=None, opens=False):
         return self.by_aten if left is None else self.by_aten + 10 * left
 
+    def copy(self, tensor):
+        return 4
+
 
 @pytest.mark.parametrize(
     ("by_epilogue", "aten", "chosen"),
@@ -798,6 +816,33 @@ def test_the_fastest_end_of_a_chain_is_taken(monkeypatch, by_epilogue, aten, cho
     assert (found.end and chain.epilogue(found.end)) == chosen
     assert found.row.kernel == ("a kernel" if chosen else "aten")
     assert found.row.why_not == ("" if chosen else "a kernel is slower")
+
+
+@pytest.mark.parametrize(
+    ("others", "by_epilogue", "aten", "chosen"),
+    [
+        (False, {"add": 8, "add add relu": 11}, 10, "add"),  # 11 beside 8 + a read, and 10 + a read
+        (False, {"add": 11, "add add relu": 11}, 10, "add add relu"),
+        (False, {"add": 12, "add add relu": 13}, 10, None),
+        (True, {"add": 12, "add add relu": 13}, 10, "add add relu"),  # 10 + a read and a write
+    ],
+)
+def test_a_normalization_takes_what_is_left_on_its_way(monkeypatch, others, by_epilogue, aten, chosen):
+    def function(x, w, b, z):
+        y = torch.relu(TF.conv2d(x, w, b) + z)
+        normalized = TF.layer_norm(y.permute(0, 2, 3, 1), (4,))
+        return (normalized, y) if others else (normalized,)
+
+    graph = flat_graph(
+        function, [torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4), torch.randn(2, 4, 6, 6)]
+    )
+    (node,) = [n for n in graph.graph.nodes if is_call(n, torch.ops.aten.convolution.default)]
+    monkeypatch.setattr(choice, "served", lambda *_, **__: Served(lambda *_: None, kernel="a kernel"))
+    measured = choice.Measured(measure=False)
+    measured._timer = Times(by_epilogue, aten)
+    chain = chain_of(node)
+    found = measured.choose(chain, "layer")
+    assert (found.end and chain.epilogue(found.end)) == chosen
 
 
 @pytest.mark.parametrize(("others", "taken"), [([], "add sigmoid"), ([torch.randn(1, 4, 1, 1)], "add")])
@@ -871,6 +916,44 @@ def test_the_report_is_a_table():
         "stem   tma_im2col: 128x64  3.2  5.0      add relu",
         "1 BatchNorm is folded",
     ]
+
+
+def test_linear_layers_of_sequences_are_fused(monkeypatch):
+    """Attention's first one, too, of which torch makes products with the weights expanded to a batch."""
+    model, x = nn.Sequential(Encoder(16), Encoder(16)).eval(), torch.randn(3, 7, 16)
+    graphs = []
+    monkeypatch.setattr("convgen.torch.network.prepare._compiled", lambda run, *_: graphs.append(run) or run)
+    fast = ct.optimize(model, x)
+    with torch.no_grad():
+        near(fast(x), model(x))
+    assert [(row.layer.partition(".")[2], row.fused) for row in fast.report] == 2 * [
+        ("attention.in_proj", "add"),
+        ("attention.out_proj", "add add"),
+        ("mlp.0", "add gelu"),
+        ("mlp.2", "add add"),
+    ]
+    packed = [buffer for _, buffer in graphs[0].named_buffers()]
+    assert sum(b.numel() for b in packed) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 16), (2, 3, 5, 16), (2, 3, 4, 5, 16)], ids=len)
+@pytest.mark.parametrize("swapped", [False, True], ids=["in order", "swapped"])
+def test_linear_layers_of_every_rank(shape, swapped):
+    class Swapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 24), nn.Linear(24, 16)
+
+        def forward(self, x):
+            y = x.transpose(0, 1) if swapped else x
+            return torch.relu(self.b(torch.relu(self.a(y)))) + y
+
+    model, x = Swapped().eval(), torch.randn(shape)
+    fast = ct.optimize(model, x)
+    with torch.no_grad():
+        near(fast(x), model(x))
+        assert fast(x).stride() == model(x).stride()
+    assert [row.fused for row in fast.report] == ["add relu", "add relu add"]
 
 
 def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch):

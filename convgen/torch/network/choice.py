@@ -2,7 +2,8 @@
 
 A chain may end after any of its steps, and an upsampling before it may be folded in, or what it can have as a prologue.
 What is compared is the whole: the upsampling or the pass before if that is left, the kernel, and one elementwise pass
-for the steps that are left, beside aten's convolution with the upsampling and such passes.
+for the steps that are left, beside aten's convolution with the upsampling and such passes.  Where a normalization
+reads the result, its pass takes the steps that are left on its way, and what counts is what it reads and writes more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.halves import Halves
 from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import NOT_ON_GPU, Row
-from convgen.torch.network.stops import why_stopped
+from convgen.torch.network.stops import is_normalized, why_stopped
 from convgen.torch.network.timing import Timer
 from convgen.torch.network.trace import value_of
 from convgen.torch.network.upsampling import folded, upsampled
@@ -108,7 +109,7 @@ class Measured:
                 why_not = serving.why_not
                 continue
             before = _source(way), opens and not way.opening
-            us = self._timer.fused(arguments, _passes(way, end), *before) if self._timer else None
+            us = self._fused(way, end, arguments, before) if self._timer else None
             stopped = why_stopped(end.node) if end is way.ends[-1] else ""
             row = Row(layer, serving.kernel, us, None, way.fused(end), stopped, serving.spec)
             found.append((us or 0.0, Choice(way, end, row)))
@@ -117,14 +118,29 @@ class Measured:
         us, choice = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
             return choice
-        linear = bool(chain.convolution.meta.get("linear"))
-        # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
-        passes = _passes(chain, chain.ends[0], bare=not linear)
-        aten_us = self._timer.aten(_plain(chain), passes, linear, _source(chain), opens)
+        aten_us = self._aten(chain, opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
         return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
+
+    def _fused(self, way: Chain, end: End, arguments: tuple[Any, ...], before: tuple[Any, bool]) -> float:
+        assert self._timer is not None
+        rest = _rest(way, end)
+        return self._timer.fused(arguments, rest.passes, *before) + self._moved(way, rest.moved)
+
+    def _aten(self, chain: Chain, opens: bool) -> float:
+        assert self._timer is not None
+        linear = bool(chain.convolution.meta.get("linear"))
+        # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
+        rest = _rest(chain, chain.ends[0], bare=not linear)
+        us = self._timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
+        return us + self._moved(chain, rest.moved)
+
+    def _moved(self, chain: Chain, tensors: int) -> float:
+        """Reading or writing so many tensors as large as the result: half a copy each."""
+        assert self._timer is not None
+        return tensors * self._timer.copy(value_of(chain.ends[0].node)) / 2 if tensors else 0.0
 
 
 def _ways(chain: Chain) -> list[Chain]:
@@ -164,11 +180,23 @@ def _source(chain: Chain) -> Any:
     return None if source is None else value_of(source)
 
 
-def _passes(chain: Chain, end: End, bare: bool = False) -> int | None:
-    """Tensors as large as the result that an elementwise pass over the rest of the chain reads; None where nothing is
-    left to do.  `bare`: nothing is done before it, not even the bias."""
+@dataclass(frozen=True)
+class _Rest:
+    """What the steps of a chain cost that are left to do: a pass that reads so many tensors as large as the result
+    (None: there is none), or so many that another pass reads or writes more (`moved`)."""
+
+    passes: int | None = None
+    moved: int = 0
+
+
+def _rest(chain: Chain, end: End, bare: bool = False) -> _Rest:
+    """`bare`: nothing is done before it, not even the bias."""
     steps, operands = (0, 0) if bare else (end.steps, end.operands)
     if steps == len(chain.steps):
-        return None
+        return _Rest()
+    last = chain.ends[-1].node
     size = value_of(chain.ends[0].node).numel()
-    return 1 + sum(value_of(o).numel() == size for o in chain.operands[operands:])
+    large = sum(value_of(o).numel() == size for o in chain.operands[operands:])
+    if is_normalized(last):
+        return _Rest(moved=large + (len(last.users) > 1))  # others read it, too: it is written
+    return _Rest(1 + large)

@@ -1,9 +1,12 @@
-"""Linear layers over the channels of images are 1x1 convolutions: as such their activations and residuals can be fused.
+"""Linear layers over the channels of images and sequences are convolutions of one tap: as such their activations and
+residuals can be fused.
 
     linear(x[n, h, w, c])  =  convolution(x seen as [n, c, h, w])  seen as [n, h, w, k]
+    linear(x[n, l, c])     =  convolution(x seen as [n, c, l])     seen as [n, l, k]
 
 The views are moved behind the functions that follow (network.sink).  Those that convgen does not take become linear
-layers again.
+layers again.  Of a tensor that is not contiguous, torch makes a product for each of its first axis, all with the same
+matrix; here all rows are one product again.
 """
 
 from __future__ import annotations
@@ -12,18 +15,21 @@ from typing import Any
 
 import torch
 
+from convgen.functional.arrays import inverse, order_of
+from convgen.torch.network.layouts import settle
 from convgen.torch.network.trace import call, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
-#: Views of (n, h, w, c) as (n, c, h, w), and back.
-_FIRST, _LAST = [0, 3, 1, 2], [0, 2, 3, 1]
+#: How many axes x may have.
+_RANKS = (3, 4, 5)
+_VIEWS = (A.view.default, A._unsafe_view.default)
 
 
 def linears_as_convolutions(graph: Any) -> None:
-    """Rewrites linear layers of tensors of four axes; each convolution's node has `meta["linear"]`."""
+    """Rewrites linear layers; each convolution's node has `meta["linear"]`."""
     for node in list(graph.nodes):
-        if found := _linear(node):
+        if found := _linear(node) or _linear_by_rows(node):
             _convert(graph, node, *found)
     graph.eliminate_dead_code()
 
@@ -33,17 +39,25 @@ def restore(graph: Any) -> None:
     for node in list(graph.nodes):
         if is_call(node, A.convolution.default) and node.meta.get("linear"):
             x, w, bias = node.args[:3]
+            first, last = _orders(value_of(x).dim())
             with graph.inserting_before(node):
-                pixels = call(graph, A.permute.default, x, _LAST)
+                pixels = call(graph, A.permute.default, x, last)
                 matrix = call(graph, A.view.default, w, list(value_of(w).shape[:2]))
-                made = call(graph, A.permute.default, call(graph, A.linear.default, pixels, matrix, bias), _FIRST)
+                made = call(graph, A.permute.default, call(graph, A.linear.default, pixels, matrix, bias), first)
             node.replace_all_uses_with(made)
     graph.eliminate_dead_code()
 
 
+def _orders(rank: int) -> tuple[list[int], list[int]]:
+    """Of the axes: channels moved behind the batch, and back."""
+    return [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
+
+
 def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
-    """x, weight and bias of a linear layer, of whose nodes this is the last: a view of a product of a view."""
-    if not is_call(node, A.view.default, A._unsafe_view.default) or value_of(node).dim() != 4:
+    """x, weight and bias of a linear layer, of whose nodes this is the last: a view of a product of a view.
+
+    Where x has axes of its own, such as of heads that are joined, it is what the product reads."""
+    if not is_call(node, *_VIEWS) or value_of(node).dim() not in _RANKS:
         return None
     product = node.args[0]
     if is_call(product, A.addmm.default) and not product.kwargs:
@@ -52,20 +66,55 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
         bias, (rows, columns) = None, product.args
     else:
         return None
-    if not is_call(rows, A.view.default) or not is_call(columns, A.t.default) or len(product.users) != 1:
+    if not is_call(columns, A.t.default) or len(product.users) != 1:
         return None
-    x, w = rows.args[0], columns.args[0]
     if bias is not None and value_of(bias).dim() != 1:
         return None
-    right = value_of(x).dim() == 4 and value_of(x).shape[:3] == value_of(node).shape[:3]
-    return (x, w, bias) if right and value_of(x).is_contiguous() else None
+    if value_of(node).shape[-1] != value_of(product).shape[-1]:
+        return None
+    x = rows.args[0] if is_call(rows, *_VIEWS) else rows
+    if value_of(x).shape[:-1] != value_of(node).shape[:-1]:
+        x = rows
+    return (x, columns.args[0], bias) if _order(x) else None
+
+
+def _linear_by_rows(node: Node) -> tuple[Node, Node, None] | None:
+    """As `_linear`, of what torch makes of x that is not contiguous: products with the matrix expanded to a batch."""
+    if not is_call(node, *_VIEWS) or value_of(node).dim() not in _RANKS or not is_call(node.args[0], A.bmm.default):
+        return None
+    x, matrix = map(_expanded, node.args[0].args)
+    if not is_call(matrix, A.t.default) or value_of(x).shape[:-1] != value_of(node).shape[:-1]:
+        return None
+    return (x, matrix.args[0], None) if _order(x) else None
+
+
+def _order(x: Node) -> tuple[int, ...] | None:
+    """The order of x's axes in memory, channels last; None where that is not so."""
+    shape, rank = tuple(value_of(x).shape), value_of(x).dim()
+    order = order_of(shape, value_of(x).stride(), tuple(range(rank)))
+    return order if order and order[-1] == rank - 1 else None
+
+
+def _expanded(node: Node) -> Node:
+    """What a node is views of, which may repeat it."""
+    while is_call(node, *_VIEWS, A.expand.default):
+        node = node.args[0]
+    return node
 
 
 def _convert(graph: Any, node: Node, x: Node, w: Node, bias: Node | None) -> None:
+    rank, before = value_of(node).dim(), value_of(node)
+    first, last = _orders(rank)
     with graph.inserting_before(node):
-        image = call(graph, A.permute.default, x, _FIRST)
-        filters = call(graph, A.view.default, w, [*value_of(w).shape, 1, 1])
-        made = call(graph, A.convolution.default, image, filters, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        if value_of(x).dim() != rank:
+            x = call(graph, A.view.default, x, [*before.shape[:-1], value_of(x).shape[-1]])
+        order = _order(x)
+        assert order is not None
+        image = call(graph, A.permute.default, x, [order[i] for i in first])
+        filters = call(graph, A.view.default, w, [*value_of(w).shape, *[1] * (rank - 2)])
+        ones, zeros = [1] * (rank - 2), [0] * (rank - 2)
+        made = call(graph, A.convolution.default, image, filters, bias, ones, zeros, ones, False, zeros, 1)
         made.meta["linear"] = True
-        back = call(graph, A.permute.default, made, _LAST)
+        back = call(graph, A.permute.default, made, [last[i] for i in inverse(order)])
     node.replace_all_uses_with(back)
+    settle(graph, back, before)

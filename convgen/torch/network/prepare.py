@@ -195,7 +195,7 @@ def _channels_last(given: Any) -> Any:
 
 
 #: What a layer's parameter is called behind the layer's name, those of weight_norm and spectral_norm, too.
-_PARAMETER = re.compile(r"\.?(parametrizations\.)?(weight|bias)(_g|_v|_orig|\.original\d*)?$")
+_PARAMETER = re.compile(r"[._]?(parametrizations\.)?(weight|bias)(_g|_v|_orig|\.original\d*)?$")
 
 
 def _name_layers(graph: Any, weights: Sequence[Node], names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
     relu(permute(y))  =  permute(relu(y))       of linear layers that were made convolutions
     relu(squeeze(y))  =  squeeze(relu(y))       of an image that is no batch, or of an axis that is used up
 
-There they meet others, which undo them.
+There they meet others, which undo them, or make one with them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ A: Any = torch.ops.aten
 
 def sink_views(graph: Any) -> None:
     """Moves those of all elements as far back as they go."""
+    for place, node in enumerate(graph.nodes):
+        if is_call(node, A.convolution.default):
+            node.meta["of_convolution"] = place
     for node in graph.nodes:
         if _is_permute(node) or _is_squeeze(node):
             _sink(graph, node)
@@ -33,21 +36,39 @@ def _sink(graph: Any, view: Node) -> None:
     """Moves a view behind the functions that read it."""
     _cancel(view)
     value = view.args[0]
-    if not (is_call(value, A.convolution.default) or value.meta.get("of_convolution")):
+    place = _place(value)
+    if place is None:
         return
     for user in list(view.users):
+        if _is_permute(view) and (order := _reordered(user)):
+            with graph.inserting_before(user):
+                one = call(graph, A.permute.default, value, [view.args[1][i] for i in order])
+            user.replace_all_uses_with(one)
+            graph.erase_node(user)
+            _sink(graph, one)
+            continue
         if user not in view.users:  # it reads what was moved before, too, and went with that
             continue
         if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
             continue
+        if any((_place(other) or 0) > place for other in user.all_input_nodes):  # it is a later convolution's step
+            continue
         with graph.inserting_before(user):
             arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
             moved = call(graph, user.target, *arguments, **user.kwargs)
-            moved.meta["of_convolution"] = True
+            moved.meta["of_convolution"] = place
             back = call(graph, view.target, moved, *view.args[1:])
         user.replace_all_uses_with(back)
         graph.erase_node(user)
         _sink(graph, back)
+
+
+def _place(value: Node) -> int | None:
+    """Where the convolution stands in the graph that makes a value, or what a value is a view of."""
+    while _is_permute(value) or _is_squeeze(value):
+        value = value.args[0]
+    place: int | None = value.meta.get("of_convolution")
+    return place
 
 
 def _cancel(view: Node) -> None:
@@ -60,6 +81,18 @@ def _cancel(view: Node) -> None:
 
 def _is_permute(node: Node) -> bool:
     return is_call(node, A.permute.default)
+
+
+def _reordered(node: Node) -> list[int] | None:
+    """The order that a node gives the axes of what it reads."""
+    if _is_permute(node):
+        return list(node.args[1])
+    if not is_call(node, A.transpose.int):
+        return None
+    order = list(range(value_of(node).dim()))
+    i, j = node.args[1:]
+    order[i], order[j] = order[j], order[i]
+    return order
 
 
 def _is_squeeze(node: Node) -> bool:

@@ -54,6 +54,14 @@ def why_stopped(end: Node) -> str:
     return f"more than one {names[0]} reads the result" if len(readers) > 1 else _obstacle(readers[0])
 
 
+def is_normalized(end: Node) -> bool:
+    """Whether a normalization reads a node's value, perhaps as views of it: a pass that can compute what is before."""
+    return any(
+        behind is not None and is_call(behind, *_NORMALIZATIONS)
+        for behind in map(_behind_views, end.users)
+    )  # fmt: skip
+
+
 def _obstacle(reader: Node) -> str:
     """Why a function of single elements is no step of an epilogue."""
     for verb, nodes in (("reads", reader.all_input_nodes), ("makes", [reader])):
