@@ -956,6 +956,23 @@ def test_linear_layers_of_every_rank(shape, swapped):
     assert [row.fused for row in fast.report] == ["add relu", "add relu add"]
 
 
+def test_two_views_of_one_result_meet():
+    class Symmetric(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.a(x)
+            y = torch.relu(y.transpose(1, 2) + y)
+            z = self.b(y.transpose(1, 2)).transpose(1, 2)
+            return y * torch.sigmoid(z) + z.transpose(0, 1)
+
+    model, x = Symmetric().eval(), torch.randn(8, 8, 8)
+    with torch.no_grad():
+        near(ct.optimize(model, x)(x), model(x))
+
+
 def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch):
     monkeypatch.setattr(choice.OnCpu, "choose", lambda _, chain, __: choice.Choice(chain, None, ct.Row("", "aten")))
     model, x = ConvNext(16).eval(), torch.randn(2, 16, 8, 8)

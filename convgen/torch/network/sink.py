@@ -36,10 +36,12 @@ def _sink(graph: Any, view: Node) -> None:
     """Moves a view behind the functions that read it."""
     _cancel(view)
     value = view.args[0]
-    place = _place(value)
+    place = value.meta.get("of_convolution")
     if place is None:
         return
     for user in list(view.users):
+        if user not in view.users:  # it reads what was moved before, too, and went with that
+            continue
         if _is_permute(view) and (order := _reordered(user)):
             with graph.inserting_before(user):
                 one = call(graph, A.permute.default, value, [view.args[1][i] for i in order])
@@ -47,11 +49,9 @@ def _sink(graph: Any, view: Node) -> None:
             graph.erase_node(user)
             _sink(graph, one)
             continue
-        if user not in view.users:  # it reads what was moved before, too, and went with that
-            continue
         if not is_pointwise(user, view) or value_of(user).shape != value_of(view).shape:
             continue
-        if any((_place(other) or 0) > place for other in user.all_input_nodes):  # it is a later convolution's step
+        if not all(_goes_along(other, view) for other in user.all_input_nodes):
             continue
         with graph.inserting_before(user):
             arguments = [value if argument is view else _before(graph, argument, view) for argument in user.args]
@@ -61,6 +61,15 @@ def _sink(graph: Any, view: Node) -> None:
         user.replace_all_uses_with(back)
         graph.erase_node(user)
         _sink(graph, back)
+
+
+def _goes_along(other: Node, view: Node) -> bool:
+    """Whether what is read beside a view can be seen otherwise: not what a later convolution makes, whose step the
+    function rather is, nor another view of what this one makes, which would move back in its turn."""
+    if other is view or (other.target, other.args[1:]) == (view.target, view.args[1:]):
+        return True
+    place, own = _place(other), _place(view)
+    return place is None or own is None or place < own
 
 
 def _place(value: Node) -> int | None:
