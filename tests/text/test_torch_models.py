@@ -361,6 +361,77 @@ def test_the_report_says_what_a_graph_does_not_do():
     assert [row.fused for row in report] == ["add relu mul:2.0 add"] and not model.calls
 
 
+class Hooked(nn.Module):
+    """Whose results are what hooks keep: in a list and an attribute, by functions and a method."""
+
+    def __init__(self, branches: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU(), nn.Conv1d(4, 4, 3))
+        self.head, self.branches = nn.Conv1d(4, 2, 1), branches
+        self.kept, self.last = [], torch.zeros(())
+        self.body[1].register_forward_hook(lambda module, given, result: self.kept.append(result))
+        self.body[2].register_forward_hook(self.keep)
+
+    def keep(self, module, given, result):
+        self.last = result
+
+    def forward(self, x):
+        self.kept.clear()
+        self.body(x)
+        if self.branches and self.last.sum() > 1e3:
+            return self.head(self.last)
+        return self.kept[0], self.head(self.last)
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_hooks_may_keep_results_in_the_model(branches):
+    model, x = Hooked(branches).eval(), torch.randn(1, 4, 6)
+    model(x)  # attributes hold results that autograd records
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        ready = fast(model, x)
+    kept = model.last
+    for other in (x, torch.randn(1, 4, 6)):
+        near(ready(other), tuple(y.detach() for y in model(other)))
+    if branches:
+        assert "it branches on values of tensors" in str(ready.report)
+    else:
+        assert [row.layer for row in ready.report] == ["body.0", "body.2", "head"] and type(kept) is torch.Tensor
+
+
+class Branches(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        y = self.body(x)
+        return y if y.sum() > 0 else -y
+
+
+def test_hooks_of_parts_are_called():
+    body = nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU())
+    model, x, kept = Branches(body), torch.randn(1, 4, 6), []
+    body[1].register_forward_hook(lambda module, given, result: kept.append(result))
+    with pytest.warns(UserWarning, match="branches on values"):
+        ready = fast(model.eval(), x)
+    near(ready(x), model(x).detach())
+    assert len(kept) >= 2 and torch.equal(kept[-1], kept[-2])
+    assert [row.layer for row in ready.report] == ["body.0"]
+
+
+def test_functions_may_call_the_model_s_layers():
+    model, x = nn.Sequential(small(), nn.Conv2d(4, 4, 1)).eval(), torch.randn(1, 4, 6, 6)
+    own = model[1].forward
+    model[0].forward = lambda x: model[0][2](model[0][1](model[0][0](x)))[:, :4]
+    model[1].forward = lambda x: own(x) * 2
+    ready = fast(model, x)
+    near(ready(x), model(x).detach())
+    assert [row.layer for row in ready.report] == ["0.0", "1"]
+    model[1].weight = nn.Parameter(torch.randn_like(model[1].weight))
+    near(ready(x), model(x).detach())
+
+
 # ---- what may happen to an optimized model --------------------------------------------------------
 
 

@@ -6,11 +6,12 @@ the last frames of a stream, cannot be one graph.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from convgen.torch.network.copies import copy_of
 
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
@@ -46,7 +47,7 @@ def remembers(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     """Whether a call changes the results of a later one, of arguments of other values, or nobody can tell.  The model,
     its arguments and the state of random numbers stay as they are."""
     try:
-        used, fresh = (copy.deepcopy(model, {id(p): p for p in model.parameters()}) for _ in range(2))
+        used, fresh = (copy_of(model, model.parameters()) for _ in range(2))
         _call(used, args, kwargs, 1.0)
         (first, structure), (second, other) = (pytree.tree_flatten(_call(m, args, kwargs, 0.5)) for m in (used, fresh))
     except Exception:  # it cannot be copied, or does not take those values

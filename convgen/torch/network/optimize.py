@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.attributes import Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
+from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
@@ -129,7 +129,7 @@ class Optimized(Module):
         rows, notes = list(self._report.rows), list(self._report.notes)
         for name, part in self._parts.items():
             inner = part._whole_report()
-            rows += [replace(row, layer=f"{name}.{row.layer}") for row in inner]
+            rows += [replace(row, layer=f"{name}.{row.layer}".rstrip(".")) for row in inner]
             notes += [f"{name}: {note}" for note in inner.notes]
         return Report(rows, notes)
 
@@ -208,7 +208,7 @@ class Optimized(Module):
 
     def _in_parts(self, structure: Any, reason: str) -> _Ready:
         """Its parts prepare themselves when they are called."""
-        if not self._parts:
+        if not self._parts and not hooks_see(self.model):
             self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
             self._with_parts = WithParts(self.model, {name: part.call for name, part in self._parts.items()})
         if not self._parts:
@@ -275,7 +275,7 @@ def _transformed() -> bool:
 def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises what the model itself raises for these arguments; neither they nor its buffers are written."""
     try:
-        model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+        model = copy_of(model, model.parameters())
     except Exception:  # it holds what cannot be copied
         return
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
@@ -286,9 +286,8 @@ def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def _sharing_tensors(model: Any) -> Any:
     """A copy of the model with the same tensors: while one is exported, its parameters are fake, for all threads."""
     own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
-    memo = {id(t): t for t in (*model.parameters(), *model.buffers(), *own)}
     try:
-        return copy.deepcopy(model, memo)
+        return copy_of(model, (*model.parameters(), *model.buffers(), *own))
     except Exception:  # it holds what cannot be copied
         return model
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.attributes import hooked
+
 Module: Any = torch.nn.Module
 _CONVOLUTION: Any = torch.nn.modules.conv._ConvNd
 _FORWARD = torch.nn.Module.forward
@@ -90,5 +92,4 @@ def _convolves(module: Any) -> bool:
 
 def _callable(module: Any) -> bool:
     """Whether the module computes something, and nothing else does when it is called."""
-    hooks = module._forward_hooks, module._forward_pre_hooks
-    return type(module).forward is not _FORWARD and not any(hooks)
+    return type(module).forward is not _FORWARD and not hooked(module)
