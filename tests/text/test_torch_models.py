@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import warnings
+import weakref
 
 import pytest
 
@@ -490,3 +492,38 @@ def test_the_module_that_is_in_training_mode_is_named():
     model[1].train()
     with pytest.raises(ConvgenError, match="module '1' of the model is in training mode"):
         fast(model, torch.randn(1, 4, 6, 6))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_examples_are_not_kept(compiled):
+    torch.compiler.reset()
+    options = {"options": {"inductor": False}}
+    with torch.no_grad():
+        x = torch.randn(1, 4, 6, 6)
+        ready = torch.compile(small(), backend=ct.compile_graph, **options) if compiled else fast(small(), x)
+        ready(x)
+        example = weakref.ref(x)
+        del x
+    gc.collect()
+    assert example() is None
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x, scale):
+        return self.conv(x) * scale, torch.ones(1, dtype=torch.int64) * scale
+
+
+def test_equal_numbers_of_other_types_are_others():
+    model, x = Scaled().eval(), torch.randn(1, 4, 6, 6)
+    ready = fast(model, (x, 1))
+    for scale in (1, 1.0, True, 0.0, -0.0):
+        found, expected = ready(x, scale), model(x, scale)
+        assert found[1].dtype == expected[1].dtype
+        assert torch.equal(found[0].signbit(), expected[0].signbit())
+    prepared = len(ready._prepared)
+    ready(x, float("nan")), ready(x, float("nan"))
+    assert len(ready._prepared) == prepared + 1

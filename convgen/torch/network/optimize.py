@@ -237,9 +237,10 @@ class Optimized(Module):
         names = ", ".join(watched.names)
         if names and remembers(self.model, args, kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
-        flat = _Flat(program, pytree.tree_leaves((args, kwargs)))
+        leaves = pytree.tree_leaves((args, kwargs))
+        flat = _Flat(program, leaves)
         weights = _Weights(self.model, program)
-        inputs = [leaf for leaf in flat.leaves if isinstance(leaf, torch.Tensor)]
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         made = Prepared(flat, weights.now(), weights.names, inputs, self.options)
         self._report = made.report
         if names:
@@ -335,15 +336,15 @@ class _Flat:
     """An exported program as a function of its weights and of its inputs that are tensors; other leaves are fixed."""
 
     def __init__(self, program: Any, leaves: Sequence[Any]) -> None:
-        self.leaves = leaves
+        self._others = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._graph_module = program.graph_module
         self._structure = program.call_spec.out_spec
         self._fixed: list[Any] = []
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
-        count = len(given) - sum(isinstance(leaf, torch.Tensor) for leaf in self.leaves)
+        count = len(given) - self._others.count(None)
         tensors = iter(given[count:])
-        inputs = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        inputs = [next(tensors) if other is None else other[0] for other in self._others]
         results = [_own(result, given) for result in self._graph_module(*given[:count], *inputs)]
         self._fixed = [None if isinstance(result, torch.Tensor) else (result,) for result in results]
         return tuple(result for result in results if isinstance(result, torch.Tensor))

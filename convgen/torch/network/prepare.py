@@ -78,7 +78,8 @@ def kind(argument: Any) -> Any:
     """What a preparation depends on of an argument."""
     if isinstance(argument, torch.Tensor):
         return argument.shape, argument.stride(), argument.dtype, argument.device
-    return argument
+    # 1, 1.0 and True are equal, as 0.0 and -0.0 are
+    return type(argument), repr(argument) if isinstance(argument, float) else argument
 
 
 def autocast() -> tuple[Any, ...]:
