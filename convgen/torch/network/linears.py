@@ -29,8 +29,11 @@ _VIEWS = (A.view.default, A._unsafe_view.default)
 def linears_as_convolutions(graph: Any) -> None:
     """Rewrites linear layers; each convolution's node has `meta["linear"]`."""
     for node in list(graph.nodes):
-        if found := _linear(node) or _linear_by_rows(node):
+        if found := _linear(node):
             _convert(graph, node, *found)
+        elif of_rows := _linear_by_rows(node):
+            end, bias = _biased(node)
+            _convert(graph, end, *of_rows, bias)
     graph.eliminate_dead_code()
 
 
@@ -78,14 +81,26 @@ def _linear(node: Node) -> tuple[Node, Node, Node | None] | None:
     return (x, columns.args[0], bias) if _order(x) else None
 
 
-def _linear_by_rows(node: Node) -> tuple[Node, Node, None] | None:
-    """As `_linear`, of what torch makes of x that is not contiguous: products with the matrix expanded to a batch."""
+def _linear_by_rows(node: Node) -> tuple[Node, Node] | None:
+    """x and weight, as of `_linear`, where x is not contiguous: torch makes products with the matrix expanded to a
+    batch then, and adds the bias to them."""
     if not is_call(node, *_VIEWS) or value_of(node).dim() not in _RANKS or not is_call(node.args[0], A.bmm.default):
         return None
     x, matrix = map(_expanded, node.args[0].args)
     if not is_call(matrix, A.t.default) or value_of(x).shape[:-1] != value_of(node).shape[:-1]:
         return None
-    return (x, matrix.args[0], None) if _order(x) else None
+    return (x, matrix.args[0]) if _order(x) else None
+
+
+def _biased(node: Node) -> tuple[Node, Node | None]:
+    """The sum of a product with a bias, and the bias; the product itself where there is none."""
+    if len(node.users) == 1:
+        (user,) = node.users
+        if is_call(user, A.add.Tensor) and not user.kwargs and user.args[0] is node:
+            bias = user.args[1]
+            if isinstance(bias, torch.fx.Node) and value_of(bias).shape == value_of(node).shape[-1:]:
+                return user, bias
+    return node, None
 
 
 def _order(x: Node) -> tuple[int, ...] | None:
