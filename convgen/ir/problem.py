@@ -197,11 +197,11 @@ class ConvProblem:
         """Of the fields that tell most problems apart: a search looks a problem up thousands of times."""
         return hash((self.op, self.n, self.c, self.k, self.input, self.filter, self.stride, self.groups))
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Tensor, ...]:
         return tuple(self.tensor(role) for role in OPS[self.op].reads)
 
-    @property
+    @cached_property
     def result(self) -> Tensor:
         """The operator's."""
         return self.tensor(OPS[self.op].writes)
@@ -216,12 +216,12 @@ class ConvProblem:
         """The results that the epilogue declares."""
         return self.epilogue.results if self.epilogue else ()
 
-    @property
+    @cached_property
     def results(self) -> tuple[Tensor, ...]:
         """All that a call gives, in order."""
         return (self.result, *self.further)
 
-    @property
+    @cached_property
     def narrow(self) -> bool:
         """Whether all results have 16 bits or less: functions of the epilogue need few digits beyond those."""
         return all(t.element.bytes <= 2 for t in self.results)
@@ -231,7 +231,7 @@ class ConvProblem:
         """The type of values in prologues, epilogues and sums: f64 where that is multiplied, else f32."""
         return "f64" if self.accumulate == "f64" else "f32"
 
-    @property
+    @cached_property
     def elementwise(self) -> tuple[Tensor, ...]:
         """The further results with a value for each element of the operator's; the others are sums."""
         return tuple(t for t in self.further if t.size == self.result.size and self.like(t) is self.result)

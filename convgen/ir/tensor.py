@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from convgen.ir.dtypes import DTYPES, DType
 
@@ -33,11 +34,11 @@ class Tensor:
         if self.pitch is not None and (self.pitch == self.row or self.rows == 1):
             object.__setattr__(self, "pitch", None)
 
-    @property
+    @cached_property
     def element(self) -> DType:
         return DTYPES[self.dtype]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.extents)
@@ -66,7 +67,7 @@ class Tensor:
         """The packed tensor that this one is a slice of."""
         return replace(self, extents=(*self.extents[:-1], self.pitch), pitch=None) if self.pitch else self
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """In elements, one a dim."""
         return packed_strides((*self.extents[:-1], self.pitch) if self.pitch else self.extents)

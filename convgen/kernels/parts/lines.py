@@ -86,11 +86,11 @@ class Lines(base.Layout[Any]):
         assert found
         return found
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return self.problem.x.element.bytes
 
-    @property
+    @cached_property
     def per_word(self) -> int:
         return WORD // self.element_bytes
 
@@ -98,16 +98,16 @@ class Lines(base.Layout[Any]):
     def stride(self) -> int:
         return self.problem.stride[-1]
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Elements from one output column's window to the next one's."""
         return self.stride * self.window.pixel
 
-    @property
+    @cached_property
     def phases(self) -> int:
         return self.per_word // math.gcd(self.per_word, self.step)
 
-    @property
+    @cached_property
     def margin_bytes(self) -> int:
         """Zeros before a line, for padding; a whole number of vectors."""
         before = self.problem.pad_lo[-1] * self.window.pixel * self.element_bytes

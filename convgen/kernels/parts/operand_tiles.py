@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem
@@ -103,6 +104,7 @@ def swizzle(columns: int) -> str:
     return SWIZZLES.get(2 * columns, "")
 
 
+@lru_cache(maxsize=64)
 def shaped(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands that lie as y does; one of channels alone is read as such, also where y has no more than that."""
     if problem.epilogue is None:
@@ -122,6 +124,7 @@ def epi_tiles(tensors: Iterable[Tensor], rows: int, columns: int, first: int = 0
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)  # many configurations of a search share one
 def boxes(problem: ConvProblem, row: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
     """Epilogue tiles of the operands that TMA can bring, `row` elements being a row of those that are packed."""
 
@@ -132,6 +135,7 @@ def boxes(problem: ConvProblem, row: int, rows: int, columns: int) -> tuple[Epil
     return epi_tiles(filter(aligned, shaped(problem)), rows, columns)
 
 
+@lru_cache(maxsize=1024)
 def copied(problem: ConvProblem, vector: int, rows: int, columns: int) -> tuple[EpilogueTile, ...]:
     """Epilogue tiles of the operands that threads can copy; rows of y begin at multiples of `vector` elements."""
     wide = (t for t in shaped(problem) if at_once(t, vector) * t.element.bytes >= LEAST_ASYNC_BYTES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from convgen.ir.problem import ConvProblem
@@ -43,6 +43,7 @@ def y_channels_last(problem: ConvProblem) -> bool:
     return memory_order(problem.y, ("n", *problem.spatial.output, "k"))
 
 
+@lru_cache(maxsize=64)
 def in_vectors(problem: ConvProblem) -> bool:
     """Whether y is stored `STORE_VECTOR` channels of a pixel at once, not element by element."""
     return y_channels_last(problem) and math.gcd(problem.k, problem.y.pitch or 0) % STORE_VECTOR == 0

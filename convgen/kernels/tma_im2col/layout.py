@@ -88,7 +88,7 @@ class Layout(base.Layout[Config]):
         """Blocks of `tile_k` channels that a tap is read by."""
         return -(-self.gemm.channels // self.config.tile_k)
 
-    @property
+    @cached_property
     def phase_k_blocks(self) -> tuple[int, ...]:
         """k blocks of a tile of each phase: one tap's block of channels each."""
         return tuple(taps * self.channel_blocks for taps in self.gemm.taps)
