@@ -190,9 +190,9 @@ def test_the_least_recently_used_go_first(tmp_path, monkeypatch):
         (path,) = tmp_path.glob(f"*/{key}")
         os.utime(path, (time.time() - 100 + age,) * 2)
     assert kept.get(keys[0])  # now the most recent
-    kept.put("key-f0", {"a": bytes(1000)})
-    kept.put("key-e0", {"a": bytes(1000)})
-    assert [kept.get(key) is not None for key in (*keys, "key-f0", "key-e0")] == [True, False, False, True, True]
+    kept.put("key-f00", {"a": bytes(1000)})
+    kept.put("key-e00", {"a": bytes(1000)})
+    assert [kept.get(key) is not None for key in (*keys, "key-f00", "key-e00")] == [True, False, False, True, True]
 
 
 def test_clear(tmp_path):
@@ -215,7 +215,7 @@ def test_clear_and_prune_leave_the_user_s_files(tmp_path, monkeypatch):
         os.utime(path.parent, (0, 0))
     monkeypatch.setattr(cache, "LIMIT_BYTES", 1)
     Cache(tmp_path).put("key-ab", FILES)
-    Cache(tmp_path).put("key-a0", FILES)  # a put that prunes
+    Cache(tmp_path).put("key-a00", FILES)  # a put that prunes
     assert Cache(tmp_path).extent()[0] < 2
     Cache(tmp_path).clear()
     assert Cache(tmp_path).extent() == (0, 0)
