@@ -110,6 +110,7 @@ def _matchers() -> tuple[tuple[int, re.Pattern[str], str], ...]:
     return tuple(rows)
 
 
+@cache
 def lookup(name: str) -> tuple[int, str, Mapping[str, str]] | None:
     """Place in the catalogue, template and values of a function name; None for any other name."""
     for i, pattern, template in _matchers():
