@@ -11,15 +11,14 @@ import re
 import resource
 import signal
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from result_specs import READ_SUMS, sums_spec
 from runs import emulated_plan
-from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
+from small_goldens import GEOMETRIES, shrunk, untuned
 from special_values import expected, with_specials
 from tma_specs import compilation
 
@@ -27,7 +26,6 @@ from convgen.emulator import EmulationError, compiler
 from convgen.ir import verify
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op
-from convgen.planner import database
 
 _STREAM_K = """
 conv stream_k {
@@ -196,7 +194,7 @@ def without_second_sums(source: str) -> str:
 def case(name: str) -> Case:
     """The small golden or the mode of this name."""
     with untuned():
-        made = compilation(MODES.get(name) or shrunk(name, options_of(plan_of(spec(name)))))
+        made = compilation(MODES.get(name) or shrunk(name))
         plan, source = made.plan, made.source
     sms = GEOMETRIES[name].sms if name in GEOMETRIES else 1
     problem = plan.problem
@@ -256,14 +254,3 @@ def _data(plan: Plan, arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarr
         arrays[operand.name].flat[1::3] = 0  # at which comparisons change their minds; no factor of all results
     right = expected(problem, arrays, plan.arithmetic)
     return arrays, (right, *verify.expect_all(problem, arrays, arithmetic=plan.arithmetic)[1:])
-
-
-@contextmanager
-def untuned() -> Iterator[None]:
-    """Without what was measured: goldens are chosen by cost models alone."""
-    lookup = database.lookup
-    database.lookup = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        database.lookup = lookup

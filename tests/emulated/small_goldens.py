@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from convgen import driver
 from convgen.ir.plan import Plan
-from convgen.kernels.base import Options
+from convgen.planner import database
 from convgen.spec import read
 
 
@@ -105,19 +107,27 @@ def spec(name: str) -> driver.Spec:
     return driver.Spec(*read(SPECS[name]))
 
 
-def plan_of(text: driver.Spec) -> Plan:
-    (only,) = driver.choose_all(text)
-    return only.plan
+@contextmanager
+def untuned() -> Iterator[None]:
+    """Without what was measured: goldens are chosen by cost models alone."""
+    lookup = database.lookup
+    database.lookup = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        database.lookup = lookup
 
 
-def options_of(plan: Plan) -> Options:
-    """What a strategy block would say to get exactly the plan's configuration."""
-    return plan.options
+@cache
+def golden_plan(name: str) -> Plan:
+    with untuned():
+        (only,) = driver.choose_all(spec(name))
+        return only.plan
 
 
-def shrunk(name: str, options: Options) -> str:
-    """The golden's spec with the small extents and every option said."""
-    text, small = spec(name).text, GEOMETRIES[name]
+def shrunk(name: str) -> str:
+    """The golden's spec with the small extents, and every option of its plan said."""
+    text, small, plan = spec(name).text, GEOMETRIES[name], golden_plan(name)
     for letter, extent in small.extents.items():
         text, count = re.subn(rf"\b{letter}=\d+(?=[\],]| of )", f"{letter}={extent}", text)
         assert count, f"specs/golden/{name}.conv has no extent of {letter}"
@@ -127,9 +137,8 @@ def shrunk(name: str, options: Options) -> str:
         text = re.sub(r"groups \d+", f"groups {small.groups}", text)
     said = "  ".join(
         f"tile {name[5:]}={v}" if name[:5] == "tile." else f"warps {name[6:]}={v}" if name[:6] == "warps." else
-        f"{name} {v}" for name, v in options.items()
+        f"{name} {v}" for name, v in plan.options.items()
     )  # fmt: skip
-    strategy = plan_of(spec(name)).strategy
-    text, count = re.subn(r"strategy \w+( \{.*\})?", f"strategy {strategy} {{ {said} }}", text)
+    text, count = re.subn(r"strategy \w+( \{.*\})?", f"strategy {plan.strategy} {{ {said} }}", text)
     assert count == 1
     return text

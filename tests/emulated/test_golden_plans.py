@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
-from small_goldens import GEOMETRIES, ROOT, SPECS, options_of, plan_of, shrunk, spec
+from small_goldens import GEOMETRIES, ROOT, SPECS, golden_plan, shrunk, untuned
 from tma_specs import check_emulated
 
-from convgen import driver
 from convgen.ir.plan import Plan, launch_grid
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.depthwise_direct import config as depthwise_direct
@@ -240,13 +239,11 @@ def functions(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS.keys() & GEOMETRIES))
-def test_golden(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("convgen.planner.database.lookup", lambda *_, **__: None)
-    options = options_of(plan_of(spec(name)))
-    text, sms = shrunk(name, options), GEOMETRIES[name].sms
-    small = plan_of(driver.Spec(text))
-    assert options_of(small) == options, "the same plan, on less work"
-    assert not complaints(small, sms)
-    made = check_emulated(text, seed=len(name), sms=(sms,))
+def test_golden(name: str):
+    text, sms = shrunk(name), GEOMETRIES[name].sms
+    with untuned():
+        made = check_emulated(text, seed=len(name), sms=(sms,))
+    assert made.plan.options == golden_plan(name).options, "the same plan, on less work"
+    assert not complaints(made.plan, sms)
     golden = (ROOT / "generated" / f"{name}.cu").read_text(encoding="utf-8")
     assert functions(golden) <= functions(made.source), "the small one goes the golden's way"

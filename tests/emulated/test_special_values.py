@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from runs import emulated
-from small_goldens import GEOMETRIES, options_of, plan_of, shrunk, spec
+from small_goldens import GEOMETRIES, shrunk
 from special_values import EPILOGUES, EXPRESSIONS, FILLED, expected, of_all_values, with_specials
 from tma_specs import compilation
 
@@ -42,7 +42,7 @@ def test_zeros_of_their_own(case: str, role: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_golden_plans(name: str, seed: int) -> None:
-    made = compilation(shrunk(name, options_of(plan_of(spec(name))))).uncompiled()
+    made = compilation(shrunk(name)).uncompiled()
     problem = made.plan.problem
     factors = [t.role for t in problem.reads if t.element.is_float]
     if not factors:
