@@ -145,7 +145,11 @@ def paths(arguments: argparse.Namespace) -> list[str]:
 
 def _specs_in(folder: str) -> list[str]:
     """In the order of their names.  Raises UsageError where there is none."""
-    found = sorted(str(path) for path in Path(folder).glob("*.conv") if not path.is_dir())
+    try:
+        inside = list(Path(folder).iterdir())
+    except OSError as e:
+        raise UsageError(f"{folder}: cannot be read: {e.strerror or e}") from None
+    found = sorted(str(path) for path in inside if path.suffix == ".conv" and not os.path.isdir(path))
     if not found:
         raise UsageError(f"{folder}: is a folder without a .conv file")
     return found

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import add_tune, jobs, one_of
-from convgen.cli.files import check_place, write_all
 from convgen.cli.sources import add_sources, read_sources
+from convgen.files import check_place, write_all
 from convgen.ir.problem import Op
 from convgen.kernels import strategies
 

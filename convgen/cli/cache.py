@@ -9,6 +9,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 
 from convgen.cache import LIMIT_BYTES, Cache
 from convgen.cli import console
@@ -24,8 +25,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not cache.enabled:
         console.write("the cache is off: CONVGEN_CACHE is 0")
         return 0
-    if cache.root.exists() and not cache.root.is_dir():
-        raise ConvgenError(f"{cache.root}: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder")
+    try:
+        os.listdir(cache.root)
+    except FileNotFoundError:
+        pass  # nothing was compiled yet
+    except NotADirectoryError:
+        raise ConvgenError(f"{cache.root}: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder") from None
+    except OSError as e:
+        reason = e.strerror or e
+        raise ConvgenError(
+            f"{cache.root}: cannot be read: {reason}\nhint: set CONVGEN_CACHE_DIR to a folder of yours"
+        ) from None
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"

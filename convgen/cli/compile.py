@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from convgen import driver, requests
 from convgen.cli import console, records
 from convgen.cli.arguments import add_images, add_specs, add_tune, one_of, read_specs
-from convgen.cli.files import write_all
+from convgen.files import write_all
 
 if TYPE_CHECKING:
     from convgen.runtime.kernel import Kernel

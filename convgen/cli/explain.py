@@ -23,8 +23,8 @@ from pathlib import Path
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import UsageError, add_images, add_specs, read_specs, short
-from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import SpecError
+from convgen.files import check_place, write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from convgen.cli import console
 from convgen.cli.arguments import SPECS, paths, read_text
-from convgen.cli.files import write_all
+from convgen.files import write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 from convgen import habits, requests
 from convgen.cli import console
 from convgen.cli.arguments import Parser, short
-from convgen.cli.files import check_place, write_all
+from convgen.files import check_place, write_all
 from convgen.frontend.wording import KEYWORDS
 from convgen.functional.pointwise import ACTIVATIONS
 from convgen.ir.dtypes import TENSOR_DTYPES
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     to_file = arguments.path != "-"
     if to_file:
-        if path.is_file():
+        if os.path.isfile(path):
             raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
         check_place(path)
     answers = _answers(arguments)

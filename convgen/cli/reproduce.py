@@ -21,7 +21,7 @@ from convgen import reproduce
 from convgen.bench import plot
 from convgen.cli import console
 from convgen.cli.arguments import UsageError
-from convgen.cli.files import check_place, write_all
+from convgen.files import check_place, write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

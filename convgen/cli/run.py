@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 from convgen import driver, habits
 from convgen.cli import console
 from convgen.cli.arguments import add_images, add_specs, add_tune, read_specs, short
-from convgen.cli.files import check_place, write_all
 from convgen.diagnostics import ConvgenError, SpecError
+from convgen.files import check_place, write_all
 from convgen.ir.problem import ConvProblem
 from convgen.ir.verify import Report
 from convgen.runtime.kernel import Kernel

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -28,10 +29,10 @@ from typing import TYPE_CHECKING
 
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
-from convgen.cli.files import check_place
 from convgen.cli.sources import add_sources, read_sources
 from convgen.diagnostics import ConvgenError
 from convgen.driver import Compilation
+from convgen.files import check_place
 from convgen.kernels import strategies
 from convgen.spec import UsageError, known_target
 from convgen.targets import target_for
@@ -81,10 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_place(arguments.export)
     place = arguments.db or database.user_path()
     for path in (place, arguments.export):
-        if path and path.exists():
+        if path:
             _check_database(path)
     tuned = arguments.specs or arguments.suite or not arguments.export
-    if not tuned and not place.exists():
+    if not tuned and not os.path.exists(place):
         raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
     sources = read_sources(arguments, lambda compilation: compilation.compared) if tuned else []
     code = _tune(sources, arguments, place) if sources else 0
@@ -289,13 +290,17 @@ def _show(tasks: dict[str, Task]) -> None:
 
 def _check_database(path: Path) -> None:
     """A file of something else is neither written to nor set aside where it was named.  Raises UsageError."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"{path}: is a folder\nhint: name a file")
+    if os.path.exists(path) and not path.is_file():
+        raise UsageError(f"{path}: is a device or a pipe\nhint: name a file")
     try:
         with open(path, "rb") as file:
             start = file.read(16)
-    except OSError as e:
-        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
     if start and start != b"SQLite format 3\0":
         raise UsageError(f"{path}: not a tuning database\nhint: name another file, or move this one away")
 

@@ -157,8 +157,6 @@ def stamp() -> list[tuple[int, int]]:
 
 def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Measurement | None:
     """The fastest right measurement for the first (key, gpu) that has one."""
-    if not path.exists():
-        return None
     left_out = () if strategy else strategies.BY_NAME
     query = (
         f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
@@ -166,15 +164,17 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
         "ORDER BY us, strategy, options LIMIT 1"
     )
     try:
-        with closing(_connect_to_read(path)) as connection:
+        with open(path, "rb"), closing(_connect_to_read(path)) as connection:
             for problem, gpu in asked:
                 values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out)
                 if row := connection.execute(query, values).fetchone():
                     return _measurement(row)
-    except (sqlite3.Error, ValueError) as e:
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (sqlite3.Error, OSError, ValueError) as e:
         warnings.warn(
-            f"{path} cannot be read as a tuning database ({e}), and is ignored. "
-            "Move it away, and `convgen tune` will create a new one.",
+            f"{path} cannot be read as a tuning database ({getattr(e, 'strerror', None) or e}), and is ignored. "
+            "Move it away, and `convgen tune` will create a new one; or set CONVGEN_TUNING_DB to another file.",
             DatabaseWarning,
             stacklevel=3,
         )

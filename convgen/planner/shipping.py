@@ -19,6 +19,7 @@ def export(measurements: Iterable[Measurement], path: Path) -> int:
         kept = best.get((m.key, m.gpu, m.strategy))
         if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
             best[m.key, m.gpu, m.strategy] = m
+    path = Path(os.path.realpath(path))
     fresh = path.with_name(path.name + ".new")
     try:
         fresh.unlink(missing_ok=True)

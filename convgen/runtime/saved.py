@@ -11,13 +11,12 @@ import hashlib
 import io
 import os
 import re
-import secrets
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from convgen.diagnostics import ConvgenError
+from convgen.files import write_all
 from convgen.runtime.artifacts import Artifact
 from convgen.runtime.errors import SavedKernelError
 from convgen.runtime.kernel import Kernel
@@ -64,16 +63,7 @@ def packed(kernel: Kernel) -> bytes:
 
 def write(path: str | os.PathLike[str], kernel: Kernel) -> None:
     """Writes the whole file or nothing.  Raises ConvgenError."""
-    data, place = packed(kernel), Path(path)
-    staged = place.parent / f".{place.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        staged.write_bytes(data)
-        os.replace(staged, place)
-    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
-        raise ConvgenError(f"{place}: cannot be written: {getattr(e, 'strerror', None) or e}") from None
-    finally:
-        with suppress(OSError, ValueError):
-            staged.unlink(missing_ok=True)
+    write_all({Path(path): packed(kernel)}, new_folders=False)
 
 
 def read(path: str | os.PathLike[str]) -> Kernel:

@@ -203,6 +203,74 @@ def test_a_wrong_file_name(name, capsys, monkeypatch):
     assert "convgen: error: " in capsys.readouterr().err
 
 
+TOO_LONG = 300 * "x"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"init {TOO_LONG}/layer.conv --size 8 -c 8 -k 8",
+        f"reproduce memory --out {TOO_LONG}",
+        f"reproduce memory --out {TOO_LONG}/memory.json",
+        f"explain layer.conv --html {TOO_LONG}.html",
+        f"compile layer.conv --emit cu -o {TOO_LONG}",
+        f"tune --export {TOO_LONG}",
+        f"tune --db {TOO_LONG} --export new.sqlite",
+        f"check {TOO_LONG}/layer.conv",
+    ],
+)
+def test_a_path_that_cannot_be_looked_up(command, capsys):
+    assert main(command.split()) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"convgen: error: {TOO_LONG}") and "internal error" not in err
+    assert [p.name for p in Path().iterdir()] == ["layer.conv"]
+
+
+@pytest.mark.parametrize(
+    "variable, command, said",
+    [
+        ("CONVGEN_TUNING_DB", "explain layer.conv --strategy auto", "warning: {} cannot be read as a tuning database"),
+        ("CONVGEN_CACHE_DIR", "compile layer.conv --emit cu", "warning: convgen's cache {} cannot be used"),
+        ("CONVGEN_CACHE_DIR", "cache", "error: {}: cannot be read"),
+        ("CONVGEN_CACHE_DIR", "cache clear", "error: {}: cannot be read"),
+    ],
+)
+def test_a_variable_that_names_what_cannot_be_looked_up(variable, command, said, capsys, monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "1" if variable == "CONVGEN_CACHE_DIR" else "0")
+    monkeypatch.setenv(variable, TOO_LONG)
+    code = main(command.split())
+    assert capsys.readouterr().err.startswith(f"convgen: {said.format(TOO_LONG)}")
+    assert code == int("error" in said)
+
+
+def test_a_folder_as_the_tuning_database_is_said(capsys, monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    monkeypatch.setenv("CONVGEN_TUNING_DB", ".")
+    assert main(["explain", "layer.conv", "--strategy", "auto"]) == 0
+    assert "(Is a directory), and is ignored" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_read_is_not_said_to_have_no_spec(capsys, monkeypatch):
+    Path("closed").mkdir()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.listdir", refuse)
+    monkeypatch.setattr("os.scandir", refuse)
+    assert main(["check", "closed"]) == 2
+    assert capsys.readouterr().err == "convgen: error: closed: cannot be read: Permission denied\n"
+
+
+def test_a_folder_that_is_gone(capsys, monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["init", "--size", "8", "-c", "8", "-k", "8"]) == 2
+    assert "layer.conv: cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "content, code, said",
     [

@@ -8,8 +8,10 @@ import os
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -279,6 +281,32 @@ def test_a_failed_set_leaves_the_old_files(process_on_a_full_disk):
     made.communicate()
     assert made.returncode == 2
     assert {p: p.read_bytes() for p in Path("out").iterdir()} == before
+
+
+def test_a_file_keeps_its_mode_and_a_link_leads_to_it(capsys):
+    unformatted, formatted = "conv  a{input x:f16[n=1,c=1]", "conv a {"
+    rest = "filter w:f16[k=1,c=1] output y:f16[n,k]}"
+    Path("spec.conv").write_text(f"{unformatted} {rest}")
+    Path("spec.conv").chmod(0o640)
+    Path("link.conv").symlink_to("spec.conv")
+    assert main(["fmt", "link.conv"]) == 0
+    assert Path("spec.conv").read_text().startswith(formatted)
+    assert Path("link.conv").is_symlink() and stat.S_IMODE(Path("spec.conv").stat().st_mode) == 0o640
+
+
+def test_a_pipe_is_written_to_and_stays():
+    os.mkfifo("pipe")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_bytes()), daemon=True)
+    reader.start()
+    assert main(["reproduce", "memory", "--out", "pipe"]) == 0
+    reader.join(10)
+    assert Path("pipe").is_fifo() and json.loads(read[0])
+
+
+def test_a_device_is_no_tuning_database(capsys):
+    assert main(["tune", "--db", "/dev/null", "--export", "new.sqlite"]) == 2
+    assert capsys.readouterr().err.startswith("convgen: error: /dev/null: is a device or a pipe")
 
 
 @pytest.mark.parametrize("taken", ["out", "out/first.cubin"])

@@ -1,0 +1,89 @@
+"""Output files: each is whole or absent, and a set of files is written as one.
+
+What a file's name leads to is kept: a link stays a link, a file keeps its mode, and a device or a pipe is written to,
+not replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from convgen.spec import UsageError
+
+
+def check_place(path: Path | None) -> None:
+    """Asks before long work whether a file can be written after it, and is not a spec.  Raises UsageError."""
+    if path is None:
+        return
+    if path.suffix == ".conv" and os.path.isfile(path):
+        raise UsageError(f"{path}: would be overwritten, and is a spec\nhint: name another file")
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: cannot be written: it is a folder")
+    folder = next(p for p in path.parents if os.path.exists(p))
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder")
+    if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}")
+
+
+def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = True) -> None:
+    """Writes files under temporary names beside their own, then renames all of them; by default, in folders that need
+    not exist yet.
+
+    Where one cannot be written, none is.  Raises UsageError, with the hint.
+    """
+    mark = f".{secrets.token_hex(4)}.tmp"
+    staged: list[tuple[Path, Path]] = []
+    hint = hint and f"\nhint: {hint}"
+    made: list[Path] = []  # folders, outermost first
+    at = Path()
+    try:
+        for at, data in files.items():
+            if os.path.exists(at.parent) and not at.parent.is_dir():
+                raise UsageError(f"{at.parent}: is not a folder{hint}")
+            for folder in reversed([at.parent, *at.parent.parents]) if new_folders else ():
+                if not folder.exists():
+                    folder.mkdir(exist_ok=True)
+                    made.append(folder)
+            if at.is_dir():
+                raise UsageError(f"{at}: cannot be written: it is a folder")
+            if _is_stream(at):
+                at.write_bytes(data)
+                continue
+            place = Path(os.path.realpath(at))
+            staging = place.with_name(place.name + mark)
+            staged.append((staging, place))
+            _write_like(place, staging, data)
+        for staging, at in staged:
+            os.replace(staging, at)
+    except (OSError, ValueError) as e:
+        reason = getattr(e, "strerror", None) or e
+        raise UsageError(f"{at}: cannot be written: {reason}{hint}") from None
+    finally:
+        for staging, _ in staged:
+            with suppress(OSError, ValueError):
+                staging.unlink(missing_ok=True)
+        for folder in reversed(made):  # where nothing was written
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether what is written goes elsewhere: a device, a pipe, a socket."""
+    with suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return False
+
+
+def _write_like(place: Path, staging: Path, data: bytes) -> None:
+    """Writes a new file with the mode of the one whose place it takes, if there is one."""
+    with open(staging, "xb") as file:
+        with suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(place).st_mode))
+        file.write(data)
