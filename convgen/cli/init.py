@@ -24,6 +24,7 @@ from convgen import habits, requests
 from convgen.cli import console
 from convgen.cli.arguments import Parser, short
 from convgen.files import check_place, write_all
+from convgen.frontend.names import MAX_LENGTH
 from convgen.frontend.wording import KEYWORDS
 from convgen.functional.pointwise import ACTIVATIONS
 from convgen.ir.dtypes import TENSOR_DTYPES
@@ -47,9 +48,16 @@ def _extents(text: str) -> tuple[int, ...]:
     """`56x56`: one to three numbers."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){0,2}", text):
         meant = re.sub(r"[\s(),*X×x]+", " ", text).split()
-        hint = f"\nhint: write {'x'.join(meant)}" if all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant[:4]) else ""
-        raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or one an axis, such as 3x3{hint}")
+        known = len(meant) <= 3 and all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant)
+        hint = f"\nhint: write {'x'.join(meant)}" if known else ""
+        raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or up to three, such as 3x3{hint}")
     return tuple(map(int, text.split("x")))
+
+
+def _positive(text: str) -> tuple[int, ...]:
+    if 0 in (numbers := _extents(text)):
+        raise argparse.ArgumentTypeError(f"{short(text)} has a 0: the least is 1")
+    return numbers
 
 
 def _padding(text: str) -> tuple[int, ...] | str:
@@ -84,13 +92,13 @@ class Question:
 
 
 QUESTIONS: tuple[Question, ...] = (
-    Question(("--size",), "extents of the input, such as 56x56", None, _extents, "HxW"),
+    Question(("--size",), "extents of the input, such as 56x56", None, _positive, "HxW"),
     Question(("-c", "--channels"), "channels of the input", None, _whole, "C"),
     Question(("-k", "--filters"), "channels of the output", None, _whole, "K"),
     Question(("-n", "--batch"), "images of a batch", "8", _whole, "N"),
-    Question(("--window",), "extents of the filter", "3", _extents, "RxS"),
-    Question(("--stride",), "stride", "1", _extents, "S"),
-    Question(("--dilation",), "dilation", "1", _extents, "D"),
+    Question(("--window",), "extents of the filter", "3", _positive, "RxS"),
+    Question(("--stride",), "stride", "1", _positive, "S"),
+    Question(("--dilation",), "dilation", "1", _positive, "D"),
     Question(("--pad",), "padding on either side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
     Question(("--groups",), "groups of channels", "1", _whole, "G"),
     Question(("--dtype",), "element type", "f16", _among(TENSOR_DTYPES, habits.TYPES), "TYPE"),
@@ -136,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _name_of(path: Path) -> str:
     """The convolution's, by the file's."""
-    name = identifier(path.stem)
+    name = identifier(path.stem)[: MAX_LENGTH - 1]
     return f"{name}_" if name in KEYWORDS else name
 
 
@@ -146,7 +154,7 @@ def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
     missing = [q for q in QUESTIONS if q.default is None and given[q.name] is None]
     asks = bool(missing) and console.is_terminal(sys.stdin)
     if missing and not asks:
-        said = " and ".join(q.flags[0] for q in missing)
+        said = ", ".join(q.flags[0] for q in missing)
         raise UsageError(f"{said} must be given\nhint: for example, --size 56x56 -c 64 -k 128")
     for q in QUESTIONS:
         if given[q.name] is None:
@@ -185,20 +193,22 @@ class Layer:
         dtype, c, k, groups = a["dtype"], a["channels"], a["filters"], a["groups"]
         if c % groups or k % groups:
             raise UsageError(f"--groups {groups} does not divide -c {c} and -k {k}")
+        op = Op(a["op"])
         result = _RESULT_TYPES.get(dtype, dtype)
+        x, w, y = (result if role == OPS[op].writes else dtype for role in "xwy")
         lines = [
             f"let n = {a['batch']}",
             "",
             f"conv {self.name} {{",
-            f"  input  x: {dtype}[{self._dims('n', f'c={c}', axes.input, sizes)}]",
-            f"  filter w: {dtype}[{self._dims(f'k={k}', f'c={c // groups}', axes.filter, window)}]",
-            f"  output y: {result}[{self._dims('n', 'k', axes.output, None)}]",
+            f"  input  x: {x}[{self._dims('n', f'c={c}', axes.input, sizes)}]",
+            f"  filter w: {w}[{self._dims(f'k={k}', f'c={c // groups}', axes.filter, window)}]",
+            f"  output y: {y}[{self._dims('n', 'k', axes.output, None)}]",
             *self._amounts("stride", axes.input, [(s, s) for s in self._by_axis("stride")], (1, 1)),
             *self._amounts("pad", axes.input, self._pads(window, dilation), (0, 0)),
             *self._amounts("dilation", axes.input, [(d, d) for d in dilation], (1, 1)),
             *([f"  groups {groups}"] if groups > 1 else []),
             *self._epilogue(result, axes.input, axes.filter, axes.output),
-            *([f"  op {a['op']}"] if a["op"] != "fprop" else []),
+            *([f"  op {op}"] if op is not Op.FPROP else []),
             "}",
         ]
         return "\n".join(lines) + "\n"

@@ -209,6 +209,7 @@ TOO_LONG = 300 * "x"
 @pytest.mark.parametrize(
     "command",
     [
+        f"init {TOO_LONG}.conv --size 8 -c 8 -k 8",
         f"init {TOO_LONG}/layer.conv --size 8 -c 8 -k 8",
         f"reproduce memory --out {TOO_LONG}",
         f"reproduce memory --out {TOO_LONG}/memory.json",
