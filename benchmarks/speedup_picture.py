@@ -23,8 +23,9 @@ NETWORKS = {
     "resnext50_32x4d": "ResNeXt-50", "regnet_y_3_2gf": "RegNetY-3.2GF", "densenet121": "DenseNet-121",
     "googlenet": "GoogLeNet", "inception_v3": "Inception v3", "mobilenet_v3_large": "MobileNetV3-L",
     "mnasnet1_0": "MnasNet", "shufflenet_v2_x1_0": "ShuffleNetV2", "squeezenet1_1": "SqueezeNet",
-    "efficientnet_v2_s": "EfficientNetV2-S", "convnext_tiny": "ConvNeXt-T",
-    "deeplabv3_resnet50": "DeepLabV3-ResNet-50", "vgg16": "VGG-16", "alexnet": "AlexNet",
+    "efficientnet_b0": "EfficientNet-B0", "efficientnet_v2_s": "EfficientNetV2-S", "convnext_tiny": "ConvNeXt-T",
+    "fcn_resnet50": "FCN-ResNet-50", "deeplabv3_resnet50": "DeepLabV3-ResNet-50", "r3d_18": "R3D-18 (video)",
+    "vgg16": "VGG-16", "alexnet": "AlexNet", "swin_t": "Swin-T", "vit_b_16": "ViT-B/16",
 }  # fmt: skip
 SUITES = {
     "resnet50": "ResNet-50", "grouped": "ResNeXt-50, grouped", "densenet121": "DenseNet-121", "vgg16": "VGG-16",
@@ -62,6 +63,13 @@ def of_layers(record: dict) -> dict[str, float]:
     return {suite: mean for suite, own in times.items() if (mean := geomean(own))}
 
 
+def _taken(record: dict) -> str:
+    """When and of what a record's figures were taken."""
+    commits = record["commit"].split(", ")
+    of = f"commit {commits[0]}" if len(commits) == 1 else f"{len(commits)} commits, {commits[-1]} the last"
+    return f"{record['date'][:10]}, {of}"
+
+
 def draw() -> str:
     """The picture as SVG."""
     networks, layers = load("networks_h200.json"), load(f"bench_n{BATCH}_h200.json")
@@ -76,7 +84,7 @@ def draw() -> str:
     y = 34
     for title, color, found, names, record in parts:
         picture.text(10, y + 22, title, "ink bold")
-        picture.text(_WIDTH - 10, y + 22, f"{record['date'][:10]}, commit {record['commit']}", "quiet small", "end")
+        picture.text(_WIDTH - 10, y + 22, _taken(record), "quiet small", "end")
         y += 34
         bottom = y + _ROW * len(names)
         for times in (1, 2, 3):
