@@ -290,6 +290,27 @@ def test_inputs_are_written_to(compiled):
         assert torch.equal(memory, after)
 
 
+class Averaged(nn.Module):
+    """Attention to averages, whose strides are not those of fake tensors, because of an axis of one element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.pool = nn.AvgPool1d(4)
+
+    def forward(self, x):
+        x = x.flatten(2).mT
+        averages = self.pool(x.mT).mT
+        made = self.query(x), self.key(averages), self.value(averages)
+        return TF.scaled_dot_product_attention(*(y.unflatten(2, (2, 4)).transpose(1, 2) for y in made))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_attention_reads_rows(images):
+    model, x = Averaged().eval(), torch.randn(images, 8, 4, 4)
+    near(fast(model, x)(x), model(x).detach())
+
+
 # ---- what a model remembers ------------------------------------------------------------------------
 
 

@@ -23,6 +23,12 @@ Tensor = Any
 A: Any = torch.ops.aten
 #: What takes the strides of its first argument for granted, where torch has made a copy before if need be.
 _WANTS_PACKED = (A.native_group_norm.default,)
+#: What takes for granted that queries, keys and values, its first arguments, have the elements of a row side by side:
+#: torch looks at that before it chooses one of them.
+_WANTS_ROWS = (
+    *(A._scaled_dot_product_flash_attention_for_cpu.default, A._scaled_dot_product_flash_attention.default),
+    *(A._scaled_dot_product_efficient_attention.default, A._scaled_dot_product_cudnn_attention.default),
+)
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -100,6 +106,31 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
             elif order := _order_to_copy_in(value_of(node), wanted):
                 results[i] = _packed_in(graph, node, order)
     output.args = (tuple(results),)
+
+
+def check_strides(graph: Any) -> None:
+    """For a graph that aten runs: has what takes strides for granted read copies where tensors of a call do not have
+    them.  Strides of aten's results are not always those of fake tensors, such as of a pooling with an axis of one
+    element, and what follows has theirs."""
+    for node in list(graph.nodes):
+        wanted: list[tuple[Node, Callable[[Tensor], Tensor]]] = []
+        if is_call(node, *_WANTS_PACKED):
+            wanted = [(node.args[0], _packed_for_torch)]
+        elif is_call(node, *_WANTS_ROWS):
+            wanted = [(argument, _with_rows) for argument in dict.fromkeys(node.args[:3])]
+        for argument, function in wanted:
+            with graph.inserting_before(node):
+                made = graph.call_function(function, (argument,))
+            made.meta["val"] = value_of(argument)
+            node.replace_input_with(argument, made)
+
+
+def _packed_for_torch(tensor: Tensor) -> Tensor:
+    return tensor if _is_packed_for_torch(tensor) else tensor.contiguous()
+
+
+def _with_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _order_to_copy_in(made: Tensor, wanted: Tensor) -> tuple[int, ...] | None:

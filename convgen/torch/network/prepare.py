@@ -24,6 +24,7 @@ from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.inductor import brief
 from convgen.torch.network.layouts import (
     FORMATS,
+    check_strides,
     has_one_channel,
     is_channels_last,
     keep_strides,
@@ -132,6 +133,8 @@ class Prepared:
         own = cache(lambda: faked(function, [*weights, *inputs])[1])
         keep_strides(graph, own)
         self._views = take_out_views(graph, own)
+        if not options.inductor:
+            check_strides(graph)
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
         self._run = _compiled(run, inputs, options) if options.inductor else run
