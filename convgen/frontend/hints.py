@@ -100,6 +100,10 @@ def _power(place: Place) -> str | None:
     return wording.POWER if place.word == "*" and place.before == "*" else None
 
 
+def _division(place: Place) -> str | None:
+    return "divide by one `/`" if place.word == "/" and place.before == "/" else None
+
+
 def _comparison(place: Place) -> str | None:
     if place.word.type == "COMPARE" and "PLUS" in place.kinds and "COMPARE" not in place.kinds:
         return "join comparisons by `&&`: `0 < acc && acc < 1`"
@@ -146,6 +150,9 @@ def _operand(place: Place) -> str | None:
     after = place.after
     if place.kinds == {"ASSIGN"} and before == "result" and after is not None and after.type in ("NAME", "LSQB"):
         return f"write a result with its type and dims, such as `result {place.word}: f32[k]`"
+    declares = after is not None and after.type == "COLON" and place.kinds == {"ASSIGN"}
+    if declares and place.word.type == "NAME" and place.keyword in ("epilogue", "operand", "prologue"):
+        return f"write `operand {place.word}: {place.rest_of_line(2) or '...'}`"
     if "OPERAND" in place.kinds and place.word.type == "NAME":
         return did_you_mean(place.word, ("operand",))
     assigned = after is not None and after.type == "ASSIGN"
@@ -342,6 +349,8 @@ def _sign(place: Place) -> str | None:
         return f"write `let {before} = {value}`"
     if place.kinds == {"COLON"} and before in TENSOR_DTYPES and word.type == "LSQB":
         return f"write a name before the type: `x: {before}[...]`"
+    if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
+        return f"the name goes before the type: `{word}: {before}[...]`"
     if place.kinds == {"COLON"}:
         return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"
     if before.type == "COLON" and word.type == "LSQB":
@@ -352,6 +361,6 @@ def _sign(place: Place) -> str | None:
 
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
-    _function, _comment, _power, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting, _assignment,
-    _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
+    _function, _comment, _power, _division, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting,
+    _assignment, _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
 )  # fmt: skip

@@ -35,7 +35,7 @@ _FORGOTTEN = {
     "RPAR": ")",
 }  # fmt: skip
 #: What people write too much of.
-_TOO_MUCH = frozenset({"COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
+_TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 #: What people take for one another.
 _MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("ASSIGN", "=")}
 #: A mended text has to go on for so many words.

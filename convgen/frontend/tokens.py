@@ -166,9 +166,12 @@ def _kind(parts: list[Token]) -> str:
 
 
 def _comment_end(words: list[Token], at: int) -> int:
-    """Behind a comment of C's that begins at a place: the rest of the line, or all up to `*/`; `at` where none does."""
+    """Behind a comment of C's that begins at a place: the rest of the line, or all up to `*/`; `at` where none does, as
+    in Python's `n//2`."""
     signs = "".join(words[at : at + 2])
     if signs not in ("//", "/*") or not _touch(words[at], words[at + 1]):
+        return at
+    if signs == "//" and words[at + 2].type in ("INT", "LPAR") and at and _touch(words[at - 1], words[at]):
         return at
     end = at + 2
     if signs == "/*":

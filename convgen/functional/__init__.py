@@ -68,7 +68,7 @@ def conv(
 ) -> Call:
     """activation(convolution of input (n, c, ...) by weight (k, c / groups, ...) + bias (k) + residual).
 
-    `input` may lack the batch.  `padding` is a number, one an axis, (low, high) of each, "same" or "valid";
+    `input` may lack the batch.  `padding` is a number, one per axis, (low, high) of each, "same" or "valid";
     `padding_mode` is "zeros", "reflect", "replicate" or "circular", as of torch.nn.Conv2d.  `activation` is a name such
     as "relu", or a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which is
     written to `out` if that is given: an array of its shape, packed, or a slice of the channels of a channels_last one.
@@ -319,14 +319,14 @@ def _into(call: Call, out: Array | None) -> Call:
 
 def _check_bias(bias: Array | None, channels: int) -> None:
     if bias is not None and bias.shape[0] != channels:
-        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {channels} values, one a channel of the result")
+        raise WrongShape(f"bias has shape {tuple(bias.shape)}: expected {channels} values, one for each channel")
 
 
 def _check_rank(rank: int, **arrays: Array) -> None:
     for name, array in arrays.items():
         if len(array.shape) != rank + 2:
             raise WrongArguments(
-                f"{name} has shape {tuple(array.shape)}: expected two axes and {rank} spatial one{'s' * (rank > 1)}"
+                f"{name} has shape {tuple(array.shape)}: expected {rank + 2} axes, the last {rank} of them spatial"
             )
 
 

@@ -48,11 +48,15 @@ class Strategy:
 
     def searches(self, problem: ConvProblem, target: Target, options: Options) -> list[Search]:
         """The searches of the kernels that have the options; of all kernels, where none has them all."""
+        searches = self._searches(problem, target, options)
+        return [s for s in searches if not excess(s.fixed, s.kernel.config)] or searches
+
+    def _searches(self, problem: ConvProblem, target: Target, options: Options) -> list[Search]:
+        """The searches of the kernels that may be taken, with these options or without."""
         from convgen.kernels.search import search
 
         fixed = {name: value for name, value in options.items() if name != "kernel"}
         rows = [row for row in kernels_of(self.name) if row.asked_for(options)]
-        rows = [row for row in rows if not excess(fixed, row.config)] or rows
         if problem.sums:
             return [
                 search(k, _sums().spread(problem, k.adds_up(problem)), target, fixed) for k in (r.kernel for r in rows)
@@ -73,7 +77,8 @@ class Strategy:
             return []
         if apart := self._apart(searches):
             return [apart]
-        found = [list(s.obstacles) for s in searches]
+        # a kernel without the options may be meant by them, where those that have them do not serve
+        found = [list(s.obstacles) for s in self._searches(problem, target, options)]
         common = [o for o in found[0] if all(o in own for own in found)]
         # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
         return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))

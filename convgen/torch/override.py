@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
+from convgen.runtime.errors import WrongArguments
 from convgen.torch.asked import Asked, Gradient, WithBias, in_order, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.network.report import Report
@@ -35,6 +36,8 @@ def enabled(measure: bool = True) -> Iterator[Enabled]:
     times both and takes the faster from then on (without `measure`, convgen's).  The effect is on all threads of the
     process, autograd's among them; a context within another one is the same one.
     """
+    if not isinstance(measure, bool):
+        raise WrongArguments(f"measure is of type {type(measure).__name__}: expected True or False")
     with _lock:
         if not _open:
             made = Enabled(measure)

@@ -286,6 +286,11 @@ def test_modules_compile_without_graph_breaks():
 
 
 class TestEnabled:
+    def test_a_model_is_no_argument(self):
+        model = torch.nn.Conv2d(3, 4, 3)
+        with pytest.raises(ConvgenError, match="measure is of type Conv2d"), ct.enabled(model):
+            pass
+
     def test_results_stay_and_reasons_are_told(self):
         model, x = torch.nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 6)
         expected = model(x)
