@@ -117,13 +117,13 @@ def test_strided_depthwise_dgrad(c: int, size: int, taps: int) -> None:
 
 @pytest.mark.parametrize("layer", ["resnet50/conv1", "vgg16/conv1_1", "zfnet/conv1", "resnext/g32_128_56"])
 def test_promising_candidates_do_not_spill(layer: str) -> None:
-    for options in GEMM.candidates(LAYERS[layer], SM_90A)[:3]:
+    for options in GEMM.candidates(LAYERS[layer], SM_90A)[1:3]:  # test_layers has the first
         check(GEMM, LAYERS[layer], SM_90A, options)
 
 
 @pytest.mark.parametrize("layer", DEPTHWISE_LAYERS)
 def test_promising_candidates_of_depthwise_do_not_spill(layer: str) -> None:
-    for options in DEPTHWISE.candidates(DEPTHWISE_LAYERS[layer], SM_90A)[:3]:
+    for options in DEPTHWISE.candidates(DEPTHWISE_LAYERS[layer], SM_90A)[1:3]:  # test_depthwise_layers has the first
         check(DEPTHWISE, DEPTHWISE_LAYERS[layer], SM_90A, options)
 
 
