@@ -57,6 +57,8 @@ def _spare_the_processor() -> None:
     gc.set_threshold(50_000, 20, 100)  # the default looks through all of it again and again: a tenth of the time
     for library in ("OPENBLAS", "OMP", "MKL"):  # read when NumPy is imported, which is later; threads of theirs spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    # Inductor compiles five programs to learn what vectors the processor has, more than tests have it compile
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 
 def _draw_by(seed: str | None) -> None:
