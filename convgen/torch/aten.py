@@ -189,9 +189,20 @@ def fused(
     filters = weight.shape[1] * groups if transposed else weight.shape[0]
     if steps and steps[0] == Step("add") and _is_bias(operands[0], input, filters):
         steps, bias, operands = steps[1:], operands[0].reshape(-1), operands[1:]
-    made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode, transposed)
+    if _is_product(input, weight, stride, padding, groups, transposed):
+        made = TF.linear(input.mT, weight.squeeze(2), bias).mT
+    else:
+        made = convolution(input, weight, bias, stride, padding, dilation, groups, padding_mode, transposed)
     wide = made.to(torch.promote_types(made.dtype, torch.float32)) if steps else made
     return apply(steps, wide, operands).to(input.dtype)
+
+
+def _is_product(
+    input: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int, transposed: bool
+) -> bool:
+    """Whether a convolution is a linear layer of a sequence, which aten computes faster on a CPU."""
+    plain = list(stride) == [1] and not any(padding) and groups == 1 and not transposed
+    return plain and weight.shape[2] == 1 and bool(input.mT.is_contiguous())
 
 
 def _is_bias(operand: Tensor, input: Tensor, filters: int) -> bool:
