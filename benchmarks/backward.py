@@ -120,7 +120,7 @@ def line(row: Row) -> str:
     )
 
 
-def summarise(rows: Sequence[tuple[ConvProblem, Row]]) -> dict[str, Any]:
+def summarize(rows: Sequence[tuple[ConvProblem, Row]]) -> dict[str, Any]:
     """Of each operator, batch and kind: how many layers, mean and least speedup, alone, in a chain, and of the best."""
     found: dict[str, Any] = {}
     for key in sorted({(row.op, row.n, kind(problem)) for problem, row in rows}):
@@ -170,7 +170,7 @@ def main() -> int:
         for (_, problem), row in zip(named, bench.rows(entries), strict=True):
             rows.append((problem, row))
             print(line(row), flush=True)
-    summary = summarise(rows)
+    summary = summarize(rows)
     show(summary)
     if args.out:
         figures = [row.as_dict() | {"kind": kind(problem), "best": best(row)} for problem, row in rows]

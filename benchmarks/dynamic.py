@@ -157,7 +157,7 @@ def new_size(kernel: Kernel, p: ConvProblem, backend: TorchBackend) -> dict[str,
     return {name: round(us, 1) for name, us in found.items()}
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means and the worst of dynamic over fixed, and of classes over best, by batch."""
     found: dict[str, Any] = {}
     for over, under in (("dynamic", "fixed"), ("classes", "best")):
@@ -190,7 +190,7 @@ def main() -> int:
     if not args.model:
         need_gpu("torch")
     rows = list((expected if args.model else measure)(args))
-    summary = summarise(rows)
+    summary = summarize(rows)
     print(json.dumps(summary, indent=1))
     if args.json:
         records.write(args.json, summary=summary, rows=rows)

@@ -178,7 +178,7 @@ def line(row: dict[str, Any]) -> str:
     return text
 
 
-def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of each variant at each batch: the geometric mean and the least of limit over time, and of how many layers."""
     found: dict[str, Any] = {}
     for n in sorted({row["n"] for row in rows}):
@@ -221,7 +221,7 @@ def main() -> int:
         for problem, count in problems:
             rows.append(layer(problem, count, {name: next(built)[1] for name in variants}, rate, backend))
             backend.release()
-    summary = summarise(rows)
+    summary = summarize(rows)
     for what, figures in summary.items():
         print(f"{what:30} {100 * figures['mean']:6.1f}% of the limit's speed, at least {100 * figures['least']:6.1f}%")
     if args.out:

@@ -148,7 +148,7 @@ def line(row: dict[str, Any]) -> str:
     return text + "".join(f"\n    {name}: {columns[name].get('wrong') or columns[name]['failure']}" for name in wrong)
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """How many times faster than cuDNN: geometric mean, least, and of how many layers."""
     found = {}
     for what in ("auto", "chained", "best"):
@@ -172,7 +172,7 @@ def main() -> int:
     args = parser.parse_args()
     need_gpu("torch")
     rows = list(measure(args))
-    summary = {f"n={n}": summarise([r for r in rows if r["n"] == n]) for n in args.batch}
+    summary = {f"n={n}": summarize([r for r in rows if r["n"] == n]) for n in args.batch}
     print(json.dumps(summary, indent=1))
     if args.json:
         records.write(args.json, summary=summary, rows=rows)

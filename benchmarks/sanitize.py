@@ -235,7 +235,7 @@ def launch(name: str) -> None:
     given = [a[..., : t.row] if t.pitch else a for t, a in zip(kernel.manifest.tensors, given, strict=False)]
     outs = [(t, cupy.zeros(t.whole.shape, numpy_dtype(t.dtype))) for t in kernel.manifest.results]
     outs = tuple(a[..., : t.row] if t.pitch else a for t, a in outs)
-    # initcheck does not see what cuBLAS stores through TMA: memory that was set counts as initialised
+    # initcheck does not see what cuBLAS stores through TMA: memory that was set counts as initialized
     workspace = cupy.zeros(max(kernel.workspace_bytes, 1), "u1")
     for _ in range(2):
         kernel(*given, out=outs if len(outs) > 1 else outs[0], workspace=workspace if kernel.workspace_bytes else None)

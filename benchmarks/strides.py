@@ -3,7 +3,7 @@
     python benchmarks/strides.py --batch 64 --json results/strides_h200.json
 
 An implicit GEMM does the same work for an output whatever the stride, but a larger stride makes the inputs of
-neighbouring outputs overlap less.  `auto` chooses our kernel at each stride; a row is one layer at one stride,
+neighboring outputs overlap less.  `auto` chooses our kernel at each stride; a row is one layer at one stride,
 `per_output` is its nanoseconds an output over those at stride 1.  Compare figure 4 of "Characterizing and
 Demystifying the Implicit Convolution Algorithm on Commercial Matrix-Multiplication Accelerators" (2021).
 """

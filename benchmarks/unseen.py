@@ -23,7 +23,7 @@ from geometries import random_problems, suites
 from convgen import planner
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Job
-from convgen.bench.results import Row, Run, summarise
+from convgen.bench.results import Row, Run, summarize
 from convgen.bench.runner import Bench, Column, Entry
 from convgen.ir.problem import ConvProblem
 from convgen.targets import TARGETS
@@ -48,7 +48,7 @@ def show(title: str, rows: list[Row]) -> None:
         else:
             figures = f"{row.own.note} {' '.join(row.notes)}"
         print(f"{row.name:32s} n={row.n:<3d} {figures}  {row.own.strategy}: {row.own.config}")
-    summary = summarise(rows)
+    summary = summarize(rows)
     if not summary.compared:
         return
     print(f"{title}: geometric mean {summary.speedup:.3f}x, faster in {summary.faster} of {summary.compared}, ", end="")

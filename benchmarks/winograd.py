@@ -111,7 +111,7 @@ def line(row: dict[str, Any]) -> str:
     return text
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
+def summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The fastest of winograd beside auto and cuDNN: geometric means of how many times as fast."""
     found = {}
     for beside in ("auto", "cudnn"):
@@ -137,7 +137,7 @@ def main() -> int:
     need_gpu("torch")
     rows = list(measure(args))
     summary = {
-        f"{dtype}, n={n}": summarise([r for r in rows if (r["dtype"], r["n"]) == (dtype, n)])
+        f"{dtype}, n={n}": summarize([r for r in rows if (r["dtype"], r["n"]) == (dtype, n)])
         for dtype in args.types for n in args.batch
     }  # fmt: skip
     print(json.dumps(summary, indent=1))

@@ -9,7 +9,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from convgen.bench.results import Row, Run, summarise
+from convgen.bench.results import Row, Run, summarize
 from convgen.spec import UsageError
 
 FORMATS = (".png", ".svg")
@@ -51,7 +51,7 @@ def _speedups(axes: Any, rows: list[Row]) -> None:
         range(len(values)), [v - 1 for v in values], bottom=1, color=[_OURS if v >= 1 else _BEHIND for v in values]
     )
     axes.axhline(1, color=_LINE, linewidth=1)
-    mean = summarise(rows).speedup
+    mean = summarize(rows).speedup
     if mean:
         axes.axhline(mean, color=_OURS, linewidth=1, linestyle="--", label=f"geometric mean {mean:.2f}")
         axes.legend(frameon=False, loc="upper right")

@@ -129,7 +129,7 @@ class Summary:
     missing: tuple[str, ...]  # rows without a right kernel
 
 
-def summarise(rows: Iterable[Row], column: str | None = None) -> Summary:
+def summarize(rows: Iterable[Row], column: str | None = None) -> Summary:
     """Of the column named, or of each row's own."""
     found = [(row, row.results[column] if column else row.own) for row in rows if not column or column in row.results]
     compared = [(result.speedup, row.name) for row, result in found if result.speedup]
@@ -171,8 +171,8 @@ class Run:
                 "date": self.date,
                 "method": METHOD,
                 "peaks": self.peaks,
-                "summary": asdict(summarise(self.rows)),
-                "columns": {column: asdict(summarise(self.rows, column)) for column in columns(self.rows)},
+                "summary": asdict(summarize(self.rows)),
+                "columns": {column: asdict(summarize(self.rows, column)) for column in columns(self.rows)},
                 "rows": [row.as_dict() for row in self.rows],
             },
             indent=1,

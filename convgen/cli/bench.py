@@ -149,7 +149,7 @@ def _figures(row: Row) -> str:
 
 
 def _show(record: Run, arguments: argparse.Namespace) -> None:
-    from convgen.bench.results import columns, summarise
+    from convgen.bench.results import columns, summarize
 
     others = columns(record.rows)
     headers = (
@@ -164,7 +164,7 @@ def _show(record: Run, arguments: argparse.Namespace) -> None:
         for note in row.notes:
             console.warn(f"{row.name}: {note}")
     for asked in (None, *others):
-        summary = summarise(record.rows, asked)
+        summary = summarize(record.rows, asked)
         if summary.compared:
             console.write(
                 f"{f'{asked}: ' if asked else ''}geometric mean over cuDNN {_times(summary.speedup)}, "

@@ -189,7 +189,7 @@ def stage(source: Source) -> Iterator[Change]:
 
 
 def _ring_extents(source: Source) -> list[str]:
-    """Constants that count stages: of mbarriers that a loop initialises, of groups that stay pending."""
+    """Constants that count stages: of mbarriers that a loop initializes, of groups that stay pending."""
     found = set()
     for call in source.calls(r"\bmbarrier_init(?=\()"):
         loops = re.findall(r"for \(int \w+ = 0; \w+ < ([^;]*);", source.code[: call.start])

@@ -35,7 +35,7 @@ def test_a_parity_cannot_tell_the_phase_before_from_the_phase_after():
             pingpong(seed)
         except EmulationError as error:
             kinds = {f.kind for f in error.findings}
-            assert kinds & {"in flight", "race", "overwritten while read", "deadlock", "uninitialised"}, error
+            assert kinds & {"in flight", "race", "overwritten while read", "deadlock", "uninitialized"}, error
             return
     pytest.fail("100 seeds have not found the trap")
 

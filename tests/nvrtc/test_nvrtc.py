@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) second(float* p, int n) {
 }
 """
 # wgmma whose accumulators go through a call: ptxas must wait after each one
-SERIALISED = """\
+SERIALIZED = """\
 __device__ __noinline__ void multiply(float (&d)[4], unsigned long long a, unsigned long long b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
@@ -154,7 +154,7 @@ def test_too_much_shared_memory_shows_the_log():
 
 
 def test_serialized_wgmma_is_a_failure():
-    assert re.search(r"\(C75\d\d\)", str(failure(SERIALISED)))
+    assert re.search(r"\(C75\d\d\)", str(failure(SERIALIZED)))
 
 
 def test_a_target_that_nvrtc_does_not_know():

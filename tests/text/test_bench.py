@@ -23,7 +23,7 @@ from convgen.bench import backend as backends
 from convgen.bench import baselines, build, measure, plot, runner, suites
 from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
 from convgen.bench.build import Failure, Job
-from convgen.bench.results import Result, Row, Run, geomean, summarise
+from convgen.bench.results import Result, Row, Run, geomean, summarize
 from convgen.bench.runner import Bench, Column, Entry, is_bias_relu, with_bias_relu
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
@@ -393,7 +393,7 @@ def test_a_large_gemm_is_no_baseline_of_another_type():
 # ---- the run ---------------------------------------------------------------------------------------------
 
 
-def test_the_fused_epilogue_is_recognised_and_others_are_not():
+def test_the_fused_epilogue_is_recognized_and_others_are_not():
     fused = with_bias_relu(make_problem())
     assert is_bias_relu(fused) and not is_bias_relu(make_problem())
     assert with_bias_relu(make_problem(Op.DGRAD)) == make_problem(Op.DGRAD)
@@ -473,11 +473,11 @@ def make_row(name: str, us: float | None, cudnn_us: float | None, gemm_us: float
 
 def test_a_summary_speaks_of_the_rows_that_have_both_times():
     rows = [make_row("a", 1.0, 4.0, 2.0), make_row("b", 2.0, 1.0), make_row("c", None, 3.0), make_row("d", 1.0, None)]
-    summary = summarise(rows)
+    summary = summarize(rows)
     assert summary.speedup == pytest.approx(math.sqrt(4 * 0.5)) and summary.speedup_over_gemm == pytest.approx(2)
     assert (summary.layers, summary.compared, summary.faster) == (4, 2, 1)
     assert (summary.worst, summary.worst_speedup, summary.missing) == ("b", 0.5, ("c",))
-    assert summarise([]).speedup is None
+    assert summarize([]).speedup is None
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.1, 10))
@@ -618,7 +618,7 @@ def test_a_layers_kernels_and_baselines_are_timed_in_turn(gpu: FakeBackend, monk
     }  # fmt: skip
     assert row.results["same"] == row.own and row.speedup == pytest.approx(2, rel=0.05)
     assert row.gemm_us is None and row.notes == ("no such GEMM",) and row.roofline_us
-    assert summarise([row], "fused").speedup == pytest.approx(3, rel=0.05)
+    assert summarize([row], "fused").speedup == pytest.approx(3, rel=0.05)
 
 
 def test_a_wrong_kernel_is_a_failure(gpu: FakeBackend, spec: Path, capsys):

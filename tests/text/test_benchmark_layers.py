@@ -50,7 +50,7 @@ def test_layers_count_as_often_as_the_network_has_them():
     rows = [
         {"n": 8, "count": count, "columns": {"plain": {"alone": {"share": share}}}} for count, share in shares.values()
     ]
-    found = epilogues.summarise(rows)["n=8 plain alone"]
+    found = epilogues.summarize(rows)["n=8 plain alone"]
     assert found == {"mean": round(0.5**0.25, 4), "least": 0.5, "layers": 4}
 
 
@@ -80,7 +80,7 @@ def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
         return Row("layer", "wgrad", 8, "", 1, 1, {c: Result("", us=t, cudnn_us=cudnn) for c, t in times.items()})
 
     (_, problem), *_ = backward.layers(["resnet50"], [8], ["wgrad"])
-    summary = backward.summarise([(problem, row(10, 5, 20)), (problem, row(5, 8, 40))])
+    summary = backward.summarize([(problem, row(10, 5, 20)), (problem, row(5, 8, 40))])
     (columns,) = summary.values()
     assert columns["auto"]["mean"] == pytest.approx(4) and columns["auto"]["least"] == 2
     assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)

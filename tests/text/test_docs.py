@@ -232,10 +232,10 @@ def test_every_error_has_an_example_in_its_page(golden):
 def test_the_page_of_strategies(golden):
     parts = [
         "# Strategies and their options",
-        "`auto` takes the fastest measured configuration (`convgen tune`), or else the first of these strategies\n"
-        "that can serve the convolution; `convgen explain` says which can, and why the others cannot. It leaves out\n"
-        f"{listing(strategies.BY_NAME, 'and')}, whose rounding differs from that of sums of products: a spec has to "
-        "name it.",
+        "`auto` takes the fastest measured configuration ([tuning](tuning.md)), or else the one that the cost models\n"
+        "expect to be fastest, of those that can serve the convolution; `convgen explain` says which can, and\n"
+        f"why the others cannot. It leaves out {listing(strategies.BY_NAME, 'and')}, whose rounding differs from that "
+        "of sums of\nproducts: a spec has to name it.",
         "No option is required: those that you leave out are chosen by the tuning database or cost models.\n"
         "`tile.m` is written `tile m=128`. Each kernel has [a page with a picture](kernels/README.md); terms are in\n"
         "[the glossary](glossary.md).",

@@ -254,7 +254,7 @@ def test_a_capture_is_seen_in_torch_and_in_cupy(gpu, monkeypatch: pytest.MonkeyP
     seen: list[str] = []
     cuda = SimpleNamespace(is_initialized=lambda: bool(seen), is_current_stream_capturing=lambda: True)
     monkeypatch.setitem(arrays.sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert not arrays.capturing()  # nor is CUDA initialised for the question
+    assert not arrays.capturing()  # nor is CUDA initialized for the question
     seen.append("a kernel")
     assert arrays.capturing()
 

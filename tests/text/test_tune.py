@@ -73,7 +73,7 @@ class FakeStrategy:
         return SimpleNamespace(config=None)
 
 
-class Modelled(FakeStrategy):
+class Modeled(FakeStrategy):
     """With a cost model: the option m in microseconds, 5 by default."""
 
     def estimate(self, problem, target, options):
@@ -91,9 +91,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_defaults_come_first_then_what_the_models_promise(fakes):
-    fakes["a"] = Modelled([{"m": 4}, {"m": 9}])
+    fakes["a"] = Modeled([{"m": 4}, {"m": 9}])
     fakes["b"] = FakeStrategy()  # a strategy that offers nothing but itself, and has no model
-    fakes["c"] = Modelled([{"m": 3}, {"m": 8}, {"m": 5}])
+    fakes["c"] = Modeled([{"m": 3}, {"m": 8}, {"m": 5}])
     found = candidates(problem(), SM_90A, ["b", "a", "c"])
     assert [f"{name}{options.get('m', '')}" for name, options in found] == ["a5", "c5", "b", "c3", "a4", "c8", "a9"]
 

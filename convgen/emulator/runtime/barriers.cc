@@ -181,16 +181,16 @@ static Mbarrier& find_mbarrier(Block* block, u32 address, int line) {
   const u32 offset = shared_offset(block, address, mbarrier_bytes, "an mbarrier", line);
   const auto found = block->mbarriers.find(offset);
   if (found == block->mbarriers.end()) {
-    fatal("barrier", line, format("no mbarrier has been initialised at %s", shared_name(block, offset).c_str()));
+    fatal("barrier", line, format("no mbarrier has been initialized at %s", shared_name(block, offset).c_str()));
   }
   return found->second;
 }
 
 static Mbarrier& use_mbarrier(Block* block, u32 address, int line) {
   Mbarrier& b = find_mbarrier(block, address, line);
-  if (!current->clock.seen.covers(b.initialised)) {
+  if (!current->clock.seen.covers(b.initialized)) {
     finding("race", line,
-            format("uses the mbarrier at %s with no synchronization since its initialisation at line %d",
+            format("uses the mbarrier at %s with no synchronization since its initialization at line %d",
                    shared_name(block, b.offset).c_str(), b.line));
   }
   return b;
@@ -246,7 +246,7 @@ static void wait_parity(u32 address, u32 parity, int line) {
 // ---- the cluster's barrier -------------------------------------------------------------------------------
 
 // What a relaxed arrival tells of: the blocks that run, the end of the launch before, and the barriers that this
-// thread has initialised and fenced.
+// thread has initialized and fenced.
 static void arrive_relaxed(const Thread* t, Clock& to) {
   const Cluster* cluster = t->block->cluster;
   const auto tell = [&](Epoch e) {
@@ -255,7 +255,7 @@ static void arrive_relaxed(const Thread* t, Clock& to) {
   for (auto& block : cluster->blocks) tell({block->start, 1});
   tell({cluster->launch_before, 1});
   for (auto& [offset, b] : t->block->mbarriers)
-    if (b.fenced && b.initialised.agent == t->agent) to.seen.raise(b.initialised);
+    if (b.fenced && b.initialized.agent == t->agent) to.seen.raise(b.initialized);
 }
 
 // The cluster's barrier waits for no thread that has left.
@@ -337,7 +337,7 @@ void mbarrier_init(u32 address, u32 arrivals, int line) {
   const u32 offset = shared_offset(block, address, mbarrier_bytes, "an mbarrier", line);
   if (arrivals == 0 || arrivals > most_arrivals) fatal("barrier", line, format("an mbarrier of %u arrivals", arrivals));
   if (block->mbarriers.count(offset)) {
-    fatal("barrier", line, format("the mbarrier at %s is initialised twice", shared_name(block, offset).c_str()));
+    fatal("barrier", line, format("the mbarrier at %s is initialized twice", shared_name(block, offset).c_str()));
   }
   check_write(block, offset, mbarrier_bytes, OneThread{t}, Proxy::ordinary, {now(t), line}, Content::barrier,
               "puts an mbarrier on");
@@ -348,11 +348,11 @@ void mbarrier_init(u32 address, u32 arrivals, int line) {
   b.arrivals = arrivals;
   b.pending = int(arrivals);
   b.agent = new_agent(block);
-  b.initialised = now(t);
+  b.initialized = now(t);
 }
 
 void fence_mbarrier_init(int) {
-  for (auto& [offset, b] : current->block->mbarriers) b.fenced |= b.initialised.agent == current->agent;
+  for (auto& [offset, b] : current->block->mbarriers) b.fenced |= b.initialized.agent == current->agent;
 }
 
 void mbarrier_arrive(u32 address, int line) {

@@ -287,10 +287,10 @@ static void load_into(Block* block, const Map& m, const Coords& coords, u32 dest
   const Box box = box_of(m);
   check_box(block, destination, box, "a TMA load", line);
   Mbarrier& b = use_mbarrier(block, barrier, line);
-  if (!b.fenced && !t->clock.fenced.covers(b.initialised)) {
+  if (!b.fenced && !t->clock.fenced.covers(b.initialized)) {
     finding(
         "proxy fence", line,
-        format("completes on the mbarrier at %s, whose initialisation at line %d no fence_mbarrier_init has followed",
+        format("completes on the mbarrier at %s, whose initialization at line %d no fence_mbarrier_init has followed",
                shared_name(block, b.offset).c_str(), b.line));
   }
   auto load = std::make_unique<TmaLoad>(line, block, t);

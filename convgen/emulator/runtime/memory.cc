@@ -97,7 +97,7 @@ static void read_cell(Cell& cell, const Block* block, u32 offset, const View& vi
   const auto where = [&] { return shared_name(block, offset); };
   switch (cell.content) {
     case Content::nothing:
-      finding("uninitialised", access.line, format("%s %s, which nothing has written", what, where().c_str()));
+      finding("uninitialized", access.line, format("%s %s, which nothing has written", what, where().c_str()));
       break;
     case Content::barrier:
       finding("barrier", access.line, format("%s %s, which holds an mbarrier", what, where().c_str()));

@@ -168,7 +168,7 @@ static Thread* choose(std::vector<Thread*>& threads) {
 
 static std::string describe(const Mbarrier& b, const Block* block, u32 parity) {
   return format(
-      "waits for the phase of parity %u on the mbarrier at %s (initialised at line %d): it is in phase %u, of "
+      "waits for the phase of parity %u on the mbarrier at %s (initialized at line %d): it is in phase %u, of "
       "parity %u, which lacks %d of %u arrivals and %lld bytes",
       parity, shared_name(block, b.offset).c_str(), b.line, b.phase, b.phase & 1, b.pending, b.arrivals, b.bytes);
 }

@@ -53,11 +53,11 @@ struct Wait {
 
 struct Mbarrier {
   u32 block, offset;  // flat index of its block in the grid; in the block's shared memory
-  int line;    // of its initialisation
+  int line;    // of its initialization
   u32 arrivals;
   Agent agent;
-  Epoch initialised;
-  bool fenced = false;  // the initialisation is visible to asynchronous copies
+  Epoch initialized;
+  bool fenced = false;  // the initialization is visible to asynchronous copies
   int pending;
   long long bytes = 0;  // expected less arrived
   u32 phase = 0;        // phases completed

@@ -9,5 +9,5 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
 #ifdef FIXED
   __syncwarp();
 #endif
-  out[threadIdx.x] = ld_shared_u32(base + 16 * (threadIdx.x ^ 1));  // expect: in flight or race or uninitialised
+  out[threadIdx.x] = ld_shared_u32(base + 16 * (threadIdx.x ^ 1));  // expect: in flight or race or uninitialized
 }

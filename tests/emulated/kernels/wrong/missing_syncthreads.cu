@@ -8,5 +8,5 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
 #ifdef FIXED
   __syncthreads();
 #endif
-  out[threadIdx.x] = ld_shared_u32(base + 4 * (threadIdx.x ^ 32));  // expect: race or uninitialised
+  out[threadIdx.x] = ld_shared_u32(base + 4 * (threadIdx.x ^ 32));  // expect: race or uninitialized
 }

@@ -7,5 +7,5 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
 #ifdef FIXED
   __syncwarp();
 #endif
-  out[threadIdx.x] = ld_shared_u32(base + 4 * (threadIdx.x / 2));  // expect: race or uninitialised
+  out[threadIdx.x] = ld_shared_u32(base + 4 * (threadIdx.x / 2));  // expect: race or uninitialized
 }

@@ -11,7 +11,7 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
   cluster_wait();
 #endif
   float v[4];
-  ld_shared_v4_f32(v, base + 16 * threadIdx.x);  // expect: race or uninitialised
+  ld_shared_v4_f32(v, base + 16 * threadIdx.x);  // expect: race or uninitialized
   out[32 * blockIdx.x + threadIdx.x] = u32(v[0]);
   cluster_arrive();
   cluster_wait();

@@ -9,7 +9,7 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
   bar_sync<1, 128>();
 #endif
   if (threadIdx.x == 0) {
-    tma_store_tile_2d(&map, base, 0, 0);  // expect: race or uninitialised
+    tma_store_tile_2d(&map, base, 0, 0);  // expect: race or uninitialized
     bulk_commit_group();
     bulk_wait_group<0>();
   }

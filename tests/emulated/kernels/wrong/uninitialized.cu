@@ -7,5 +7,5 @@ void wrong(const __grid_constant__ TensorMap map, const u32* in, u32* out) {
 #ifdef FIXED
   st_shared_v2_u32(base + 16 * threadIdx.x + 8, 1, 2);
 #endif
-  out[threadIdx.x] = ld_shared_v4_u32(base + 16 * threadIdx.x).z;  // expect: uninitialised
+  out[threadIdx.x] = ld_shared_v4_u32(base + 16 * threadIdx.x).z;  // expect: uninitialized
 }
