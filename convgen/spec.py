@@ -94,7 +94,7 @@ def read_file(name: str | os.PathLike[str]) -> str:
     except IsADirectoryError:
         raise UsageError(f"{path}: is a folder\nhint: name a .conv file{_specs_in(path)}") from None
     except UnicodeDecodeError as e:
-        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is a plain text file") from None
+        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is plain text, in UTF-8") from None
     except OSError as e:
         raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
     except ValueError as e:  # a NUL in the name

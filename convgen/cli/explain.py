@@ -44,6 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.html and arguments.load:
+        raise UsageError("--html does not go with --load\nhint: --svg draws the load")
     if arguments.html:
         return _write_page(arguments)
     if arguments.load:

@@ -103,6 +103,7 @@ class Slot:
         expected = f"the spec says {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"
         hint = self._permutation_hint(seen)
         if tuple(seen.shape) != self.shape:
+            hint = hint or self._sizes_hint(seen)
             raise WrongShape(f"{self.name} has shape {tuple(seen.shape)}, expected {self.shape}: {expected}{hint}")
         hint = hint or self._slice_hint(seen)
         hint = hint or f"\nhint: make a packed copy, or state the layout of its memory instead of {dims} in the spec"
@@ -126,6 +127,16 @@ class Slot:
         copy = f"{self.name}.{seen.transpose}{order}"
         return f"\nhint: write `{self.tensor.dtype}[{dims}]` in the spec, or pass a packed copy of {copy}"
 
+    def _sizes_hint(self, seen: Seen) -> str:
+        """Where images are more, fewer or of another size: what makes a kernel of them."""
+        if len(seen.shape) != len(self.shape) or self.tensor.axes is not None:
+            return ""
+        wrong = {d: size for d, size, own in zip(self.tensor.dims, seen.shape, self.shape, strict=True) if size != own}
+        if not wrong.keys() <= _OF_IMAGES or 0 in wrong.values():
+            return ""
+        said = " ".join(f"{d}={size}" for d, size in wrong.items())
+        return f"\nhint: compile the spec with {said}, or write `dynamic {' '.join(wrong)}`, so that calls decide"
+
     def _slice_hint(self, seen: Seen) -> str:
         """Where channels are a slice of more, or should be: what to pass, or to say in the spec."""
         t = self.tensor
@@ -137,6 +148,10 @@ class Slot:
                 said = f"{t.dims[-1]}={t.row} of {pitch}"
                 return f"\nhint: write `{said}` in the spec for slices of {pitch} channels, or make a packed copy"
         return ""
+
+
+#: Dims that a call may decide (`dynamic`).
+_OF_IMAGES = {"n", "d", "h", "w"}
 
 
 def _same_type(dtype: object, slot: Slot) -> bool:

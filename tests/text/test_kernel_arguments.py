@@ -219,6 +219,12 @@ def refusals():
         "out has elements of float16.*bf16\nhint: pass out as bfloat16",
     )
     yield {"image": array(IMAGE, X, shape=(2, 5, 6, 9))}, errors.WrongShape, r"\(2, 5, 6, 9\), expected \(2, 5, 6, 8\)"
+    yield (
+        {"image": array(IMAGE, X, shape=(3, 5, 6, 8))},
+        errors.WrongShape,
+        "with n=3, or write `dynamic n`, so that calls decide",
+    )
+    yield {"image": array(IMAGE, X, shape=(2, 7, 9, 8))}, errors.WrongShape, "with h=7 w=9, or write `dynamic h w`"
     yield {"image": array(IMAGE, X, shape=(480,))}, errors.WrongShape, r"image has shape \(480,\)"
     yield {"b": array(BIAS, B, strides=(8,))}, errors.WrongLayout, r"strides \(2,\) in elements, expected \(1,\)"
     yield {"image": array(IMAGE, X + 8)}, errors.Misaligned, "image starts at 0x100008.*multiple of 16"

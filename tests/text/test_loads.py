@@ -150,6 +150,7 @@ def test_what_the_hardware_refuses_is_said():
         (["--load", "here"], "'here' is not whole numbers with commas"),
         (["--load", "0,0,0,0", "--pixels", "0"], "'0' is not a size"),
         (["--offsets", "0,0"], "--offsets goes with --load"),
+        (["--load", "0", "--html", "a.html"], "--html does not go with --load\nhint: --svg draws the load"),
     ],
 )
 def test_mistakes(options, message, capsys):
