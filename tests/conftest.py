@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(OPTION) and os.environ.get("CI"):
         raise pytest.UsageError(f"{OPTION} is for people: CI does not update goldens")
     config.addinivalue_line("markers", "randomized: draws data; --hypothesis-seed decides which")
+    config.addinivalue_line("markers", "long: takes many seconds, and begins before the others")
     _draw_by(config.getoption(SEED_OPTION))
     _spare_the_processor()
     # the user's settings and tuning decide nothing here, in this process or those that it starts
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = getattr(getattr(item, "callspec", None), "params", ())
         if by_hypothesis or ("seed" in getattr(item, "fixturenames", ()) and "seed" not in given):
             item.add_marker("randomized")
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)  # at the end, one core would wait for them
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def run(command: str, root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, shell=True, cwd=root, env=environment, text=True, capture_output=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_walkthrough_works(page, tmp_path):
     for name in TREE:
