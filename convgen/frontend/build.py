@@ -32,7 +32,7 @@ class Build(Transformer_NonRecursive):
     """Lark's tree to ours: one method a rule of the grammar."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__()
+        super().__init__(visit_tokens=False)
         self._report = report
 
     def let(self, _, name, value):
