@@ -245,6 +245,20 @@ def test_compiled_transposed_convolutions(graphs, output_padding, monkeypatch):
     assert graphs == [["convgen.conv_input"], ["convgen.conv_weight", "convgen.conv"]]
 
 
+def test_a_checkpoint_is_computed_again_with_batch_norm():
+    torch._dynamo.reset()
+    layers = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    x = torch.randn(2, 4, 6, 6)
+
+    def step(x):
+        return torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=False).square().sum()
+
+    expected = torch.autograd.grad(step(x), list(layers.parameters()))
+    compiled = torch.compile(step, backend=ct.compile_graph, options={"inductor": False})
+    for mine, theirs in zip(torch.autograd.grad(compiled(x), list(layers.parameters())), expected, strict=True):
+        near(mine, theirs, 1e-4)
+
+
 @pytest.mark.parametrize(("dynamic", "why_not"), [(False, "channels are not last"), (True, "symbolic")])
 def test_a_compiled_step_says_what_it_leaves_to_inductor(dynamic, why_not, graphs):
     torch._dynamo.reset()

@@ -59,7 +59,8 @@ def compile_training(
             return make_boxed_func(rewritten(graph_module, backward).forward)
 
         passes = {"fw_compiler": partial(by_aten, False), "bw_compiler": partial(by_aten, True)}
-        return aot_autograd(**passes, partition_fn=partition)(graph_module, inputs)
+        # BatchNorm's statistics are written in the graph, as Inductor has it: a checkpoint reads what was before them
+        return aot_autograd(**passes, partition_fn=partition, keep_inference_input_mutations=True)(graph_module, inputs)
     from torch._functorch import config as functorch
     from torch._inductor import compile_fx as fx
 
