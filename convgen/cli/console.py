@@ -97,9 +97,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows under headers.  Raises as `write` does."""
     if is_terminal(sys.stdout):
         from rich import box
-        from rich.table import Table
+        from rich.table import Column, Table
 
-        shown = Table(*headers, box=box.SIMPLE_HEAD, pad_edge=False)
+        shown = Table(*(Column(header, overflow="fold") for header in headers), box=box.SIMPLE_HEAD, pad_edge=False)
         for row in rows:
             shown.add_row(*(_escaped(cell) for cell in row))
         _rich(sys.stdout).print(shown)

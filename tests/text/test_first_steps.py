@@ -150,6 +150,14 @@ def test_list_shows_what_there_is(capsys):
     assert capsys.readouterr().out == shown[shown.index("suite ") :]
 
 
+def test_a_narrow_terminal_leaves_no_letter_out(monkeypatch):
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["list", "targets"]) == 0
+    assert "…" not in shown.getvalue()
+
+
 def test_list_shows_the_options_of_a_strategy(capsys):
     assert main(["list", "options", "tma_im2col"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]
