@@ -97,8 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     parser = _parser()
-    arguments = parser.parse_args(argv)
-    name = arguments.command
+    name = parser.parse_args(argv[:1]).command
     if name is None:
         parser.print_help(sys.stderr)
         return USAGE
@@ -111,7 +110,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     command = import_module(f"convgen.cli.{name}")
     inner = Parser(prog=f"convgen {name}", description=command.__doc__)
     command.configure(inner)
-    return command.run(inner.parse_args(arguments.rest))
+    return command.run(inner.parse_args(argv[1:]))
 
 
 def _parser() -> Parser:
@@ -124,5 +123,4 @@ def _parser() -> Parser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"convgen {__version__}")
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
-    parser.add_argument("rest", nargs="...", help=argparse.SUPPRESS)
     return parser

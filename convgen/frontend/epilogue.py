@@ -249,6 +249,7 @@ class Body:
         self._assigned = {a.name.text for a in setting.body}
         self._locals: set[str] = set()
         self._used: set[str] = set()
+        self._faulty = False  # whether a value was too deep to be looked at
 
     def check(self) -> tuple[ir.Assignment, ...]:
         statements = self._setting.body
@@ -264,7 +265,7 @@ class Body:
                 self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
-        if self._setting.lost is not None:  # what is lost may have used them
+        if self._setting.lost is not None or self._faulty:  # what is lost may have used them
             return tuple(body)
         operands = [o.name for o in self._setting.operands if self._names.span(o.name.text) == o.name.span]
         for kind, declared in (("operand", operands), ("local", locals_)):
@@ -299,6 +300,8 @@ class Body:
                 return left and right and ir.Binary(e.op, left, right)
             case ast.Call():
                 return self._call(e)
+            case ast.Faulty():
+                self._faulty = True
         return None
 
     def _number(self, e: ast.Number) -> ir.Expr | None:

@@ -162,6 +162,12 @@ def test_a_folder_stands_for_its_specs(capsys):
     assert capsys.readouterr().err == "convgen: error: folder.conv: is a folder without a .conv file\n"
 
 
+def test_a_file_whose_name_begins_with_a_dash(capsys):
+    Path("layer.conv").rename("-x.conv")
+    assert main(["check", "--", "-x.conv"]) == 0
+    assert capsys.readouterr().out == "-x.conv: 1 convolution, no errors\n"
+
+
 def test_an_empty_file_name(capsys):
     assert main(["check", ""]) == 2
     assert capsys.readouterr().err == "convgen: error: '': no such file\n"
