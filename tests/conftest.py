@@ -20,7 +20,7 @@ import gc
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def seed(request: pytest.FixtureRequest) -> int:
     """32 bits for a random generator: other ones in each test, the same ones in each run."""
     return zlib.crc32(f"{request.node.nodeid} {request.config.getoption(SEED_OPTION)}".encode())
+
+
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """Garbage is collected of what the test makes alone: of all that others have made, it takes a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_the_kernel_of_some_sizes_has_a_quick_call_of_its_own(fake, kernel, monk
     assert fake.launch_count == 2
 
 
-def test_a_quick_call_keeps_the_workspace_that_it_launches_with(fake, kernel, monkeypatch):
+def test_a_quick_call_keeps_the_workspace_that_it_launches_with(fake, kernel, monkeypatch, own_garbage):
     freed = []
 
     class Memory:

@@ -191,7 +191,7 @@ def test_a_larger_kernel_gets_a_larger_workspace_and_the_next_ones_share_it(driv
     assert first == third != second == fourth
 
 
-def test_a_workspace_lasts_as_long_as_its_kernels(driver, memory):
+def test_a_workspace_lasts_as_long_as_its_kernels(driver, memory, own_garbage):
     k = two_steps()
     k(**right(), stream=STREAM)
     (held,) = scratch._of_streams.values()
@@ -240,7 +240,7 @@ def test_each_capture_has_a_workspace_of_its_own(driver, warm):
     assert len({eager, first, branch, second}) == 4
 
 
-def test_a_captured_workspace_lasts_as_long_as_its_graph(driver):
+def test_a_captured_workspace_lasts_as_long_as_its_graph(driver, own_garbage):
     k = two_steps()
     capture(driver, 1)
     k(**right(), stream=STREAM)
