@@ -129,8 +129,8 @@ class Slot:
 
     def _sizes_hint(self, seen: Seen) -> str:
         """Where images are more, fewer or of another size: what makes a kernel of them."""
-        if len(seen.shape) != len(self.shape) or self.tensor.axes is not None:
-            return ""
+        if self.tensor.role != "x" or self.written or len(seen.shape) != len(self.shape):
+            return ""  # of other tensors, the first argument may be what is wrong, or the sizes that a call chose
         wrong = {d: size for d, size, own in zip(self.tensor.dims, seen.shape, self.shape, strict=True) if size != own}
         if not wrong.keys() <= _OF_IMAGES or 0 in wrong.values():
             return ""

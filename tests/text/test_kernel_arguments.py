@@ -225,6 +225,7 @@ def refusals():
         "with n=3, or write `dynamic n`, so that calls decide",
     )
     yield {"image": array(IMAGE, X, shape=(2, 7, 9, 8))}, errors.WrongShape, "with h=7 w=9, or write `dynamic h w`"
+    yield {"out": array(RESULT, Y, shape=(3, 3, 4, 16))}, errors.WrongShape, "in that order, packed$"
     yield {"image": array(IMAGE, X, shape=(480,))}, errors.WrongShape, r"image has shape \(480,\)"
     yield {"b": array(BIAS, B, strides=(8,))}, errors.WrongLayout, r"strides \(2,\) in elements, expected \(1,\)"
     yield {"image": array(IMAGE, X + 8)}, errors.Misaligned, "image starts at 0x100008.*multiple of 16"
