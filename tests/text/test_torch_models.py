@@ -439,7 +439,8 @@ def test_hooks_of_parts_are_called():
     with pytest.warns(UserWarning, match="branches on values"):
         ready = fast(model.eval(), x)
     near(ready(x), model(x).detach())
-    assert len(kept) >= 2 and torch.equal(kept[-1], kept[-2])
+    assert len(kept) >= 2
+    near(kept[-2], kept[-1])
     assert [row.layer for row in ready.report] == ["body.0"]
 
 
