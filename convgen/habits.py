@@ -283,6 +283,7 @@ ARGUMENTS = _table("""
     --define: var set param let
     --format: json
     --device: backend
+    --budget: time timeout seconds limit duration
 """)
 #: Options of `convgen init`.
 LAYER_ARGUMENTS = _table("""
@@ -304,6 +305,11 @@ DEVICES = _table("""
     emulate: cpu emulator emulated emulation host sim simulate simulator interpret
     gpu: cuda device nvidia cuda0 gpu0 h100 h200
 """)
+
+
+def device(word: str) -> str | None:
+    """The device that a word names, by its name or another; plain."""
+    return word if word in DEVICES.values() else DEVICES.get(word)
 
 
 # --- padding by name ---

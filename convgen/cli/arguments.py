@@ -42,6 +42,8 @@ class Parser(argparse.ArgumentParser):
             hint = habits.did_you_mean(unknown[1], known, self.others) or hint
             if self.others.get(word := habits.plain(unknown[1])) not in known:
                 hint = habits.NO_ARGUMENTS.get(word, hint)
+            if "--device" in known and (device := habits.device(word)):
+                hint = f"write `--device {device}`"
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
@@ -87,6 +89,10 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Specs, and what overrides them."""
     parser.add_argument("specs", nargs=nargs, metavar="SPEC", help=SPECS)
@@ -103,8 +109,8 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
         help="how to compute, such as tma_im2col; with auto, convgen chooses (default: the spec's, else auto)",
     )  # fmt: skip
     parser.add_argument(
-        "--only", action="append", default=[], metavar="CONV",
-        help="only this convolution, or conv block; may be repeated",
+        "--only", action="extend", type=_names, default=[], metavar="CONVS",
+        help="only these convolutions, or conv blocks, separated by commas",
     )  # fmt: skip
 
 

@@ -169,6 +169,14 @@ def test_a_kind_is_written_once(capsys):
     assert "wrote 1 file (.cu) for sm_80" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("only", [["--only", "first,second"], ["--only", "first", "--only", "second"]])
+def test_only_takes_several(only, capsys):
+    assert main(["check", "layer.conv", *only]) == 0
+    assert "2 convolutions" in capsys.readouterr().out
+    assert main(["check", "layer.conv", "--only", "first,secnd"]) == 2
+    assert "did you mean `second`?" in capsys.readouterr().err
+
+
 def test_only_takes_a_block_for_all_of_its_operators(capsys):
     Path("layer.conv").write_text(SPEC.replace("pad 1", "pad 1  op fprop dgrad"))
     for only, left in (("first", 2), ("first_dgrad", 1), ("second", 1)):
