@@ -422,6 +422,27 @@ def test_hooks_may_keep_results_in_the_model(branches):
         assert [row.layer for row in ready.report] == ["body.0", "body.2", "head"] and type(kept) is torch.Tensor
 
 
+class Conditional(nn.Module):
+    """Whose branches call layers; and it branches itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 1)
+
+    def forward(self, x):
+        y = torch.cond(x.sum() > 0, lambda x: self.first(x), lambda x: self.first(-x), (x,))
+        return self.second(y) if y.sum() > 0 else -y
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_branches_of_torch_cond_call_parts():
+    model, x = Conditional().eval(), torch.randn(1, 4, 6)
+    ready = fast(model, x)
+    with torch.no_grad():
+        for given in (x, -x, x):
+            near(ready(given), model(given))
+
+
 class Branches(nn.Module):
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

@@ -66,6 +66,8 @@ def _of_module(function: Callable[..., Any], module: Any, made: Any) -> Callable
     """A function that calls a module, as one that calls its copy."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # a branch of torch.cond, which Dynamo always traces
+            return module.forward(*args, **kwargs)
         _update(module, made)
         try:
             return function(*args, **kwargs)
