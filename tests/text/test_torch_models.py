@@ -570,3 +570,31 @@ def test_equal_numbers_of_other_types_are_others():
     prepared = len(ready._prepared)
     ready(x, float("nan")), ready(x, float("nan"))
     assert len(ready._prepared) == prepared + 1
+
+
+class Tokens(nn.Module):
+    """Of patches, with a token of the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.token, self.head = nn.Conv2d(4, 8, 2, 2), nn.Parameter(torch.randn(1, 1, 8)), nn.Linear(8, 2)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).mT
+        return self.head(torch.cat([self.token.expand(len(x), -1, -1), tokens], 1))
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+def test_weights_are_exchanged_and_stay_as_they_were(inductor):
+    model, x = Tokens().eval(), torch.randn(2, 4, 6, 6)
+    ready = ct.optimize(model, x, inductor=inductor)
+    first, own = ready(x), [p.data for p in model.parameters()]
+    kept, others = copy.deepcopy(own), [torch.randn_like(p) for p in own]
+    for given in (others, own):  # as to try averaged weights
+        for p, value in zip(model.parameters(), given, strict=True):
+            p.data = value
+        near(ready(x), model(x).detach())
+    assert all(map(torch.equal, own, kept)) and len(ready._prepared) == 1
+    near(ready(x), first)
+    model.head.weight.data = model.head.weight.t().contiguous().t() * 2
+    near(ready(x), model(x).detach())

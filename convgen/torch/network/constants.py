@@ -96,15 +96,25 @@ class Packed:
         with self._lock:
             if seen == self._seen:  # another thread was faster
                 return False
-            for held, value in zip(self._held, self._values(weights), strict=True):
-                if held.data_ptr() != value.data_ptr() or held.stride() != value.stride():
-                    held.copy_(value)
+            self._hold(self._values(weights), weights)
             self._seen, self._alive = seen, _memory(weights)
         return True
 
     def forget(self) -> None:
         """Lets the next update pack, whatever the weights say."""
         self._seen = []
+
+    def _hold(self, values: Sequence[Any], weights: Sequence[Any]) -> None:
+        """Holds what is a weight as it lies by where it lies now: its former memory may be read by others.  Other
+        values take the place of those that were."""
+        own = {w.untyped_storage()._cdata for w in weights}
+        for held, value in zip(self._held, values, strict=True):
+            if value.untyped_storage()._cdata not in own:
+                held.copy_(value)
+            elif held.stride() != value.stride():
+                raise OtherWeights
+            else:
+                held.data = value
 
     def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
