@@ -77,8 +77,9 @@ class Strategy:
             return []
         if apart := self._apart(searches):
             return [apart]
-        # a kernel without the options may be meant by them, where those that have them do not serve
-        found = [list(s.obstacles) for s in self._searches(problem, target, options)]
+        # where those that have the options do not serve, one may be meant that has them with other values
+        named = [s for s in self._searches(problem, target, options) if s.has_options]
+        found = [list(s.obstacles) for s in named or searches]
         common = [o for o in found[0] if all(o in own for own in found)]
         # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
         return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))
