@@ -105,6 +105,11 @@ def test_a_spec_keeps_its_meaning_and_its_comments(text):
     assert not re.search(r"[ \t]+\n|\n\n\n|\{\n\n|\n\n *\}|\A\n|\n\n\Z", made)
 
 
+def test_specs_that_ship_are_formatted():
+    paths = [path for folder in ("specs", "docs", "examples") for path in ROOT.glob(f"{folder}/**/*.conv")]
+    assert [str(p) for p in paths if (text := p.read_text(encoding="utf-8")) != formatted(text)] == []
+
+
 @st.composite
 def untidy(draw) -> str:
     """A spec with other white space and more comments between its words."""
