@@ -27,7 +27,7 @@ from typing import Any
 import numpy
 from scipy.optimize import least_squares, minimize
 
-from convgen.bench.results import commit, geomean
+from convgen.bench.results import command, commit, geomean
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels import registry, renamed, strategies
@@ -306,7 +306,7 @@ def main() -> int:
     for choice in sorted(choices(rows, guesses, names), key=lambda c: -c.regret)[: args.worst]:
         print(f"{choice.regret:.2f}x {choice.key}\n    chose {choice.chosen}\n    best  {choice.best}")
     if args.out:
-        header = {"command": " ".join(sys.argv), "commit": commit(), "date": database.now(), "folds_seed": args.seed}
+        header = {"command": command(), "commit": commit(), "date": database.now(), "folds_seed": args.seed}
         shown = {name: asdict(row) for name, row in rates.items()}
         args.out.write_text(json.dumps(header | {"rates": shown} | summary, indent=1) + "\n")
     return 0

@@ -27,7 +27,7 @@ from pathlib import Path
 import cupy
 
 import convgen
-from convgen.bench.results import commit
+from convgen.bench.results import command, commit
 from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.tensor import Tensor
 from convgen.runtime import cuda, scratch
@@ -168,7 +168,7 @@ def main() -> None:
             "torch": sys.modules["torch"].__version__ if "torch" in sys.modules else None,
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(sys.argv),
+            "command": command(),
             "method": f"median over {BURSTS} bursts of the mean of {BURST} calls",
         }
         figures = {"call_us": found, "cached_process_s": process}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from convgen.bench.backend import TorchBackend
-from convgen.bench.results import commit
+from convgen.bench.results import command, commit
 
 
 def write(path: Path, **figures: Any) -> None:
@@ -17,8 +16,3 @@ def write(path: Path, **figures: Any) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"commit": commit(), "command": command(), "date": date, **TorchBackend().environment()}
     path.write_text(json.dumps(about | figures, indent=1) + "\n")
-
-
-def command() -> str:
-    """What was called, files by their names alone."""
-    return " ".join(Path(word).name if word.endswith(".json") else word for word in sys.argv)

@@ -23,7 +23,7 @@ from geometries import random_problems, suites
 from convgen import planner
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Job
-from convgen.bench.results import Row, Run, summarize
+from convgen.bench.results import Row, Run, command, summarize
 from convgen.bench.runner import Bench, Column, Entry
 from convgen.ir.problem import ConvProblem
 from convgen.targets import TARGETS
@@ -76,7 +76,7 @@ def main() -> int:
             show(title, measured[title])
     if args.out:
         runs = {
-            title: json.loads(replace(Run(backend.environment(), " ".join(sys.argv)), rows=rows).to_json())
+            title: json.loads(replace(Run(backend.environment(), command()), rows=rows).to_json())
             for title, rows in measured.items()
         }
         header = {key: value for key, value in runs["unseen"].items() if key not in ("rows", "summary", "columns")}

@@ -22,7 +22,7 @@ from at_hand import need_gpu
 from convgen.bench import backend as backends
 from convgen.bench.build import Builder, Failure, Job
 from convgen.bench.measure import Checker
-from convgen.bench.results import commit
+from convgen.bench.results import command, commit
 from convgen.frontend import load
 from convgen.ir.problem import SPATIAL, ConvProblem, Op
 from convgen.runtime.kernel import Kernel
@@ -134,7 +134,7 @@ def main() -> int:
     header = {
         "date": time.strftime("%F"),
         "commit": args.commit or commit(),
-        "command": " ".join(sys.argv),
+        "command": command(),
         "n": args.n,
     }
     header |= backend.environment() | {"seconds": round(time.perf_counter() - started, 1)}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -177,6 +180,18 @@ class Run:
             },
             indent=1,
         )
+
+
+#: Folders before a file: of an absolute path, and of JSON, which results are.
+_FOLDERS = re.compile(r"(^|=)(/(.*/)?|[^=]*/(?=[^/]*\.json$))")
+
+
+def command() -> str:
+    """What was called, without this machine's folders, which tell nobody else anything."""
+    script, *words = sys.argv
+    if Path(script).name == "__main__.py":  # python -m convgen
+        script = Path(script).parent.name
+    return shlex.join(_FOLDERS.sub(r"\1", word) for word in (script, *words))
 
 
 def commit() -> str | None:

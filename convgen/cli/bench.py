@@ -17,7 +17,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.bench import plot
     from convgen.bench.backend import TorchBackend, at_hand
     from convgen.bench.build import Builder
-    from convgen.bench.results import Run
+    from convgen.bench.results import Run, command
     from convgen.bench.runner import Bench
 
     for path in (arguments.out, arguments.plot):
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         _tune(entries)
     if not arguments.no_baselines and not isinstance(backend, TorchBackend):
         console.warn("PyTorch with CUDA is not installed: no baselines")
-    record = Run(environment, shlex.join(["convgen", *sys.argv[1:]]))
+    record = Run(environment, command())
     interrupted = False
     builder = Builder(arguments.jobs)
     bench = Bench(backend, builder.build_all, not arguments.no_verify, not arguments.no_baselines)

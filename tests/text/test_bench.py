@@ -23,7 +23,7 @@ from convgen.bench import backend as backends
 from convgen.bench import baselines, build, measure, plot, runner, suites
 from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
 from convgen.bench.build import Failure, Job
-from convgen.bench.results import Result, Row, Run, geomean, summarize
+from convgen.bench.results import Result, Row, Run, command, geomean, summarize
 from convgen.bench.runner import Bench, Column, Entry, is_bias_relu, with_bias_relu
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
@@ -494,6 +494,21 @@ def test_a_file_has_the_figures_and_where_they_come_from():
     assert {"gpu", "driver", "convgen", "commit", "command", "date", "method", "peaks", "summary", "rows"} <= set(data)
     assert data["rows"][0]["speedup"] == 4 and data["rows"][1]["speedup"] is None
     assert data["rows"][0]["results"]["auto"]["strategy"] == "direct"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["benchmarks/unseen.py", "--out", "/home/me/out/unseen.json"], "benchmarks/unseen.py --out unseen.json"),
+        (["benchmarks/unseen.py", "--out=/home/me/out/unseen.json"], "benchmarks/unseen.py --out=unseen.json"),
+        (["/opt/bin/convgen", "bench", "specs/a.conv", "-D", "n=8"], "convgen bench specs/a.conv -D n=8"),
+        (["/opt/lib/convgen/__main__.py", "bench", "/home/me/a.conv"], "convgen bench a.conv"),
+        (["fit.py", "runs/a.json", "../b.sqlite", "two words"], "fit.py a.json ../b.sqlite 'two words'"),
+    ],
+)
+def test_a_command_is_recorded_without_a_machine_s_folders(monkeypatch, argv, said):
+    monkeypatch.setattr("sys.argv", argv)
+    assert command() == said
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------

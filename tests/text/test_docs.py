@@ -127,6 +127,11 @@ def test_ci_runs_the_test_command_of_the_page(page):
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_results_name_no_folder_of_a_machine(path):
+    assert not re.findall(r"""[\s="']/\w+/[\w./]*""", path.read_text(encoding="utf-8"))
+
+
 def test_ci_runs_the_first_command_of_the_readme():
     first = blocks(README, "console")[0].splitlines()[0]
     assert first.replace("-o out", '-o "$fresh/out"') in (ROOT / ".ci" / "run").read_text().splitlines()
