@@ -141,6 +141,11 @@ def _bounds(option: Option) -> tuple[int, int]:
     return (min(values), max(values)) if values else (option.low, option.high)
 
 
+def has_all(options: Options, config: type[Config]) -> bool:
+    """Whether a configuration has these options, be it with other values."""
+    return options.keys() <= {row.name for row in option_rows(config)}
+
+
 def excess(options: Options, config: type[Config]) -> dict[str, str]:
     """Options that a configuration does not have, or not with that value: the fault by the option's name."""
     rows = {row.name: row for row in option_rows(config)}

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import AnyKernel, Layout, Obstacle
-from convgen.kernels.config import Options, excess, option_rows
+from convgen.kernels.config import Options, excess
 from convgen.targets import Target
 
 
@@ -34,11 +34,6 @@ class Search:
     def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
         self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
         self._checked: dict[int, tuple[Obstacle, ...]] = {}
-
-    @property
-    def has_options(self) -> bool:
-        """Whether the kernel has the options that are fixed, be it with other values."""
-        return self.fixed.keys() <= {row.name for row in option_rows(self.kernel.config)}
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from convgen.ir import estimates
 from convgen.ir.estimates import Estimates
 from convgen.kernels.base import Obstacle
-from convgen.kernels.config import Option, Options, excess, joined, option_rows
+from convgen.kernels.config import Config, Option, Options, excess, has_all, joined, option_rows
 from convgen.kernels.registry import kernel, kernels_of
 from convgen.targets import Target
 
@@ -48,15 +48,17 @@ class Strategy:
 
     def searches(self, problem: ConvProblem, target: Target, options: Options) -> list[Search]:
         """The searches of the kernels that have the options; of all kernels, where none has them all."""
-        searches = self._searches(problem, target, options)
-        return [s for s in searches if not excess(s.fixed, s.kernel.config)] or searches
+        return self._searches(problem, target, options, lambda fixed, config: not excess(fixed, config))
 
-    def _searches(self, problem: ConvProblem, target: Target, options: Options) -> list[Search]:
-        """The searches of the kernels that may be taken, with these options or without."""
+    def _searches(
+        self, problem: ConvProblem, target: Target, options: Options, wanted: Callable[[Options, type[Config]], bool]
+    ) -> list[Search]:
+        """The searches of the kernels whose configurations are wanted; of all kernels, where none is."""
         from convgen.kernels.search import search
 
         fixed = {name: value for name, value in options.items() if name != "kernel"}
         rows = [row for row in kernels_of(self.name) if row.asked_for(options)]
+        rows = [row for row in rows if wanted(fixed, row.config)] or rows
         if problem.sums:
             return [
                 search(k, _sums().spread(problem, k.adds_up(problem)), target, fixed) for k in (r.kernel for r in rows)
@@ -78,8 +80,7 @@ class Strategy:
         if apart := self._apart(searches):
             return [apart]
         # where those that have the options do not serve, one may be meant that has them with other values
-        named = [s for s in self._searches(problem, target, options) if s.has_options]
-        found = [list(s.obstacles) for s in named or searches]
+        found = [list(s.obstacles) for s in self._searches(problem, target, options, has_all)]
         common = [o for o in found[0] if all(o in own for own in found)]
         # an obstacle of the option kernel sends to another kernel, which has obstacles of its own here
         return common or min(found, key=lambda own: (any(o.option == "kernel" for o in own), len(own)))

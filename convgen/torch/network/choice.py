@@ -109,7 +109,7 @@ class Measured:
                 why_not = serving.why_not
                 continue
             before = _source(way), opens and not way.opening
-            us = self._fused(way, end, arguments, before) if self._timer else None
+            us = _fused_us(self._timer, way, end, arguments, before) if self._timer else None
             stopped = why_stopped(end.node) if end is way.ends[-1] else ""
             row = Row(layer, serving.kernel, us, None, way.fused(end), stopped, serving.spec)
             found.append((us or 0.0, Choice(way, end, row)))
@@ -118,29 +118,11 @@ class Measured:
         us, choice = min(found, key=lambda candidate: candidate[0])
         if self._timer is None:
             return choice
-        aten_us = self._aten(chain, opens)
+        aten_us = _aten_us(self._timer, chain, opens)
         row = replace(choice.row, aten_us=aten_us)
         if us < aten_us:
             return replace(choice, row=row)
         return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
-
-    def _fused(self, way: Chain, end: End, arguments: tuple[Any, ...], before: tuple[Any, bool]) -> float:
-        assert self._timer is not None
-        rest = _rest(way, end)
-        return self._timer.fused(arguments, rest.passes, *before) + self._moved(way, rest.moved)
-
-    def _aten(self, chain: Chain, opens: bool) -> float:
-        assert self._timer is not None
-        linear = bool(chain.convolution.meta.get("linear"))
-        # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
-        rest = _rest(chain, chain.ends[0], bare=not linear)
-        us = self._timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
-        return us + self._moved(chain, rest.moved)
-
-    def _moved(self, chain: Chain, tensors: int) -> float:
-        """Reading or writing so many tensors as large as the result: half a copy each."""
-        assert self._timer is not None
-        return tensors * self._timer.copy(value_of(chain.ends[0].node)) / 2 if tensors else 0.0
 
 
 def _ways(chain: Chain) -> list[Chain]:
@@ -178,6 +160,24 @@ def _source(chain: Chain) -> Any:
     """The fake image that has to be upsampled before the chain, if that is not folded into it."""
     source = None if chain.upsampled else upsampled(chain.x)
     return None if source is None else value_of(source)
+
+
+def _fused_us(timer: Timer, way: Chain, end: End, arguments: tuple[Any, ...], before: tuple[Any, bool]) -> float:
+    rest = _rest(way, end)
+    return timer.fused(arguments, rest.passes, *before) + _moved_us(timer, way, rest.moved)
+
+
+def _aten_us(timer: Timer, chain: Chain, opens: bool) -> float:
+    linear = bool(chain.convolution.meta.get("linear"))
+    # cuBLAS adds a bias on the way; behind cuDNN's convolution it is a pass, or part of one
+    rest = _rest(chain, chain.ends[0], bare=not linear)
+    us = timer.aten(_plain(chain), rest.passes, linear, _source(chain), opens)
+    return us + _moved_us(timer, chain, rest.moved)
+
+
+def _moved_us(timer: Timer, chain: Chain, tensors: int) -> float:
+    """Reading or writing so many tensors as large as the result: half a copy each."""
+    return tensors * timer.copy(value_of(chain.ends[0].node)) / 2 if tensors else 0.0
 
 
 @dataclass(frozen=True)

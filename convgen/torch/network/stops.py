@@ -56,10 +56,7 @@ def why_stopped(end: Node) -> str:
 
 def is_normalized(end: Node) -> bool:
     """Whether a normalization reads a node's value, perhaps as views of it: a pass that can compute what is before."""
-    return any(
-        behind is not None and is_call(behind, *_NORMALIZATIONS)
-        for behind in map(_behind_views, end.users)
-    )  # fmt: skip
+    return any(is_call(behind, *_NORMALIZATIONS) for behind in map(_behind_views, end.users))
 
 
 def _obstacle(reader: Node) -> str:

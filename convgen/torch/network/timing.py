@@ -119,6 +119,7 @@ class Timer:
         return us, without + asked.spared * self.copy(result) / 2 + finish
 
     def copy(self, tensor: Tensor) -> float:
+        """aten's copy of a tensor like this fake one."""
         return self._us("copy", (tensor, tensor[:0], []), None, lambda made, *_: made.clone())
 
     def _us(
