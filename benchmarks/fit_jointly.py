@@ -10,7 +10,7 @@ configuration, and, of a layer of which several were timed, how each compares wi
 rates in the code and holds each near its own (`HOLD`), because few measurements tell all of them; another fit to the
 same measurements therefore moves them again.  The rates in the code are of such a fit of 2026-11-23, which started from
 others and read partly other measurements: 60 random geometries are not kept.  `start` and `spread` of tma_im2col and
-mma_gemm were then fitted alone.
+mma_gemm were then fitted alone, and so was tma_wgrad, which no other kernel's rates meet, with a HOLD of 0.1.
 
 The table gives, by source, the error of the estimates, their bias (positive: too slow) and the *regret*: the time of
 the configuration with the least estimate, over the least time that was measured of the layer.
@@ -40,6 +40,7 @@ from convgen.kernels.base import Layout
 from convgen.kernels.config import option_name
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
+from convgen.kernels.tma_wgrad import cost as tma_wgrad
 from convgen.planner import database
 
 RESULTS = Path(__file__).parent / "results"
@@ -61,6 +62,7 @@ MODELS = {
         "store", "epi_tile", "ragged_store", "turn", "multicast", "joint", "split", "split_store", "ragged_writes",
         "odd_writes",
     )),
+    "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
     "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "spread", "odd_writes")),
     "stem_mma": replace(fit_kernels.MODELS["stem_mma"], told=STEMS),
     "stem_wgmma": replace(fit_kernels.MODELS["stem_wgmma"], told=STEMS),
@@ -136,6 +138,16 @@ def gradients() -> Iterator[Row]:
                 )
 
 
+def filter_gradients() -> Iterator[Row]:
+    """Gradients of filters: what was chosen, and of some layers up to twelve more configurations."""
+    for name in ("wgrad_candidates", "wgrad_clusters", "backward", "backward_networks"):
+        for row in _json(name)["rows"]:
+            for column, result in row["results"].items() if row["op"] == "wgrad" else ():
+                if column != "auto" and result["us"]:
+                    layer = f"{row['name']} n={row['n']}"
+                    yield from _in_words(name, layer, row["spec"], result["strategy"], result["config"], result["us"])
+
+
 def networks() -> Iterator[Row]:
     """What convgen took for the layers of whole networks, with their epilogues: each geometry once.
 
@@ -174,7 +186,7 @@ def benches() -> Iterator[Row]:
             yield Row("benches", f"{row.layer} n={row.n}", row.kernel, row.layout, row.us)
 
 
-SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (candidates, gradients, networks, tuned, benches)
+SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (candidates, gradients, filter_gradients, networks, tuned, benches)
 
 
 class Estimates:

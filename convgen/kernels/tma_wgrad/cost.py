@@ -1,10 +1,10 @@
 """The cost model of tma_wgrad: microseconds from a configuration, before anything is compiled.
 
 A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at which TMA
-fetches rows, the latency that stages in flight must cover, the waves of blocks, the sums that are left over, device
-memory.  The rates are fitted to 472 timings on an H200, over the layers of ResNet-50, ResNeXt-50, MobileNetV2 and the
-strided suite at two batches: 12% of error, root mean square, and a choice that is 2% from the best that was timed
-(benchmarks/results/wgrad_candidates_h200.json, backward_h200.json).
+fetches rows, the latency that stages in flight must cover, the waves of blocks, the sums that are left over, the
+blocks that read the same rows at once, device memory.  The rates are fitted by benchmarks/fit_jointly.py to 775 timings
+on an H200, over the layers of ResNet-50, ResNeXt-50, MobileNetV2, the strided suite and six more networks: 11% of
+error, root mean square, and a choice that is 2% from the best that was timed.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from convgen.kernels.tma_wgrad.layout import Layout
 class Rates:
     """Figures of tma_wgrad on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 1.35  # from launch to the first wgmma, and out again
-    shared_wait: float = 21.5  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
-    mma: float = 1.08  # of the tensor cores' peak time
-    l2: float = 60.0  # bytes a cycle for a multiprocessor
-    row: float = 2.46  # cycles a row of a box
-    latency: float = 586.0  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.27  # stages that are being read and so not in flight
-    multicast: float = 0.25  # how much of the rows that a cluster need not fetch twice counts: tma_im2col's
-    joint: float = 44.0  # cycles that a stage of a cluster takes longer: tma_im2col's
-    wave: float = 0.16  # between two blocks on a multiprocessor: barriers, the first load, the store
-    store: float = 1.98e-4  # a tile's element
-    join: float = 0.65  # of a cluster
-    joined: float = 2.46e-4  # an element that goes to another block of the cluster
-    sum: float = 1.53  # the second kernel
-    sums: float = 3.4e7  # bytes of sums a microsecond, written and read
-    memory: float = 3.34e6  # bytes a microsecond
+    start: float = 0.99  # from launch to the first wgmma, and out again
+    shared_wait: float = 16.0  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    mma: float = 1.1  # of the tensor cores' peak time
+    l2: float = 67.9  # bytes a cycle for a multiprocessor
+    row: float = 2.4  # cycles a row of a box
+    latency: float = 823.0  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.17  # stages that are being read and so not in flight
+    multicast: float = 0.99  # how much of the rows that a cluster need not fetch twice counts
+    joint: float = 15.4  # cycles that a stage of a cluster takes longer
+    wave: float = 0.1  # between two blocks on a multiprocessor: barriers, the first load, the store
+    store: float = 1.76e-4  # a tile's element
+    join: float = 1.015  # of a cluster
+    joined: float = 2.5e-4  # an element that goes to another block of the cluster
+    sum: float = 1.48  # the second kernel
+    sums: float = 2.22e7  # bytes of sums a microsecond, written and read
+    memory: float = 3.65e6  # bytes a microsecond
+    alike: float = 1.22e8  # bytes a microsecond, for each doubling of the blocks, or clusters, that read them at once
 
 
 H200 = Rates()
 
 
-def time(layout: Layout, rates: Rates = H200) -> float:
+def time(layout: Layout) -> float:
     """Microseconds of a layout's launches."""
-    r, c = rates, layout.config
+    r, c = H200, layout.config
     each = product(layout.part_columns, r.shared_wait) * r.mma
     mma = c.tile_k / 16 * (c.tile_m / 64) * c.warps_n * layout.parts * each
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
@@ -63,7 +64,9 @@ def time(layout: Layout, rates: Rates = H200) -> float:
         last += r.join + r.joined * elements * (c.split_k - 1) / c.split_k
     waves = math.ceil(blocks / layout.slots)
     work = waves * (steps * step + last + r.wave)
-    us = over(work, bytes_read(layout) / r.memory) + r.start + layout.gemm.prepared.time
+    alike = layout.problem.y.bytes * math.log2(max(layout.n_tiles / (c.cluster if c.shared == "a" else 1), 1))
+    alike += layout.problem.x.bytes * math.log2(max(layout.m_tiles / (c.cluster if c.shared == "b" else 1), 1))
+    us = over(work, bytes_read(layout) / r.memory) + alike / r.alike + r.start + layout.gemm.prepared.time
     if not layout.stores_w:
         us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us
