@@ -2,8 +2,8 @@
 
 A few terms, each a resource: the tensor cores (whose narrow tiles wait for shared memory), L2, the rate at which TMA
 fetches rows, the latency that stages in flight must cover, the waves of blocks, the sums that are left over, the
-blocks that read the same rows at once, device memory.  The rates are fitted by benchmarks/fit_jointly.py to 775 timings
-on an H200, over the layers of ResNet-50, ResNeXt-50, MobileNetV2, the strided suite and six more networks: 11% of
+blocks that read the same rows at once, device memory.  The rates are fitted by benchmarks/fit_jointly.py to 1,177
+timings on an H200, over layers of ResNet-50, ResNeXt-50, MobileNetV2, the strided suite and six more networks: 10% of
 error, root mean square, and a choice that is 2% from the best that was timed.
 """
 
@@ -20,23 +20,23 @@ from convgen.kernels.tma_wgrad.layout import Layout
 class Rates:
     """Figures of tma_wgrad on one GPU.  Cycles are the multiprocessor's; times are in microseconds."""
 
-    start: float = 0.99  # from launch to the first wgmma, and out again
-    shared_wait: float = 16.0  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
-    mma: float = 1.1  # of the tensor cores' peak time
-    l2: float = 67.9  # bytes a cycle for a multiprocessor
-    row: float = 2.4  # cycles a row of a box
-    latency: float = 823.0  # cycles of a load, to be covered by stages in flight
-    stages_held: float = 1.17  # stages that are being read and so not in flight
-    multicast: float = 0.99  # how much of the rows that a cluster need not fetch twice counts
-    joint: float = 15.4  # cycles that a stage of a cluster takes longer
-    wave: float = 0.1  # between two blocks on a multiprocessor: barriers, the first load, the store
-    store: float = 1.76e-4  # a tile's element
-    join: float = 1.015  # of a cluster
-    joined: float = 2.5e-4  # an element that goes to another block of the cluster
-    sum: float = 1.48  # the second kernel
-    sums: float = 2.22e7  # bytes of sums a microsecond, written and read
-    memory: float = 3.65e6  # bytes a microsecond
-    alike: float = 1.22e8  # bytes a microsecond, for each doubling of the blocks, or clusters, that read them at once
+    start: float = 1.21  # from launch to the first wgmma, and out again
+    shared_wait: float = 16.4  # cycles that 64 x n x 16 waits for its A operand: max(n / 2, n / 4 + this)
+    mma: float = 1.09  # of the tensor cores' peak time
+    l2: float = 63.3  # bytes a cycle for a multiprocessor
+    row: float = 2.28  # cycles a row of a box
+    latency: float = 983.0  # cycles of a load, to be covered by stages in flight
+    stages_held: float = 1.04  # stages that are being read and so not in flight
+    multicast: float = 0.67  # how much of the rows that a cluster need not fetch twice counts
+    joint: float = 9.6  # cycles that a stage of a cluster takes longer
+    wave: float = 0.09  # between two blocks on a multiprocessor: barriers, the first load, the store
+    store: float = 1.49e-4  # a tile's element
+    join: float = 1.08  # of a cluster
+    joined: float = 2.39e-4  # an element that goes to another block of the cluster
+    sum: float = 1.58  # the second kernel
+    sums: float = 1.59e7  # bytes of sums a microsecond, written and read
+    memory: float = 3.71e6  # bytes a microsecond
+    alike: float = 9.3e7  # bytes a microsecond, for each doubling of the blocks, or clusters, that read them at once
 
 
 H200 = Rates()
