@@ -69,6 +69,12 @@ TILES = {
         "",
         {"tile.m": 64, "tile.n": 32, "tile.k": 16, "stages": 2, "consumers": 1, "split_k": 2},
     ),
+    "two share x": (
+        "input x: f16[n=3, h=9, w=8, c=200] filter w: f16[k=40, c] output y: f16[n, p, q, k]",
+        "operand s: f32[c] operand g: f16[n, c] t = x * s x = relu(t + g)",
+        "",
+        {"tile.m": 128, "tile.n": 16, "tile.k": 64, "stages": 2, "consumers": 2, "cluster": 2, "multicast": "a"},
+    ),
 }
 
 

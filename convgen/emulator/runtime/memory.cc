@@ -149,7 +149,9 @@ static void write_cell(Cell& cell, const Block* block, u32 offset, const View& v
     finding(
         "race", access.line,
         format("%s %s, which line %d wrote, with no synchronization between", what, where().c_str(), cell.write.line));
-  } else if (cell.content == Content::ordinary && unpublished(block, cell.write.epoch, view)) {
+  } else if (cell.content == Content::ordinary && unpublished(block, cell.write.epoch, view) &&
+             !cell.readers.any_but(cell.write.epoch.agent)) {
+    // (a store that another has read since is done: what comes after that read comes after the store)
     finding("race", access.line,
             format("%s %s, which line %d wrote and published %s", what, where().c_str(), cell.write.line,
                    scope_of_a_block));

@@ -58,6 +58,13 @@ class Readers {
     more_.reset();
   }
   bool empty() const { return few_ == 0; }
+  // Whether anyone but this agent is among them: the first few are of different agents.
+  bool any_but(Agent agent) const {
+    for (u8 i = 0; i < few_; ++i) {
+      if (read_[i].epoch.agent != agent) return true;
+    }
+    return false;
+  }
   Readers() = default;
   Readers(const Readers& other)
       : few_(other.few_), read_(other.read_), more_(other.more_ ? new More(*other.more_) : nullptr) {}
