@@ -140,7 +140,7 @@ def gradients() -> Iterator[Row]:
 
 def filter_gradients() -> Iterator[Row]:
     """Gradients of filters: what was chosen, and of some layers up to twelve more configurations."""
-    for name in ("wgrad_candidates", "wgrad_clusters", "wgrad_networks", "backward", "backward_networks"):
+    for name in ("wgrad_candidates", "wgrad_clusters", "wgrad_networks", "wgrad", "backward", "backward_networks"):
         for row in _json(name)["rows"]:
             for column, result in row["results"].items() if row["op"] == "wgrad" else ():
                 if column != "auto" and result["us"]:
