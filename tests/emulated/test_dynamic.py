@@ -104,6 +104,15 @@ def test_tma_im2col(name: str) -> None:
     check_dynamic("tma_im2col", problem, sizes, len(name), same=name in ("3x3", "residual"), **options)
 
 
+SUMS = "operand b: f32[k] result s: f32[n, k] result t: f32[p, k, n] s = acc t = acc * acc y = relu(acc + b)"
+
+
+@pytest.mark.parametrize("name", ["direct", "implicit_gemm", "tma_halo"])
+def test_sums_over_dims_of_fixed_sizes(name: str) -> None:
+    problem = conv("n=2, h=9, w=7, c=24", "k=40, r=3, s=3, c=24", epilogue=SUMS, dims="n")
+    check_dynamic(name, problem, [{"n": 2}, {"n": 5}, {"n": 1}], len(name), same=True)
+
+
 EACH_IMAGE = "operand b: f32[k] operand g: f32[n, k] operand z: f16[n, p, q, k] y = relu((acc + b) * g + z)"
 MMA = {
     "3x3": (conv("n=2, h=9, w=7, c=24", "k=40, r=3, s=3, c=24", "pad 1 stride h=2 w=1", EACH_IMAGE), {}),

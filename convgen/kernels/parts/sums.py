@@ -11,18 +11,19 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from convgen.codegen.render import environment, tidy
 from convgen.gpus import reference
 from convgen.ir.dtypes import DTYPES
+from convgen.ir.formula import number
 from convgen.ir.index_map import decompose
 from convgen.ir.plan import Launch, Plan, Step, Workspace
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Layout
-from convgen.kernels.parts.elementwise import Kernel, Pointer, element
-from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, index_type, load, offset
+from convgen.kernels.parts.elementwise import Kernel, Pointer, element, sizes
+from convgen.kernels.parts.lowering import ACCUMULATORS, Scope, factor, index_type, load, number_text, offset
 
 #: What a thread adds up at least and at most: enough for few launches, and few enough for many threads.
 LEAST, MOST = 16, 80
@@ -170,7 +171,9 @@ def _levels(problem: ConvProblem, partial_rows: Mapping[str, int], dependent: bo
             continue
         read = _read(problem, t)
         source = read.role if read else f"values.{t.name}"
-        first = _Level(problem, (t,), 0, problem.like(t).size // t.size, (source,), dependent)
+        like = problem.like(t)
+        summed = math.prod(like.extent(d) for d in like.dims if d not in t.dims)
+        first = _Level(problem, (t,), 0, summed, (source,), dependent)
         if rows:
             first = replace(first, number=1, rows=rows, sources=(partial(t),))
         alike.setdefault((replace(t, name=""), rows, read), []).append(first)
@@ -188,49 +191,52 @@ def _kernel(level: _Level) -> Kernel:
     problem, t, rows, columns = level.problem, level.sums[0], level.rows, level.columns
     values = _values(problem, t)
     kept = [d for d in values.dims if d in t.dims]
-    scope = Scope(index_type(problem, (values.size,)))
+    scope = Scope(index_type(problem, (values.size,)), limited=bool(problem.dynamic))
     column, row = scope.declare("column", columns), scope.declare("row", rows)
 
     def coordinates(index: Expr, dims: Sequence[str]) -> dict[str, Expr]:
-        return decompose(index, dims, lambda d: Integer(values.extent(d)))
+        return decompose(index, dims, lambda d: number(values.extent(d)))
 
     at = coordinates(column, kept)
     target = offset(scope, t, at)
     if level.parts > 1:
-        target = scope.text(scope.declare("part", level.parts) * columns + column)
+        target = scope.text(scope.declare("part", level.parts) * number(columns) + column)
     if level.number:
-        read = scope.text(row * columns + column)
+        read = scope.text(row * number(columns) + column)
     else:
         read = offset(scope, values, at | coordinates(row, [d for d in values.dims if d not in t.dims]))
-    number = problem.number
-    dtype = number if level.number else values.dtype
+    dtype = problem.number if level.number else values.dtype
     what = "parts of sums" if level.number else f"elements of {level.sources[0]}" if _read(problem, t) else "values"
     names = [f"_{i}" for i in range(len(level.sums))] if len(level.sums) > 1 else [""]
     pointers = (
-        (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", number, target, written=True))
+        (Pointer(f"values{name}", dtype, source), Pointer(f"sums{name}", problem.number, target, written=True))
         for name, source, target in zip(names, level.sources, level.targets, strict=True)
     )
+    blocks = -(-columns // level.width)
     return Kernel(
         "sum.cu.j2",
         f"convgen_{problem.name}_sum_{t.name}_{level.number}",
         (f"{', '.join(element(s.name, s.dims) for s in level.sums)}: {rows} {what} of each, in a fixed order.",),
         tuple(pointer for pair in pointers for pointer in pair),
         scope.index,
-        len(level.sums) * level.parts * -(-columns // level.width),
+        len(level.sums) * level.parts * blocks,
         level.width * level.lanes,
         "",
         {
             "level": level,
-            "blocks": -(-columns // level.width),
+            "columns": number_text(columns) if columns % level.width else "",
+            "blocks": factor(blocks) if blocks > 1 else "",
+            "blocks_of_sum": factor(level.parts * blocks),
             "names": names,
-            "value": load(dtype, f"values[{read}]", number),
+            "value": load(dtype, f"values[{read}]", problem.number),
             "target": f"sums[{target}]",
-            "types": (DTYPES[dtype].c_type, DTYPES[number].c_type),
-            "zero": ACCUMULATORS[number].zero,
-            "bytes": DTYPES[number].bytes,
-            "shared": _SHARED[number],
+            "types": (DTYPES[dtype].c_type, DTYPES[problem.number].c_type),
+            "zero": ACCUMULATORS[problem.number].zero,
+            "bytes": DTYPES[problem.number].bytes,
+            "shared": _SHARED[problem.number],
         },
         block=level.width * level.lanes,
+        sizes=sizes(problem),
     )
 
 
