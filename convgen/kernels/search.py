@@ -39,7 +39,7 @@ class Search:
     def unserved(self) -> tuple[Obstacle, ...]:
         """What stands against the kernel whatever the options that are not fixed."""
         if self.problem.number == "f64" and not self.kernel.doubles:
-            return (Obstacle(f"kernel {self.kernel.name} does not compute in f64", "use strategy direct"),)
+            return (Obstacle(f"kernel {self.kernel.name} does not compute in f64"),)
         found = (
             *_unwritten(self.kernel, self.problem),
             *_unapplied(self.kernel, self.problem),
@@ -56,7 +56,7 @@ class Search:
         """Channel slices that the kernel does not take."""
         tensors = (*self.problem.reads, *self.problem.operands, *self.problem.results)
         wrong = [t for t in tensors if t.pitch and t.role not in self.kernel.slices]
-        hint = "pass a packed tensor, or use another strategy"
+        hint = "pass a packed tensor"
         return tuple(
             Obstacle(f"kernel {self.kernel.name}: {t.name} is a slice of {t.pitch} channels; it must be packed", hint)
             for t in wrong
@@ -163,7 +163,7 @@ def _unapplied(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     """A prologue, where the kernel does not apply it."""
     if kernel.prologues or not problem.prologue:
         return []
-    hint = f"apply it to {problem.x.name} before the call, or use strategy direct"
+    hint = f"apply it to {problem.x.name} before the call"
     return [Obstacle(f"kernel {kernel.name} multiplies {problem.x.name} as it is, without the prologue", hint)]
 
 
@@ -173,10 +173,9 @@ def _undecided(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:
     if not fixed:
         return []
     if kernel.dynamic:
-        hint = f"leave {listing(fixed, 'and')} out of `dynamic`, or use another strategy"
+        hint = f"leave {listing(fixed, 'and')} out of `dynamic`"
         return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes of {listing(fixed, 'and')}", hint)]
-    hint = "leave `dynamic` out, or use strategy tma_im2col, implicit_gemm or direct"
-    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", hint)]
+    return [Obstacle(f"kernel {kernel.name} is compiled for fixed sizes", "leave `dynamic` out")]
 
 
 _Stated = tuple[tuple[str, int | str], ...]

@@ -26,8 +26,8 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
     for name, obstacles in error.obstacles.items():
         for o in obstacles:
             names.setdefault(o, []).append(name)
-    general = [o for o in names if not (o.hint or o.option)]
-    hints = {general[-1]: _who_serves(error, request, target)} if general else {}
+    general = [o for o in names if not o.option]
+    hints = {general[-1]: _or_another(general[-1].hint, error, request, target)} if general else {}
     return [
         Diagnostic(
             "E401",
@@ -51,9 +51,12 @@ def too_many(request: Request, target: Target, strategy: str, options: Options, 
     return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: ask for fewer images")
 
 
-def _who_serves(error: CannotServe, request: Request, target: Target) -> str:
+def _or_another(hint: str, error: CannotServe, request: Request, target: Target) -> str:
+    """The hint of an obstacle, and who serves the convolution as it is."""
     if error.obstacles.keys() >= set(strategies.AUTO):
-        return ""
+        return hint
     names = serving(request.problem, target)
-    verb = "serves" if len(names) == 1 else "serve"
-    return f"{listing(names, 'and')} {verb} it" if names else "no strategy serves it"
+    if not names:
+        return hint or "no strategy serves it"
+    who = f"{listing(names, 'and')} {'serves' if len(names) == 1 else 'serve'} it"
+    return f"{hint}, or take another strategy: {who}" if hint else who

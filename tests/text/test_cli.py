@@ -429,6 +429,22 @@ def test_who_serves_instead_is_said_and_true(capsys):
         assert main(["check", "layer.conv", "--only", "first", "--strategy", name]) == 0
 
 
+@pytest.mark.parametrize("more", ["op wgrad dynamic n h w", "prologue { x = relu(x) }"])
+def test_who_serves_instead_is_said_beside_what_would_help(more, capsys):
+    Path("layer.conv").write_text(SPEC.replace("pad 1", f"pad 1 {more}").replace("direct", "auto"))
+    assert main(["check", "layer.conv", "--only", "first", "--strategy", "implicit_gemm"]) == 1
+    (hint,) = re.findall(r"hint: (.*)", capsys.readouterr().out)
+    assert hint.endswith(", or take another strategy: `direct` serves it")
+    assert main(["check", "layer.conv", "--only", "first", "--strategy", "direct"]) == 0
+
+
+def test_a_vector_wider_than_the_channels_is_answered(capsys):
+    conv = "input x: f16[n=4, c=2, h=22, w=56] filter w: f16[k=2, c=1, r=3, s=3] output y: f16[n, k, p, q] groups 2"
+    Path("layer.conv").write_text(f"conv a {{ {conv} strategy depthwise {{ vector 16 tile p=3 }} target sm_80 }}")
+    assert main(["check", "layer.conv"]) == 1
+    assert "depthwise cannot serve a: vector 16: 1 channels are aligned neighbors" in capsys.readouterr().out
+
+
 def test_what_several_strategies_say_is_said_once(capsys):
     Path("layer.conv").write_text(SPEC.replace("f16", "e4m3").replace("direct", "auto"))
     assert main(["check", "layer.conv", "--only", "first"]) == 1

@@ -70,7 +70,7 @@ class Layout(Depthwise[Config]):
 
     @property
     def vectors(self) -> int:
-        return self.read.k // self.config.vector
+        return -(-self.read.k // self.config.vector)  # a whole number, also where it is illegal
 
     @cached_property
     def slice_vectors(self) -> int:

@@ -67,7 +67,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
         found = mma_obstacles(problem, target)
         if problem.groups > MOST_GROUPS:
             message = f"{problem.groups} groups are more than the {MOST_GROUPS} that a grid has room for"
-            found.append(Obstacle(message, "use strategy direct"))
+            found.append(Obstacle(message))
         if problem.dynamic and not found:
             found += size_obstacles(problem)
         return found

@@ -16,7 +16,7 @@ from convgen.kernels.parts import lowering
 
 def size_obstacles(problem: ConvProblem) -> Obstacles:
     """Why the kernel needs fixed sizes, whatever its configuration."""
-    found, hint = Obstacles(), "leave `dynamic` out, or use strategy direct"
+    found, hint = Obstacles(), "leave `dynamic` out"
     if problem.op is not Op.FPROP:
         found.no(f"op {problem.op} needs fixed sizes", hint)
     for tensor, channel in ((problem.x, "c"), (problem.y, "k")):
@@ -35,7 +35,7 @@ def illegal_sizes(layout: Layout) -> Obstacles:
     if config.split_k > 1:
         found.no(f"split_k {config.split_k} needs fixed sizes", "split_k 1", "split_k")
     if layout.apart:
-        found.no(f"math {config.math} needs fixed sizes", "math tf32, or strategy direct", "math")
+        found.no(f"math {config.math} needs fixed sizes", "math tf32", "math")
     if isinstance(layout.walks["x"].digits[-1].step, Size):
         found.no("neighbors along gemm_k lie a row of x apart, which needs fixed sizes", "order channel_first", "order")
     return found

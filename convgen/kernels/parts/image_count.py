@@ -17,7 +17,7 @@ def image_obstacles(problem: ConvProblem) -> Obstacles:
     found = Obstacles()
     if not problem.dynamic:
         return found
-    hint = "leave `dynamic` out, or use strategy direct"
+    hint = "leave `dynamic` out"
     for t in (*problem.reads, *problem.results, *problem.operands):
         if "n" in t.dims[1:]:
             found.no(f"{t.name} needs fixed sizes, unless `n` is its outermost dim", hint)

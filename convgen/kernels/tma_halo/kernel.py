@@ -52,7 +52,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         if problem.op is Op.DGRAD and problem.groups > 1:
             no("op dgrad with groups is not served")
         if problem.op is Op.DGRAD and set(problem.dynamic) - base.IMAGES:
-            no("op dgrad needs fixed sizes of images", "`dynamic n` alone, or use strategy tma_im2col")
+            no("op dgrad needs fixed sizes of images", "`dynamic n` alone")
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
         found += prepare.pack_obstacle(problem, fixed)

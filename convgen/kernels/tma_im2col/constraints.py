@@ -33,9 +33,9 @@ def prologue_obstacles(problem: ConvProblem) -> Obstacles:
     if problem.prologue is None:
         return found
     if problem.taps > 1 or any((*problem.pad_lo, *problem.pad_hi)):
-        found.no("a prologue needs a filter of one tap and no padding", "use strategy direct")
+        found.no("a prologue needs a filter of one tap and no padding")
     if problem.groups > 1 or problem.c % CHANNELS:
-        found.no(f"a prologue takes one group, and a multiple of {CHANNELS} input channels", "use strategy direct")
+        found.no(f"a prologue takes one group, and a multiple of {CHANNELS} input channels")
     for t in problem.prologue.operands:
         if t.dtype not in UNPACK or t.dims not in (("c",), ("n", "c")) or (t.pitch or 0) % CHANNELS:
             types = f"{', '.join(list(UNPACK)[:-1])} or {list(UNPACK)[-1]}"

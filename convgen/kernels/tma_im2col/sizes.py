@@ -27,12 +27,12 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     found = Obstacles()
     if not problem.dynamic:
         return found
-    hint = "leave `dynamic` out, or use strategy direct"
+    hint = "leave `dynamic` out"
     if gemm.phases:
         found.no(f"op {problem.op} with a stride needs fixed sizes", hint)
     x, y = gemm.assigned.problem.x, gemm.assigned.problem.y
     if problem.prologue and set(problem.dynamic) - IMAGES:
-        found.no("a prologue needs images of fixed sizes", "`dynamic n` alone, or use strategy direct")
+        found.no("a prologue needs images of fixed sizes", "`dynamic n` alone")
     if any(copy.source.role == "x" for copy in gemm.prepared.copies):
         lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
         found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", hint)
@@ -53,13 +53,13 @@ def illegal_sizes(layout: Layout) -> Obstacles:
     if config.stream_k:
         found.no("stream_k needs fixed sizes", "stream_k 0", "stream_k")
     if layout.fills:
-        found.no("groups whose channels leave a product's unfilled need fixed sizes", "use strategy direct")
+        found.no("groups whose channels leave a product's unfilled need fixed sizes", "leave `dynamic` out")
     passing = {c.name for c in (*layout.arriving, *layout.leaving)}
     if not set(problem.dynamic) - IMAGES:
         passing |= {t.name for t in layout.of_images if t.dims[0] == "n"}
     for t in (*used_operands(problem), *problem.elementwise):
         if t.dims != ("k",) and t.name not in passing:
-            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "use strategy direct")
+            found.no(f"{t.name} needs fixed sizes, since TMA does not move it: it is {t}", "leave `dynamic` out")
     return found
 
 
