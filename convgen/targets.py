@@ -40,8 +40,8 @@ class Target:
         return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - RESERVED_SHARED)
 
     def register_blocks(self, registers: int, threads: int) -> int:
-        """Blocks of so many threads that a multiprocessor has registers for; a thread gets them by eights."""
-        return self.registers_per_sm // (threads * -(-registers // 8) * 8)
+        """Blocks of so many threads that a multiprocessor has registers for; a thread gets them by eights, and some."""
+        return self.registers_per_sm // (threads * max(1, -(-registers // 8)) * 8)
 
     def resident_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Blocks that a multiprocessor holds at once, of so many threads, registers each and bytes of shared memory."""

@@ -438,11 +438,21 @@ def test_who_serves_instead_is_said_beside_what_would_help(more, capsys):
     assert main(["check", "layer.conv", "--only", "first", "--strategy", "direct"]) == 0
 
 
-def test_a_vector_wider_than_the_channels_is_answered(capsys):
-    conv = "input x: f16[n=4, c=2, h=22, w=56] filter w: f16[k=2, c=1, r=3, s=3] output y: f16[n, k, p, q] groups 2"
-    Path("layer.conv").write_text(f"conv a {{ {conv} strategy depthwise {{ vector 16 tile p=3 }} target sm_80 }}")
+@pytest.mark.parametrize(
+    ("c", "settings", "options", "message"),
+    [
+        (2, "", "vector 16  tile p=3", "vector 16: 2 channels are aligned neighbors"),
+        (72, "op dgrad", "band 8  vector 1", "vector 1: a thread's input channels take less than 4 bytes"),
+    ],
+)
+def test_options_that_depthwise_has_no_threads_for_are_answered(c, settings, options, message, capsys):
+    conv = (
+        f"input x: f16[n=1, h=10, w=7, c={c}] filter w: f16[k={c}, c=1, r=3, s=3] output y: f16[n, p, q, k] groups {c}"
+    )
+    strategy = f"strategy depthwise {{ {options} }} target sm_90a"
+    Path("layer.conv").write_text(f"conv a {{ {conv} {settings} pad h=1 w=(7, 1) dilation w=3 {strategy} }}")
     assert main(["check", "layer.conv"]) == 1
-    assert "depthwise cannot serve a: vector 16: 1 channels are aligned neighbors" in capsys.readouterr().out
+    assert f"depthwise cannot serve a: {message}" in capsys.readouterr().out
 
 
 def test_what_several_strategies_say_is_said_once(capsys):
