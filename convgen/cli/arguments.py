@@ -25,6 +25,26 @@ from convgen.spec import (
 )
 
 
+class _Once(argparse._StoreAction):
+    """Stores an option's value; another value for the same option is an error."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        if option_string and getattr(namespace, self.dest) not in (self.default, values):
+            raise argparse.ArgumentError(self, "given twice, with different values")
+        super().__call__(parser, namespace, values, option_string)
+
+
+class Define(argparse._AppendAction):
+    """Collects defines; another value for the same name is an error."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        name, value = values
+        before = dict(getattr(namespace, self.dest)).get(name, value)
+        if before != value:
+            raise argparse.ArgumentError(self, f"{name} is given twice, as {before} and {value}")
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of leaving the process."""
 
@@ -33,6 +53,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        self.register("action", None, _Once)
         self._negative_number_matcher = re.compile(r"-\d[-\d.,]*$")  # lists, too: --load -1,0,0,0
 
     def error(self, message: str) -> NoReturn:
@@ -97,7 +118,7 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Specs, and what overrides them."""
     parser.add_argument("specs", nargs=nargs, metavar="SPEC", help=SPECS)
     parser.add_argument(
-        "-D", "--define", dest="defines", type=define, action="append", default=[], metavar="NAME=INTEGER",
+        "-D", "--define", dest="defines", type=define, action=Define, default=[], metavar="NAME=INTEGER",
         help="override a `let` of the spec: -D n=64",
     )  # fmt: skip
     parser.add_argument(

@@ -33,7 +33,7 @@ def load(
     text = text.removeprefix("\ufeff")
     report = Report()
     spec = parse(text, report)
-    requests = check(spec, defines or {}, strategies, targets, report, renamed)
+    requests = check(spec, defines or {}, strategies, targets, report, renamed) if spec.whole else []
     if len(report):
         raise SpecError(report.diagnostics, path, text)
     for span, message in report.warnings:

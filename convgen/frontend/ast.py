@@ -245,8 +245,10 @@ class Conv:
 
 @dataclass(frozen=True)
 class Spec:
-    """A file.  `lost` names the lets whose text has errors: uses of them are no errors of their own."""
+    """A file.  `lost` names the lets whose text has errors: uses of them are no errors of their own.  `whole`: it was
+    read, and not given up as no spec."""
 
     lets: tuple[Let, ...]
     convs: tuple[Conv, ...]
     lost: frozenset[str]
+    whole: bool = True

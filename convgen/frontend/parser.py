@@ -40,6 +40,11 @@ _TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 _MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("ASSIGN", "=")}
 #: A mended text has to go on for so many words.
 _AHEAD = 3
+_UNREAD = ast.Spec((), (), frozenset(), whole=False)
+_CONV = "write `conv NAME { input ... filter ... output ... }`"
+#: A file is not read beyond so many statements that are lost before one is found, as it is probably no spec; nor beyond
+#: so many errors.
+_FEW, _MOST = 3, 50
 
 
 class _Parse:
@@ -55,7 +60,7 @@ class _Parse:
 
     def run(self) -> ast.Spec:
         at, keyword = 0, ""
-        while True:
+        while not self._gives_up(at):
             word = self._words[at]
             if self._begins_unseen(at, keyword):
                 at, keyword = self._behind_fault(at, unseen=True), ""
@@ -69,15 +74,25 @@ class _Parse:
             if word.type == END:
                 return self._spec(tree)
             at += 1
+        return _UNREAD
 
     def _spec(self, tree: Tree) -> ast.Spec:
         items = Build(self._report).transform(tree).children
         if self._whole and not any(w.type == "CONV" for w in self._words):
-            hint = "write `conv NAME { input ... filter ... output ... }`"
-            self._report.error("E007", "the file has no conv block", None, hint)
-        return lost.mark(items, self._regions)
+            self._report.error("E007", "the file has no conv block", None, _CONV)
+        return lost.mark(items, self._regions) if self._whole or items else _UNREAD
 
     # what is wrong
+
+    def _gives_up(self, at: int) -> bool:
+        """Whether a file has too many errors to read it from a word on, which is then reported."""
+        word, errors = self._words[at], len(self._report)
+        lost = not self._values and len(self._regions) >= _FEW
+        if word.type == END or not (lost or errors >= _MOST):
+            return False
+        message = f"the rest of the file is not read, after {errors} errors{' and no statement' * lost}"
+        self._report.error("E002", message, span_of(word), _CONV if lost else None)
+        return True
 
     def _begins_unseen(self, at: int, keyword: str) -> bool:
         """Whether a word begins a line that the grammar takes for more of the statement with the keyword."""
@@ -249,7 +264,7 @@ class _Parse:
             braces = max(braces + (word == "{") - (word == "}"), 0)
             opened[word] += 1
             lost.append(word)
-            if word.type in (STRAY, COMMENT) and word.line != self._words[fault].line:
+            if level and word.type in (STRAY, COMMENT) and word.line != self._words[fault].line:
                 self._report.error("E001", *hints.explain_stray(place))
         if lost:
             self._regions.append(Region(tuple(lost)))

@@ -17,6 +17,7 @@ from convgen.cli import main
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.spec import LARGEST_SPEC
 
+ROOT = Path(__file__).parents[2]
 SPEC = """\
 let n = 2
 conv layer {
@@ -281,6 +282,29 @@ def test_a_folder_that_is_gone(capsys, monkeypatch, tmp_path):
     gone.rmdir()
     assert main(["init", "--size", "8", "-c", "8", "-k", "8"]) == 2
     assert "layer.conv: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (["-D", "n=4", "-D", "n=5"], "argument -D/--define: n is given twice, as 4 and 5"),
+        (["--target", "sm_80", "--target", "sm_90a"], "argument --target: given twice, with different values"),
+        (["-D", "n=4", "-D", "n=4", "--target", "sm_80", "--target", "sm_80"], ""),
+    ],
+)
+def test_what_is_given_twice(given, said, capsys):
+    Path("layer.conv").write_text(SPEC)
+    assert main(["check", "layer.conv", *given]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "convgen/driver.py", "tests/data/tiny.cu"])
+def test_a_file_that_is_no_spec_gives_few_errors(name, capsys):
+    """However long it is; and what follows from not reading it, such as a define of no let, is none of them."""
+    Path("file.conv").write_text(20 * (ROOT / name).read_text())
+    assert main(["check", "file.conv", "-D", "n=4"]) == 1
+    codes = re.findall(r"error\[(E\d+)\]", capsys.readouterr().out)
+    assert 1 <= len(codes) <= 51 and set(codes) <= {"E001", "E002", "E003", "E004", "E005", "E006"}
 
 
 @pytest.mark.parametrize(
