@@ -443,6 +443,7 @@ def test_who_serves_instead_is_said_beside_what_would_help(more, capsys):
     [
         (2, "", "vector 16  tile p=3", "vector 16: 2 channels are aligned neighbors"),
         (72, "op dgrad", "band 8  vector 1", "vector 1: a thread's input channels take less than 4 bytes"),
+        (72, "", "math mma  tile p=1 q=55", "math mma makes 8 or 16 columns per warp, not 55"),
     ],
 )
 def test_options_that_depthwise_has_no_threads_for_are_answered(c, settings, options, message, capsys):

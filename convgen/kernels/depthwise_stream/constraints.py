@@ -49,7 +49,7 @@ def malformed(layout: Layout) -> Obstacles:
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that is malformed or does not fit."""
     target, config = layout.target, layout.config
-    found = Obstacles([*MATHS[config.math].obstacles(layout.assigned), *malformed(layout)])
+    found = MATHS[config.math].obstacles(layout.assigned) or malformed(layout)
     if found:
         return found
     no = found.no

@@ -10,6 +10,7 @@ The products are made on the ordinary cores (`fma`) or on tensor cores (`mma`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -21,7 +22,7 @@ from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_stream import cost, mma
 from convgen.kernels.depthwise_stream.config import Config
-from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal
+from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal, malformed
 from convgen.kernels.depthwise_stream.launches import launch, pointers
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.space import space
@@ -80,6 +81,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         return c.math, c.tile_p, c.tile_q, c.vector, c.slice
 
     def time(self, layout: Layout) -> float:
+        if malformed(layout):
+            return math.inf
         problem, target, config = layout.read, layout.target, layout.config
         rows, columns = layout.axes
         written = sum(t.bytes for t in problem.results)
