@@ -456,6 +456,17 @@ def test_options_that_depthwise_has_no_threads_for_are_answered(c, settings, opt
     assert f"depthwise cannot serve a: {message}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("op", "result"), [("fprop", "y"), ("dgrad", "x"), ("wgrad", "w")])
+def test_no_strategy_has_an_operand_that_the_target_does_not_convert(op, result, capsys):
+    conv = "input x: f16[n=2, h=8, w=9, c=64] filter w: f16[k=32, r=3, s=3, c=64] output y: f16[n, p, q, k]"
+    epilogue = f"epilogue {{ operand z: e4m3[] {result} = acc * z }}"
+    Path("layer.conv").write_text(f"conv a {{ {conv} op {op} {epilogue} target sm_80 }}")
+    assert main(["check", "layer.conv"]) == 1
+    assert re.search(
+        r"implicit_gemm.* cannot serve a: target sm_80 does not convert e4m3 \(z\)", capsys.readouterr().out
+    )
+
+
 def test_what_several_strategies_say_is_said_once(capsys):
     Path("layer.conv").write_text(SPEC.replace("f16", "e4m3").replace("direct", "auto"))
     assert main(["check", "layer.conv", "--only", "first"]) == 1

@@ -18,7 +18,7 @@ from convgen.kernels.mma_wgrad import cost
 from convgen.kernels.mma_wgrad.config import Config
 from convgen.kernels.mma_wgrad.layout import Layout
 from convgen.kernels.mma_wgrad.source import pointers, source
-from convgen.kernels.parts import gradient
+from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.hopper import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
@@ -45,7 +45,8 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is not Op.WGRAD:
             return [Obstacle(f"op {problem.op}: kernel mma_wgrad serves wgrad alone", option="kernel")]
-        found = type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
+        found = Obstacles(limits.type_obstacles(problem, target))
+        found += type_obstacles(problem.x, problem.y, problem.w, problem.accumulate, ("f16", "bf16", "f32"))
         if not {"mma", "cp_async"} <= target.features:
             found.no(f"target {target} has no mma.sync, or no cp.async", "sm_80 and later have them")
         if problem.output_pixels >= MOST_PIXELS:

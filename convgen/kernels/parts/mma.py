@@ -72,12 +72,14 @@ def mma_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     """What keeps mma.sync from multiplying a forward convolution with these types, whatever the tiles."""
     found = Obstacles(type_obstacles(problem, target))
     no = found.no
-    x, w = problem.x, problem.w
-    row = MMAS.get((x.dtype, maths(x.dtype)[0]))
     if problem.op is Op.WGRAD:
         no("op wgrad is not served by this kernel", "kernel mma_wgrad", "kernel")
-    elif problem.op is not Op.FPROP:
+        return found
+    if problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served; fprop and wgrad are")
+        return found
+    x, w = problem.x, problem.w
+    row = MMAS.get((x.dtype, maths(x.dtype)[0]))
     if x.dtype != w.dtype and not {x.dtype, w.dtype} <= MIXED:
         no(f"types {x.dtype} x {w.dtype}: the factors must have one type, or both be fp8")
     if row is None:
