@@ -210,6 +210,33 @@ def test_inductor_compiles_the_rest():
         near(ct.optimize(model, x)(x), model(x))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_inductor_keeps_what_it_compiles_for_this_convgen(training, monkeypatch, tmp_path):
+    from torch._dynamo.utils import counters
+
+    from convgen.torch.network import inductor
+
+    def prepare_and_run() -> str:
+        """What became of the graphs in Inductor's cache: all hits, or all misses."""
+        torch._dynamo.reset()
+        counters.clear()
+        x = torch.randn(2, 3, 8, 8)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardswish())
+        if training:
+            result = torch.compile(model, backend=ct.compile_graph)(x)
+            result.sum().backward()
+        else:
+            result = ct.optimize(model.eval(), x)(x)
+        near(result, model(x))
+        (outcome,) = {name for name in counters["inductor"] if name.startswith("fxgraph_cache")}
+        return outcome.removeprefix("fxgraph_cache_")
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert [prepare_and_run(), prepare_and_run()] == ["miss", "hit"]
+    monkeypatch.setattr(inductor, "schema_digest", lambda: "of another convgen")
+    assert [prepare_and_run(), prepare_and_run()] == ["miss", "hit"]
+
+
 class Endless:
     """An argument of an operator, as Inductor has them in a deep network of residual blocks."""
 
@@ -922,7 +949,7 @@ def test_linear_layers_of_sequences_are_fused(monkeypatch):
     """Attention's first one, too, of which torch makes products with the weights expanded to a batch."""
     model, x = nn.Sequential(Encoder(16), Encoder(16)).eval(), torch.randn(3, 7, 16)
     graphs = []
-    monkeypatch.setattr("convgen.torch.network.prepare._compiled", lambda run, *_: graphs.append(run) or run)
+    monkeypatch.setattr("convgen.torch.network.prepare.compiled", lambda run, *_: graphs.append(run) or run)
     fast = ct.optimize(model, x)
     with torch.no_grad():
         near(fast(x), model(x))
@@ -977,7 +1004,7 @@ def test_linear_layers_that_convgen_does_not_take_stay_linear_layers(monkeypatch
     monkeypatch.setattr(choice.OnCpu, "choose", lambda _, chain, __: choice.Choice(chain, None, ct.Row("", "aten")))
     model, x = ConvNext(16).eval(), torch.randn(2, 16, 8, 8)
     graphs = []
-    monkeypatch.setattr("convgen.torch.network.prepare._compiled", lambda run, *_: graphs.append(run) or run)
+    monkeypatch.setattr("convgen.torch.network.prepare.compiled", lambda run, *_: graphs.append(run) or run)
     with torch.no_grad():
         near(ct.optimize(model, x)(x), model(x))
     calls = [node.target for node in graphs[0].graph.nodes]

@@ -1,19 +1,38 @@
-"""Inductor, kept from printing graphs.
+"""Inductor, kept from printing graphs, and with a cache that knows convgen.
 
 Where Inductor meets an operator that it has no lowering for, as convgen's, it prints the operator's arguments for its
 log (torch 2.11 even if nobody reads that), and an argument with all that it is made of: each residual block doubles
 the text, so that a network of fifty layers takes hours.
+
+What Inductor compiles it keeps for other processes, under a key of the graph (its FX graph cache).  How convgen's
+operators lay out their results is compiled, too, and not in the graph: convgen's own files are added to the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from convgen.runtime.artifacts import schema_digest
+
 _brief: ContextVar[bool] = ContextVar("brief", default=False)
+#: Inductor's option of a pass that comes before its own.
+_PASS = "post_grad_custom_pre_pass"
+
+
+def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The graph by Inductor, for inputs of these shapes.  Raises what Inductor raises."""
+    from torch._inductor import compile as inductor
+
+    with torch.no_grad(), brief(), _tracing():
+        return inductor(run, list(inputs), keyed(options))
 
 
 @contextmanager
@@ -25,6 +44,34 @@ def brief() -> Iterator[None]:
         yield
     finally:
         _brief.reset(before)
+
+
+class _Version(CustomGraphPass):
+    """A pass that does nothing, and whose name is part of the cache's key: the convgen that the graph is for."""
+
+    def __call__(self, graph: Any) -> None:
+        pass
+
+    def uuid(self) -> str:
+        return f"convgen {schema_digest()}"
+
+
+def keyed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Inductor's options with `_Version`, where the user has no pass in its place."""
+    taken = options.get(_PASS) or getattr(inductor_config, _PASS, None)
+    return dict(options) if taken else {**options, _PASS: _Version()}
+
+
+def _tracing() -> AbstractContextManager[Any]:
+    """A tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    if TracingContext.try_get() is not None:
+        return nullcontext()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    return tracing(TracingContext(mode))
 
 
 @cache

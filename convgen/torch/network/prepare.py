@@ -21,7 +21,7 @@ from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, split
 from convgen.torch.network.halves import split_in_halves
-from convgen.torch.network.inductor import brief
+from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
     FORMATS,
     check_strides,
@@ -137,7 +137,7 @@ class Prepared:
             check_strides(graph)
         pack, run, count = split(graph_module, constants)
         self._packed = Packed(pack, run, count, weights)
-        self._run = _compiled(run, inputs, options) if options.inductor else run
+        self._run = compiled(run, inputs, options.config) if options.inductor else run
 
     def run(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
         """For inference: no gradients are recorded."""
@@ -163,13 +163,6 @@ def texts_of_slices(graph: Any) -> list[str]:
         with suppress(ConvgenError):  # the one who asks for the kernel is told
             texts.append(recipe(*arguments).convolution.text)
     return [text for text in texts if " of " in text]
-
-
-def _compiled(run: Any, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
-    from torch._inductor import compile as inductor
-
-    with torch.no_grad(), brief():
-        return inductor(run, list(inputs), dict(options.config))
 
 
 # ---- tracing ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Asked, Bare, Forward, Gradient, Summed, of_backward, of_convolution, order_of
 from convgen.torch.choices import Choices
-from convgen.torch.network.inductor import brief
+from convgen.torch.network.inductor import brief, keyed
 from convgen.torch.network.layouts import same_strides
 from convgen.torch.network.prepare import Options
 from convgen.torch.network.report import Report, Row
@@ -69,7 +69,9 @@ def compile_training(
             return fx.compile_fx_inner(rewritten(graph_module, bool(facts.get("is_backward"))), inputs, **facts)
 
     with functorch.patch(enable_autograd_cache=False):  # its key is the graph before this
-        return fx.compile_fx(graph_module, list(inputs), inner_compile=by_inductor, config_patches=dict(options.config))
+        return fx.compile_fx(
+            graph_module, list(inputs), inner_compile=by_inductor, config_patches=keyed(options.config)
+        )
 
 
 @dataclass(frozen=True)
