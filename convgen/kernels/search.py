@@ -129,7 +129,9 @@ class Search:
             return sum(o.option not in self.fixed for o in found), len(special), len(found)
 
         if not self._all:
-            return (Obstacle(f"kernel {self.kernel.name} has no configuration with these options"),)
+            said = listing([f"{name} {value}" for name, value in self.fixed.items()], "and")
+            hint = "leave one of them out" if len(self.fixed) > 1 else "leave it out"
+            return (Obstacle(f"kernel {self.kernel.name} has no configuration with {said}", hint, min(self.fixed)),)
         return self._obstacles_of(min(self._all, key=strangeness).layout)
 
     @property

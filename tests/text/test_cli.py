@@ -456,6 +456,30 @@ def test_options_that_depthwise_has_no_threads_for_are_answered(c, settings, opt
     assert f"depthwise cannot serve a: {message}" in capsys.readouterr().out
 
 
+SMALL = "input x: f16[n=2, h=36, w=20, c=64] filter w: f16[k=32, r=3, s=5, c=64] output y: f16[n, p, q, k]"
+DEPTHWISE = "input x: f32[n=1, h=8, w=7, c=64] filter w: f32[k=64, r=1, s=5] output y: f32[n, p, q, k] groups 64"
+WIDE = "input x: f16[n=5, h=18, w=55, c=72] filter w: f16[k=72, r=1, s=5] output y: f16[n, p, q, k] groups 72"
+
+
+@pytest.mark.parametrize(
+    ("conv", "options", "message", "hint", "instead"),
+    [
+        (f"{SMALL} op wgrad", "tma_im2col { tile n=23 }", "tile n=23 does not split into boxes", "n=", "tile n=64"),
+        (SMALL, "implicit_gemm { kernel stem_wgmma stages 8 }", "of shared memory", "fewer stages", "stages 1"),
+        (WIDE, "depthwise { kernel depthwise_stream blocks 16 }", "no configuration with `blocks 16`", "leave", ""),
+        (DEPTHWISE, "depthwise { vector 16 }", "4 channels are aligned neighbors", "vector 4 or less", "vector 4"),
+    ],
+)
+def test_an_option_that_cannot_be_is_shown_with_what_can(conv, options, message, hint, instead, capsys):
+    """Though the configuration that comes closest has others, which the user did not ask for."""
+    followed = re.sub(r"(tile n=|stages |blocks |vector )\d+", instead, options)
+    for given, code in ((followed, 0), (options, 1)):
+        Path("layer.conv").write_text(f"conv a {{\n {conv}\n strategy {given} target sm_90a }}")
+        assert main(["check", "layer.conv"]) == code
+    out = capsys.readouterr().out
+    assert message in out and f"hint: {hint}" in out
+
+
 @pytest.mark.parametrize(("op", "result"), [("fprop", "y"), ("dgrad", "x"), ("wgrad", "w")])
 def test_no_strategy_has_an_operand_that_the_target_does_not_convert(op, result, capsys):
     conv = "input x: f16[n=2, h=8, w=9, c=64] filter w: f16[k=32, r=3, s=3, c=64] output y: f16[n, p, q, k]"

@@ -164,9 +164,9 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
         run = channel_run(layout.read)
-        if run % c.vector or c.vector * layout.read.x.element.bytes > 16:
-            found.no(f"vector {c.vector}: {run} channels are aligned neighbors", f"vector {min(run, 8)} or less",
-                     "vector")  # fmt: skip
+        most = min(run, 16 // layout.read.x.element.bytes)
+        if run % c.vector or c.vector > most:
+            found.no(f"vector {c.vector}: {most} channels are aligned neighbors", f"vector {most} or less", "vector")
             return found
         if found := whole_runs(layout, c.tile_p, c.tile_q):
             return found

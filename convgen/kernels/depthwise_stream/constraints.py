@@ -22,13 +22,9 @@ def malformed(layout: Layout) -> Obstacles:
     columns = layout.axes[1]
     run = channel_run(problem)
     multiplier = problem.k_per_group
-    most = MATHS[config.math].most_channels(problem)
+    most = min(run, MATHS[config.math].most_channels(problem))
     if run % config.vector or config.vector > most:
-        no(
-            f"vector {config.vector}: {run} channels are aligned neighbors",
-            f"vector {min(run, most)} or less",
-            "vector",
-        )
+        no(f"vector {config.vector}: {most} channels are aligned neighbors", f"vector {most} or less", "vector")
     elif max(1, config.vector // multiplier) * problem.x.element.bytes < 4:
         no(f"vector {config.vector}: a thread's input channels take less than 4 bytes", "a larger vector", "vector")
     if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:

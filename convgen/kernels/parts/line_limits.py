@@ -38,7 +38,8 @@ def too_large(layout: Lines) -> list[Obstacle]:
         return []
     what = f"filters of {layout.problem.c} channels and {layout.problem.taps} taps, and the rows they need, take"
     room = f"{target} has {target.shared_limit(blocks)} for each of {blocks} blocks"
-    return [Obstacle(f"{what} {layout.shared_bytes} bytes of shared memory; {room}", "a smaller tile", "tile.m")]
+    hint, option = ("fewer stages", "stages") if layout.config.stages > 1 else ("a smaller tile", "tile.m")
+    return [Obstacle(f"{what} {layout.shared_bytes} bytes of shared memory; {room}", hint, option)]
 
 
 def limits(layout: Lines) -> tuple[Limit, ...]:

@@ -20,6 +20,7 @@ from convgen.targets import Target
 
 #: (tile_m, warps_m, warps_n) that are worth considering.
 SHAPES = ((64, 4, 1), (64, 4, 2), (64, 4, 3), (128, 8, 1), (128, 4, 2), (192, 12, 1), (256, 8, 1))
+SPANS = (64, 32, 16)  # channels of a box
 STEP = 64  # pixels, where no option says otherwise
 MOST_STAGES = 8
 #: Sums that slices leave, at most: they are to stay in L2.
@@ -76,11 +77,13 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
         rows_option = [0]
     tile_k = int(fixed.get("tile.k", STEP))
     spans = [int(fixed["span"])] if "span" in fixed else _spans(g.channels)
+    if fixed.get("row_taps") and "span" not in fixed:  # a box has all taps of a row, which may want a narrower one
+        spans = [s for s in (*spans, *SPANS) if s * problem.filter[-1] <= MOST_COLUMNS][: len(spans)] or spans
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for row_taps, span, (m, warps_m, warps_n) in itertools.product(rows_option, spans, _shapes(g, fixed)):
         taps = problem.filter[-1] if row_taps else 1
-        if "span" not in fixed and taps * span > MOST_COLUMNS:
+        if not fixed.keys() & {"span", "row_taps"} and taps * span > MOST_COLUMNS:
             continue
         boxes = problem.taps // taps * -(-g.channels // span)
         columns = [int(fixed["tile.n"])] if "tile.n" in fixed else _widths(boxes, taps * span, warps_n, row_taps)
@@ -103,10 +106,9 @@ def _shapes(g: Gemm, fixed: Options) -> list[tuple[int, int, int]]:
 
 def _spans(channels: int) -> list[int]:
     """The widest box that channels fill, and the one that leaves the fewest columns empty."""
-    spans = (64, 32, 16)
-    least = min(-(-channels // s) * s for s in spans)
-    fullest = next(s for s in spans if -(-channels // s) * s == least)
-    roomy = next(s for s in spans if -(-channels // s) * s <= 1.5 * least)
+    least = min(-(-channels // s) * s for s in SPANS)
+    fullest = next(s for s in SPANS if -(-channels // s) * s == least)
+    roomy = next(s for s in SPANS if -(-channels // s) * s <= 1.5 * least)
     return list(dict.fromkeys((roomy, fullest)))
 
 
@@ -125,7 +127,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
     splits: Iterable[int] = [int(fixed["split_k"])] if "split_k" in fixed else clusters.SIZES if alone else (1,)
     room = max(MOST_SUMS // (4 * layout.problem.w.size), 1)
     for split_k in splits:
-        if "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
+        if split_k > 1 and "split_k" not in fixed and (layout.part_columns % (8 * split_k) or split_k > layout.steps):
             continue
         if "slices" in fixed:
             yield split_k, int(fixed["slices"])
