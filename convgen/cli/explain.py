@@ -18,6 +18,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from convgen import driver
@@ -34,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"
     )
     parser.add_argument("--offsets", type=_numbers, metavar="R,S", help="what it adds to coordinates (default: 0)")
-    parser.add_argument("--pixels", type=_size, metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
-    parser.add_argument("--channels", type=_size, metavar="C", help="of the box, 1 to 256 (default: the plan's)")
+    parser.add_argument("--pixels", type=_to(1024), metavar="P", help="of the box, 1 to 1024 (default: the plan's)")
+    parser.add_argument("--channels", type=_to(256), metavar="C", help="of the box, 1 to 256 (default: the plan's)")
     parser.add_argument(
         "--html", type=Path, metavar="FILE",
         help="write all of it, with pictures, an emulated timeline and the source, as one page that needs no network",
@@ -46,13 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.html and arguments.load:
         raise UsageError("--html does not go with --load\nhint: --svg draws the load")
-    if arguments.html:
-        return _write_page(arguments)
     if arguments.load:
         return _show_load(arguments)
     for name in ("offsets", "pixels", "channels", "svg"):
         if getattr(arguments, name):
             raise UsageError(f"--{name} goes with --load")
+    if arguments.html:
+        return _write_page(arguments)
     for spec in read_specs(arguments):
         with console.spinner(f"reading {spec.path}"):
             found = driver.load(spec)
@@ -110,7 +111,12 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{short(text)} is not whole numbers with commas, such as 0,1,2,0") from None
 
 
-def _size(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text)):
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a size, such as 16")
-    return int(text)
+def _to(most: int) -> Callable[[str], int]:
+    """Reads a number of pixels or channels."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{short(text)} is not a size from 1 to {most}, such as 16")
+        return int(text)
+
+    return read

@@ -149,6 +149,8 @@ def test_what_the_hardware_refuses_is_said():
         (["--load", "99"], "there is no tile 99: the last is 0"),
         (["--load", "here"], "'here' is not whole numbers with commas"),
         (["--load", "0,0,0,0", "--pixels", "0"], "'0' is not a size"),
+        (["--load", "0,0,0,0", "--pixels", "1025"], "'1025' is not a size from 1 to 1024"),
+        (["--html", "x.html", "--svg", "x.svg"], "--svg goes with --load"),
         (["--offsets", "0,0"], "--offsets goes with --load"),
         (["--load", "0", "--html", "a.html"], "--html does not go with --load\nhint: --svg draws the load"),
     ],
