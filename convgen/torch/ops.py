@@ -31,6 +31,7 @@ from convgen.torch import aten
 from convgen.torch.asked import Gradient, WithBias, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.launch import served
+from convgen.torch.network.inductor import tell_briefly
 from convgen.torch.network.report import Report
 
 Tensor = Any
@@ -39,6 +40,7 @@ _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups, str paddin
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _FUSED = f"Tensor[] operands, str epilogue, {_GEOMETRY}, bool transposed=False, str prologue=''"
 library = torch.library.Library("convgen", "DEF")
+tell_briefly(library.ns)
 library.define(f"conv(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor", tags=_TAGS)
 library.define(f"fused_conv(Tensor input, Tensor weight, {_FUSED}) -> Tensor", tags=_TAGS)
 library.define(f"fused_conv_into(Tensor(a!) out, Tensor input, Tensor weight, {_FUSED}) -> ()", tags=_TAGS)

@@ -2,7 +2,7 @@
 
 Where Inductor meets an operator that it has no lowering for, as convgen's, it prints the operator's arguments for its
 log (torch 2.11 even if nobody reads that), and an argument with all that it is made of: each residual block doubles
-the text, so that a network of fifty layers takes hours.
+the text, so that a network of fifty layers takes hours, by torch.compile's own backend, too.
 
 What Inductor compiles it keeps for other processes, under a key of the graph (its FX graph cache).  How convgen's
 operators lay out their results is compiled, too, and not in the graph: convgen's own files are added to the key.
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
@@ -37,8 +36,7 @@ def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Cal
 
 @contextmanager
 def brief() -> Iterator[None]:
-    """Within, and in this thread, Inductor tells of an operator by its name alone."""
-    _install()
+    """Within, and in this thread, Inductor tells of any operator by its name alone."""
     before = _brief.set(True)
     try:
         yield
@@ -74,8 +72,8 @@ def _tracing() -> AbstractContextManager[Any]:
     return tracing(TracingContext(mode))
 
 
-@cache
-def _install() -> None:
+def tell_briefly(namespace: str) -> None:
+    """From here Inductor tells of this namespace's operators by their names alone."""
     try:
         from torch._inductor.exc import OperatorIssue
     except ImportError:  # it is not public: another torch may not have it
@@ -83,6 +81,7 @@ def _install() -> None:
     in_full = OperatorIssue.operator_str
 
     def operator_str(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        return f"  target: {target}" if _brief.get() else in_full(target, args, kwargs)
+        short = _brief.get() or str(target).startswith(f"{namespace}.")
+        return f"  target: {target}" if short else in_full(target, args, kwargs)
 
     OperatorIssue.operator_str = staticmethod(operator_str)
