@@ -129,10 +129,18 @@ class Search:
             return sum(o.option not in self.fixed for o in found), len(special), len(found)
 
         if not self._all:
-            said = listing([f"{name} {value}" for name, value in self.fixed.items()], "and")
-            hint = "leave one of them out" if len(self.fixed) > 1 else "leave it out"
-            return (Obstacle(f"kernel {self.kernel.name} has no configuration with {said}", hint, min(self.fixed)),)
+            return (self._nothing,)
         return self._obstacles_of(min(self._all, key=strangeness).layout)
+
+    @property
+    def _nothing(self) -> Obstacle:
+        """Where no configuration is worth considering."""
+        what = f"kernel {self.kernel.name} has no configuration"
+        if not self.fixed:
+            return Obstacle(f"{what} that fits", option="kernel")
+        said = listing([f"{name} {value}" for name, value in self.fixed.items()], "and")
+        hint = "leave one of them out" if len(self.fixed) > 1 else "leave it out"
+        return Obstacle(f"{what} with {said}", hint, min(self.fixed))
 
     @property
     def us(self) -> float:
