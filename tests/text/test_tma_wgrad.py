@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
         LAYER, {"tile.m": 256, "tile.n": 256, "warps.m": 8, "row_taps": 0, "span": 64}, "tile.n",
         "keeps 256 accumulators", "smaller tile",
     ),
-    "shares": (STRIDED, {"slices": 64}, "slices", "fewer than 64 shares", "fewer slices"),
+    "shares": (STRIDED, {"slices": 64}, "slices", "64 shares are more than the", "fewer slices"),
     "stages": (LAYER, {"stages": 32, "tile.m": 128}, "stages", "bytes of shared memory", "stages fit"),
     "clusters of two kinds": (LAYER, {"cluster": 2, "split_k": 2}, "split_k", "not both", "split_k 1"),
     "clusters of filter rows": (LAYER, {"cluster": 2, "row_taps": 1}, "row_taps", "boxes that serve", "row_taps 0"),

@@ -76,7 +76,8 @@ class MmaWgrad(base.Kernel[Config, Layout]):
             found.no(f"{c.stages} stages take {layout.shared_bytes} bytes of shared memory, {target} has "
                      f"{target.shared_bytes_per_block}", "fewer stages", "stages")  # fmt: skip
         if c.slices > layout.steps:
-            found.no(f"{layout.steps} steps of {c.tile_k} pixels are fewer than {c.slices} slices", option="slices")
+            steps = base.counted(layout.steps, "step")
+            found.no(f"{c.slices} slices are more than the {steps} of {c.tile_k} pixels", "fewer slices", "slices")
         return found
 
     def time(self, layout: Layout) -> float:

@@ -20,7 +20,7 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
-from convgen.kernels.base import Obstacle, Options
+from convgen.kernels.base import Obstacle, Options, counted
 from convgen.kernels.parts import cost
 from convgen.kernels.parts.copies import VECTOR, Copy, Kernel, Taps, gather, transpose
 from convgen.kernels.parts.hopper import lies_as
@@ -239,7 +239,7 @@ def _unit(tails: bool) -> int:
 def pack_fault(problem: ConvProblem, group_pack: int, tails: bool = False) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can."""
     if group_pack > problem.groups:
-        return f"group_pack {group_pack} is more than the {problem.groups} groups"
+        return f"group_pack {group_pack} is more than the {counted(problem.groups, 'group')}"
     if problem.groups % group_pack and not tails:
         return f"group_pack {group_pack} does not divide the {problem.groups} groups"
     of_c = _unit(tails)

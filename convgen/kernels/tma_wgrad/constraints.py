@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgen.ir.index_map import TmaAxis
-from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.base import Obstacle, Obstacles, counted
 from convgen.kernels.parts.hopper import (
     MAX_PIXELS,
     MULTIPLY_REGISTERS,
@@ -122,7 +122,8 @@ def _registers(layout: Layout) -> Obstacles:
 def _k_loop(layout: Layout) -> Obstacles:
     config, found = layout.config, Obstacles()
     if layout.shares > layout.steps:
-        found.no(f"{layout.steps} steps of {config.tile_k} pixels are fewer than {layout.shares} shares of them",
+        steps = counted(layout.steps, "step")
+        found.no(f"{layout.shares} shares are more than the {steps} of {config.tile_k} pixels",
                  "fewer slices", "slices" if config.slices > 1 else "split_k")  # fmt: skip
     return found
 
