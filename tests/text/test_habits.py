@@ -104,6 +104,15 @@ def test_what_takes_the_place_of_a_setting_can_be_written(word):
             frontend.load(block(*given, snippet))
 
 
+def test_an_option_outside_of_its_block_is_known():
+    """But for those that mean something else to most people."""
+    names = {
+        option.name.partition(".")[0] for strategy in strategies.load_all().values() for option in strategy.options
+    }
+    for name in names - {"kernel", "method", "images", "depth"}:
+        assert (hint(block(INPUT, FILTER, OUTPUT, f"{name} 4")) or "").startswith("put options in the strategy's block")
+
+
 @pytest.mark.parametrize("word", habits.SETTINGS)
 def test_a_setting_by_another_name_is_taken_for_what_it_means(word):
     if word in KEYWORDS:
