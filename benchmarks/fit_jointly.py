@@ -127,25 +127,24 @@ def candidates() -> Iterator[Row]:
             yield Row("candidates", f"{row['layer']} n={row['n']}", kernel, layout, us)
 
 
+def _columns(source: str, file: str, op: Op, columns: tuple[str, ...]) -> Iterator[Row]:
+    """What `backward.py` timed of an operator, in columns that begin so."""
+    for row in _json(file)["rows"]:
+        for column, result in row["results"].items() if row["op"] == op else ():
+            if column.startswith(columns) and result["us"]:
+                layer = f"{row['name']} n={row['n']}"
+                yield from _in_words(source, layer, row["spec"], result["strategy"], result["config"], result["us"])
+
+
 def gradients() -> Iterator[Row]:
     """Gradients of ResNet-50's inputs, up to five configurations each."""
-    for row in _json("dgrad")["rows"]:
-        for column, result in row["results"].items():
-            if column.startswith("candidate") and result["us"]:
-                layer = f"{row['name']} n={row['n']}"
-                yield from _in_words(
-                    "gradients", layer, row["spec"], result["strategy"], result["config"], result["us"]
-                )
+    yield from _columns("gradients", "dgrad", Op.DGRAD, ("candidate",))
 
 
 def filter_gradients() -> Iterator[Row]:
     """Gradients of filters: what was chosen, and of some layers up to twelve more configurations."""
     for name in ("wgrad_candidates", "wgrad_clusters", "wgrad_networks", "wgrad", "backward", "backward_networks"):
-        for row in _json(name)["rows"]:
-            for column, result in row["results"].items() if row["op"] == "wgrad" else ():
-                if column != "auto" and result["us"]:
-                    layer = f"{row['name']} n={row['n']}"
-                    yield from _in_words(name, layer, row["spec"], result["strategy"], result["config"], result["us"])
+        yield from _columns(name, name, Op.WGRAD, ("chain", "candidate"))
 
 
 def networks() -> Iterator[Row]:

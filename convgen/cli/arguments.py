@@ -34,7 +34,7 @@ class _Once(argparse._StoreAction):
         super().__call__(parser, namespace, values, option_string)
 
 
-class Define(argparse._AppendAction):
+class _Define(argparse._AppendAction):
     """Collects defines; another value for the same name is an error."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
@@ -117,10 +117,7 @@ def _names(text: str) -> list[str]:
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Specs, and what overrides them."""
     parser.add_argument("specs", nargs=nargs, metavar="SPEC", help=SPECS)
-    parser.add_argument(
-        "-D", "--define", dest="defines", type=define, action=Define, default=[], metavar="NAME=INTEGER",
-        help="override a `let` of the spec: -D n=64",
-    )  # fmt: skip
+    add_defines(parser)
     parser.add_argument(
         "--target", type=_usage(lambda name: known_target(name).name), metavar="ARCH",
         help="GPU architecture, such as sm_90a (default: the spec's, else this machine's GPU, else sm_90a)",
@@ -132,6 +129,14 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     parser.add_argument(
         "--only", action="extend", type=_names, default=[], metavar="CONVS",
         help="only these convolutions, or conv blocks, separated by commas",
+    )  # fmt: skip
+
+
+def add_defines(parser: argparse.ArgumentParser) -> None:
+    """Values for the lets of a spec."""
+    parser.add_argument(
+        "-D", "--define", dest="defines", type=define, action=_Define, default=[], metavar="NAME=INTEGER",
+        help="override a `let` of the spec: -D n=64",
     )  # fmt: skip
 
 

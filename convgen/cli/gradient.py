@@ -15,16 +15,13 @@ from __future__ import annotations
 import argparse
 
 from convgen.cli import console
-from convgen.cli.arguments import Define, define, read_text
+from convgen.cli.arguments import add_defines, read_text
 from convgen.spec import Spec
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", metavar="SPEC", help="a .conv file; - reads standard input")
-    parser.add_argument(
-        "-D", "--define", dest="defines", type=define, action=Define, default=[], metavar="NAME=INTEGER",
-        help="override a `let` of the spec: -D n=64",
-    )  # fmt: skip
+    add_defines(parser)
     parser.add_argument("--only", metavar="CONV", help="only this convolution of the spec")
     parser.add_argument("--after", metavar="CONV", help="the convolution whose result is the input")
     parser.add_argument("--branch", action="store_true", help="add the operand `branch` to the gradient of the input")

@@ -17,7 +17,7 @@ from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.depthwise_direct import cost
 from convgen.kernels.depthwise_direct.config import Config
@@ -33,6 +33,7 @@ from convgen.kernels.parts.depthwise import (
     ends,
     formulas,
     run_result,
+    vector_obstacles,
     whole_runs,
 )
 from convgen.kernels.parts.elementwise import fprop_pointers, sizes
@@ -162,13 +163,9 @@ class DepthwiseDirect(base.Kernel[Config, Layout]):
         return iter(liked if any(x.registers <= MOST_REGISTERS for x in liked) else [*liked, *others])
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
-        c, found = layout.config, Obstacles()
-        run = channel_run(layout.read)
-        most = min(run, 16 // layout.read.x.element.bytes)
-        if run % c.vector or c.vector > most:
-            found.no(f"vector {c.vector}: {most} channels are aligned neighbors", f"vector {most} or less", "vector")
-            return found
-        if found := whole_runs(layout, c.tile_p, c.tile_q):
+        c, most = layout.config, 16 // layout.read.x.element.bytes
+        found = vector_obstacles(layout.read, c.vector, most) or whole_runs(layout, c.tile_p, c.tile_q)
+        if found:
             return found
         if layout.registers > MOST_REGISTERS:
             columns = layout.axes[1].inputs(c.tile_q)

@@ -6,7 +6,7 @@ from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_stream.layout import UNIT, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
-from convgen.kernels.parts.depthwise import channel_run, whole_runs
+from convgen.kernels.parts.depthwise import vector_obstacles, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
 from convgen.kernels.parts.limits import MAX_THREADS
 
@@ -17,15 +17,11 @@ MOST_STAGES = 64
 def malformed(layout: Layout) -> Obstacles:
     """What a configuration asks for that means nothing for a problem."""
     problem, config = layout.read, layout.config
-    found = Obstacles()
+    found = vector_obstacles(problem, config.vector, MATHS[config.math].most_channels(problem))
     no = found.no
     columns = layout.axes[1]
-    run = channel_run(problem)
     multiplier = problem.k_per_group
-    most = min(run, MATHS[config.math].most_channels(problem))
-    if run % config.vector or config.vector > most:
-        no(f"vector {config.vector}: {most} channels are aligned neighbors", f"vector {most} or less", "vector")
-    elif max(1, config.vector // multiplier) * problem.x.element.bytes < 4:
+    if not found and max(1, config.vector // multiplier) * problem.x.element.bytes < 4:
         no(f"vector {config.vector}: a thread's input channels take less than 4 bytes", "a larger vector", "vector")
     if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:
         no(f"slice {config.slice} does not divide {problem.k} channels into whole vectors", option="slice")

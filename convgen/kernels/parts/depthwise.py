@@ -98,6 +98,15 @@ def channel_run(problem: ConvProblem) -> int:
     return run
 
 
+def vector_obstacles(problem: ConvProblem, vector: int, most: int) -> Obstacles:
+    """Why so many channels cannot go as one, of which there is room for `most`."""
+    run, found = channel_run(problem), Obstacles()
+    most = min(run, most)
+    if run % vector or vector > most:
+        found.no(f"vector {vector}: {most} channels are aligned neighbors", f"vector {most} or less", "vector")
+    return found
+
+
 def run_result(problem: ConvProblem, vector: int) -> output.Result:
     """The epilogue and the store of `vector` neighboring channels from channel k of output pixel n, p, q."""
     along = output.Columns("channels", ("k",), problem.k)

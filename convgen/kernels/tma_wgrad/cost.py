@@ -66,13 +66,19 @@ def time(layout: Layout) -> float:
         last += r.join + r.joined * elements * (c.split_k - 1) / c.split_k
     waves = math.ceil(blocks / layout.slots)
     work = waves * (steps * step + last + r.wave)
-    alike = layout.problem.y.bytes * math.log2(max(layout.n_tiles / (c.cluster if c.shared == "a" else 1), 1))
-    alike += layout.problem.x.bytes * math.log2(max(layout.m_tiles / (c.cluster if c.shared == "b" else 1), 1))
     start = r.start + r.meet * (c.launched > 1)
-    us = start + over(work, bytes_read(layout) / r.memory) + alike / r.alike + layout.gemm.prepared.time
+    us = start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike + layout.gemm.prepared.time
     if not layout.stores_w:
         us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
     return us
+
+
+def read_alike(layout: Layout) -> float:
+    """Bytes of both factors, each as often as the tiles that read it at once, of which a cluster is one, double."""
+    problem, c = layout.problem, layout.config
+    readers = (("a", problem.y, layout.n_tiles), ("b", problem.x, layout.m_tiles))
+    apart = ((t, tiles / (c.cluster if operand == c.shared else 1)) for operand, t, tiles in readers)
+    return sum(t.bytes * math.log2(max(tiles, 1)) for t, tiles in apart)
 
 
 def bytes_read(layout: Layout) -> int:
