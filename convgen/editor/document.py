@@ -173,7 +173,9 @@ class Document:
     # --- completions ---
 
     def completions(self, line: int, column: int) -> list[Completion]:
-        """What may stand at a place."""
+        """What may stand at a place: nothing in a comment."""
+        if "#" in "".join(self.text.split("\n")[line - 1 : line])[: column - 1]:
+            return []
         ahead = [w for w in self._words if w.type != END and _begin(span_of(w)) < (line, column)]
         if ahead and _end(span_of(ahead[-1])) >= (line, column) and ahead[-1][:1].isidentifier():
             ahead.pop()  # the word that is being written
@@ -201,10 +203,18 @@ class Document:
                 return {name: row.numpy for name, row in DTYPES.items()}
             case "LET" | "CONV":
                 return {}
+            case "STRIDE" | "PAD" | "DILATION" | "GROUPS":
+                return self._sizes
+            case "ASSIGN" if not (context.in_epilogue or context.options):
+                return self._sizes
         for option in self._options(context.strategy) if context.options else ():
             if before == option.name and option.choices:
                 return {str(choice): option.doc for choice in option.choices if isinstance(choice, str)}
         return None
+
+    @property
+    def _sizes(self) -> dict[str, str]:
+        return {let.name.text: "a size" for let in self.tree.lets}
 
     def _within(self, context: _Context, conv: ast.Conv | None) -> dict[str, str]:
         """What may begin a statement of a block, or be part of an expression."""
@@ -227,9 +237,8 @@ class Document:
                 **functions,
             }
         if context.depth:
-            lets = {let.name.text: "a size" for let in self.tree.lets}
             settings = {w: m for w, m in facts.KEYWORDS.items() if w not in ("let", "conv", "operand")}
-            return {**settings, "prologue": facts.PROLOGUE, "dynamic": facts.DYNAMIC, **lets}
+            return {**settings, "prologue": facts.PROLOGUE, "dynamic": facts.DYNAMIC, **self._sizes}
         return {w: facts.KEYWORDS[w] for w in ("let", "conv")}
 
 

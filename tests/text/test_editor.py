@@ -124,6 +124,12 @@ def test_a_name_s_definition(use, nth, declared, nth_declared):
         ("conv a {\n  strategy direct { ", {"tile"}),
         ("conv a {\n  epilogue {\n    operand b: f32[k]\n    y = re", {"acc", "operand", "result", "b", *FUNCTIONS}),
         ("let ", set()),
+        ("let m = 8\nlet n = ", {"m"}),
+        ("let m = 8\nconv a {\n  input x: f16[n=", {"m"}),
+        ("let m = 8\nconv a {\n  stride ", {"m"}),
+        ("# a conv", set()),
+        ("conv a {\n  pad 1  # of the filter", set()),
+        ("conv a {\n  strategy # ", set()),
     ],
 )
 def test_completions_are_what_may_stand_there(text, expected):
