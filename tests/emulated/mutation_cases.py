@@ -99,7 +99,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),
     "small_groups": ("implicit_gemm_cardinality",),
     "im2col": (
-        "im2col_gemm", "im2col_lowered", "im2col_pixel", "im2col_planes", "im2col_taps", "col2im_gather",
+        "im2col_channels", "im2col_gemm", "im2col_lowered", "im2col_pixel", "im2col_planes", "im2col_taps",
+        "col2im_gather",
     ),
     "tma_wgrad": ("tma_wgrad_accumulated", "tma_wgrad_3x3"),
     "tma_wgrad, multicast": ("tma_wgrad_cluster",),

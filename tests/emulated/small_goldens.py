@@ -42,6 +42,7 @@ GEOMETRIES = {
     "im2col_lowered": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
     "im2col_planes": Small({"n": 3, "h": 9, "w": 7, "c": 3, "k": 4}),
     "im2col_pixel": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
+    "im2col_channels": Small({"n": 2, "h": 5, "w": 6, "c": 16, "k": 5}),
     "im2col_taps": Small({"n": 2, "h": 9, "w": 7, "c": 3, "k": 4}),
     "implicit_gemm_cardinality": Small({"n": 3, "h": 13, "w": 11, "c": 64, "k": 64}, groups=8),
     "implicit_gemm_dynamic": Small({"n": 3, "h": 31, "w": 26, "c": 3, "k": 72}),

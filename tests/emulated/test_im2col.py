@@ -15,7 +15,7 @@ from strategy_problems import PRODUCTS, matrix_problems, with_types
 
 from convgen.ir import verify
 from convgen.ir.plan import Gemm, Launch
-from convgen.ir.problem import Op, Padding
+from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.kernels import strategies
 from convgen.kernels.im2col.layout import MEBIBYTE
 from convgen.kernels.im2col.matrices import LOWERED
@@ -61,7 +61,7 @@ def test_the_paper_s_algorithm() -> None:
     assert problem.lowered
     problem = replace(problem, x=replace(problem.x, dims=("c", "h", "w"), extents=(3, 6, 7)))
     arrays = verify.random_inputs(problem, 5)
-    out, source = emulated(STRATEGY, problem, {}, arrays)
+    out, source = emulated(STRATEGY, problem, {"form": "loop_free"}, arrays)
     assert np.array_equal(out, by_algorithm_1(arrays["x"], 3, 4, 5))
     assert "for (" not in source and "while" not in source, "no loop"
     assert "?" not in source and source.count("if (") == 1, "no predicate but that of the last block"
@@ -123,6 +123,41 @@ def test_planes_are_products_of_the_filter_image_by_image(groups: int) -> None:
     check_plan(STRATEGY, problem, {}, 21)
 
 
+def in_planes(problem: ConvProblem) -> ConvProblem:
+    """With y in planes."""
+    y = problem.y
+    dims = ("n", "k", *problem.spatial.output)
+    return replace(problem, y=replace(y, dims=dims, extents=tuple(map(y.extent, dims))))
+
+
+def test_gradients_of_filters_are_batches_of_images() -> None:
+    """Where y is a matrix in each image: as many sums as keep the GPU busy, added up in order."""
+    lenet = in_planes(make("wgrad", 128, 20, 50, (12, 12), (5, 5), dtype="f32"))
+    gemms = [step for step in STRATEGY.plan(lenet, TARGET, {}).steps if isinstance(step, Gemm)]
+    assert sum(g.batch for g in gemms) == 128 and len(gemms) <= 2
+    wide = in_planes(make("wgrad", 8, 512, 512, (7, 7), (3, 3), pad=1, dtype="f32"))
+    gemms = [step for step in STRATEGY.plan(wide, TARGET, {}).steps if isinstance(step, Gemm)]
+    assert sum(g.batch for g in gemms) == 8 and {g.batch for g in gemms} == {2}, "a few have blocks enough"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("groups, n, options", [(1, 5, {}), (2, 3, {}), (8, 3, {}), (1, 9, {"workspace_mb": 1})])
+def test_sums_of_images_add_up(dtype: str, groups: int, n: int, options: dict[str, int]) -> None:
+    """Pixels that end inside of a product's reduction, more groups than images, slices of several images."""
+    size = (23, 21) if options else (9, 11)
+    problem = in_planes(make("wgrad", n, 24, 16, size, (3, 3), pad=1, groups=groups, dtype=dtype))
+    plan = STRATEGY.plan(problem, TARGET, options)
+    assert plan.workspace_bytes <= (options.get("workspace_mb", 256)) * MEBIBYTE
+    assert slices_of(plan) == (1 if not options else 5 if dtype == "f32" else 3)
+    check_plan(STRATEGY, problem, options, 31)
+
+
+def test_a_cap_below_an_image_s_windows_cuts_images() -> None:
+    problem = in_planes(make("wgrad", 3, 32, 8, (40, 40), (3, 3), pad=1, dtype="f32"))
+    assert slices_of(STRATEGY.plan(problem, TARGET, {"workspace_mb": 1})) > 3
+    check_plan(STRATEGY, problem, {"workspace_mb": 1}, 32)
+
+
 def test_slices_with_groups_and_an_odd_rest() -> None:
     problem = make("fprop", 1, 26, 6, (47, 43), (3, 3), pad=1, groups=2, dtype="f32")
     options = {"workspace_mb": 1}
@@ -130,6 +165,17 @@ def test_slices_with_groups_and_an_odd_rest() -> None:
     rows = [s.m for s in plan.steps if isinstance(s, Gemm)]
     assert sum(rows) == problem.output_pixels and len(set(rows)) == 2
     check_plan(STRATEGY, problem, options, 12)
+
+
+@pytest.mark.parametrize(
+    "dtype, c, groups, moved",
+    [("f16", 24, 1, "Vec4"), ("f16", 12, 1, "u64"), ("bf16", 12, 2, "u32"), ("f16", 9, 3, "f16"), ("f32", 6, 1, "u64"),
+     ("s8", 32, 2, "Vec4")],
+)  # fmt: skip
+def test_channels_move_together(dtype: str, c: int, groups: int, moved: str) -> None:
+    problem = make("fprop", 2, c, 6, (5, 6), (3, 2), pad=1, groups=groups, dtype=dtype)
+    source = check_plan(STRATEGY, with_types(problem, y="f32") if dtype == "s8" else problem, {}, 41)
+    assert f"const {moved}* __restrict__ x" in source
 
 
 # ---- threads with loops ---------------------------------------------------------------------------

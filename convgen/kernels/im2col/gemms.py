@@ -96,47 +96,67 @@ def dgrad_gemms(p: ConvProblem, v: Matrices, first_image: int, images: int) -> I
     yield from _batched(gemm, group, image)
 
 
-def wgrad_gemms(p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, rows: int) -> Iterator[Gemm]:
-    """w [k, columns] += y^T [k, rows] x lowered [rows, columns], or its transpose, for each group; image
-    by image where y is [k, pixels]."""
+def wgrad_gemms(
+    p: ConvProblem, v: Matrices, lowered: str, result: str, first: int, units: int, rows: int, parts: int
+) -> Iterator[Gemm]:
+    """w [k, columns] += y^T [k, rows] x lowered [rows, columns], or its transpose, for each group, over `units` of so
+    many `rows`; of images, a batch of `parts` adds to as many sums."""
     k_first = v.filter_k == "first"
     by_rows = v.y_form == "rows"
-    runs = [(first, rows)] if by_rows else _within_images(first, rows, v.pixels)
-    for start, count in (part for run in runs for part in _even_reductions(*run, p.x.dtype)):
-        image, pixel = divmod(start, v.pixels)
-        y = Operand(
-            "y",
-            leading=v.y_row if by_rows else v.pixels,
-            offset=start * v.y_row if by_rows else image * v.all_k * v.pixels + pixel,
-            group=v.k if by_rows else v.k * v.pixels,
+    for start, count, images in _runs(v, first, units, rows, parts):
+        for row, reduced in _even_reductions(start, count, p.x.dtype):
+            image, pixel = divmod(row, v.pixels)
+            y = Operand(
+                "y",
+                leading=v.y_row if by_rows else v.pixels,
+                offset=row * v.y_row if by_rows else image * v.all_k * v.pixels + pixel,
+                group=v.k if by_rows else v.k * v.pixels,
+                image=v.all_k * v.pixels,
+            )
+            columns_ = Operand(
+                lowered,
+                leading=v.all_columns,
+                offset=(row if lowered == "x" else row - first * rows) * v.all_columns,
+                group=v.columns,
+                image=v.pixels * v.all_columns,
+            )
+            a, b = (y, columns_) if k_first else (columns_, y)
+            gemm = Gemm(
+                a.buffer, b.buffer, result,
+                m=v.k if k_first else v.columns, n=v.columns if k_first else v.k, k=reduced,
+                trans_a=by_rows or not k_first, trans_b=not (by_rows or k_first),
+                lda=a.leading, ldb=b.leading, ldc=v.columns if k_first else v.all_k,
+                dtype=p.x.dtype, c_dtype=_result_type(p, result),
+                offset_a=a.offset, offset_b=b.offset,
+                beta=0.0 if row == 0 else 1.0,
+            )  # fmt: skip
+            group = Batch(v.groups, a.group, b.group, v.k * v.columns if k_first else v.k)
+            yield from _batched(gemm, group, Batch(images, a.image, b.image, p.w.size))
+
+
+def _runs(v: Matrices, first: int, units: int, rows: int, parts: int) -> Iterator[tuple[int, int, int]]:
+    """What one batch of products reduces over: (first row, rows of an image, images)."""
+    if v.y_form == "rows":
+        yield first, units, 1
+    elif rows == 1:
+        yield from ((start, count, 1) for start, count in _within_images(first, units, v.pixels))
+    else:
+        yield from (
+            (image * v.pixels, v.pixels, min(parts, first + units - image))
+            for image in range(first, first + units, parts)
         )
-        columns_ = Operand(
-            lowered,
-            leading=v.all_columns,
-            offset=(start if lowered == "x" else start - first) * v.all_columns,
-            group=v.columns,
-        )
-        a, b = (y, columns_) if k_first else (columns_, y)
-        gemm = Gemm(
-            a.buffer, b.buffer, result,
-            m=v.k if k_first else v.columns, n=v.columns if k_first else v.k, k=count,
-            trans_a=by_rows or not k_first, trans_b=not (by_rows or k_first),
-            lda=a.leading, ldb=b.leading, ldc=v.columns if k_first else v.all_k,
-            dtype=p.x.dtype, c_dtype=_result_type(p, result),
-            offset_a=a.offset, offset_b=b.offset,
-            beta=0.0 if start == 0 else 1.0,
-        )  # fmt: skip
-        yield from _batched(gemm, Batch(v.groups, a.group, b.group, v.k * v.columns if k_first else v.k))
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A factor of a GEMM: where it starts, its leading dimension, the elements from group to group."""
+    """A factor of a GEMM: where it starts, its leading dimension, the elements from group to group and image to
+    image."""
 
     buffer: str
     leading: int
     offset: int
     group: int
+    image: int
 
 
 def _even_reductions(first: int, rows: int, dtype: str) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ layout where the GEMM cannot write the result itself.  The operators im2col and 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice
 
 from convgen.codegen.render import render
@@ -25,6 +26,8 @@ from convgen.kernels.im2col.config import DEFAULT_WORKSPACE_MB, Config
 from convgen.kernels.im2col.layout import MEBIBYTE, Layout
 from convgen.kernels.im2col.matrices import GEMM_TYPES, matrices
 from convgen.kernels.im2col.steps import kernels_of, steps_of, workspaces_of
+from convgen.kernels.parts.columns import channel_run, lowered_of
+from convgen.kernels.parts.elementwise import live_dims
 from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
@@ -46,12 +49,17 @@ class Im2col(base.Kernel[Config, Layout]):
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Layout]:
         method, cap = str(fixed.get("method", "gather")), int(fixed.get("workspace_mb", DEFAULT_WORKSPACE_MB))
-        return [Layout(problem, target, Config(method, cap, str(fixed.get("form", "loop_free"))))]
+        layout = Layout(problem, target, Config(method, cap))
+        form = str(fixed.get("form", _form(layout) if layout.lowers else layout.config.form))
+        return [replace(layout, config=replace(layout.config, form=form))]
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         found = _scatter_obstacles(layout.problem) if layout.config.method == "scatter" else []
         if layout.config.form != "loop_free" and not layout.lowers:
             found.append(Obstacle(f"{layout.problem.name} copies no windows of x", "leave form out", "form"))
+        elif layout.config.form == "channels" and channel_run(layout.lowering) == 1:
+            message = "form channels copies channels that are neighbors in x and in the lowered matrix; there are none"
+            found.append(Obstacle(message, "leave form out", "form"))
         return found or (_slice_obstacles(layout) if layout.is_product else [])
 
     def time(self, layout: Layout) -> float:
@@ -67,6 +75,15 @@ class Im2col(base.Kernel[Config, Layout]):
         assert isinstance(layout, Layout)
         kernels = tuple(kernels_of(layout).values())
         return render("kernels.cu.j2", plan, comment=_comment(plan, layout), kernels=kernels)
+
+
+def _form(layout: Layout) -> str:
+    """The widest of those whose neighboring threads write neighbors (benchmarks/results/forms_h200.json)."""
+    problem = layout.lowering
+    lowered = live_dims(lowered_of(problem))
+    if channel_run(problem) > 1:
+        return "channels"
+    return "taps" if lowered and lowered[-1] in ("n", *problem.spatial.output) else "loop_free"
 
 
 def _scatter_obstacles(problem: ConvProblem) -> list[Obstacle]:

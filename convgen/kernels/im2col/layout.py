@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from convgen.ir.problem import Op
+from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import base
 from convgen.kernels.im2col.config import Config
 from convgen.kernels.im2col.matrices import (
@@ -13,17 +13,21 @@ from convgen.kernels.im2col.matrices import (
     Matrices,
     gemm_writes_w,
     gemm_writes_y,
+    im2col_problem,
     lowered_is_x,
     matrices,
     scatters_into_x,
 )
 
 MEBIBYTE = 2**20
+#: What a GEMM's block makes, about, and how many blocks a multiprocessor should get.
+GEMM_TILE, WAVES = 128, 2
 
 
 @dataclass(frozen=True)
 class Layout(base.Layout[Config]):
-    """A slice is a number of units: rows of the lowered matrix, or of dgrad's, images."""
+    """A slice is a number of units: rows of the lowered matrix, or images of dgrad's, and of a wgrad's whose y is a
+    matrix image by image."""
 
     @property
     def is_product(self) -> bool:
@@ -37,13 +41,26 @@ class Layout(base.Layout[Config]):
             return False
         return not self.is_product or self.lowered > 0
 
+    @property
+    def lowering(self) -> ConvProblem:
+        """The im2col that copies them."""
+        return self.problem if self.problem.lowered else im2col_problem(self.problem, self.matrices.lowered)
+
     @cached_property
     def matrices(self) -> Matrices:
         return matrices(self.problem)
 
     @property
     def unit(self) -> str:
-        return "image" if self.problem.op is Op.DGRAD or not self.is_product else "row"
+        return "image" if self.problem.op is Op.DGRAD or not self.is_product or self.by_images else "row"
+
+    @cached_property
+    def by_images(self) -> bool:
+        """Whether a gradient of the filter sums up image by image: y is a matrix in each, and one has room."""
+        if self.problem.op is not Op.WGRAD or self.matrices.y_form != "images":
+            return False
+        sums = 0 if gemm_writes_w(self.problem) else 4 * self.problem.w.size
+        return sums + self.matrices.pixels * self._row <= self.config.workspace_mb * MEBIBYTE
 
     @cached_property
     def total(self) -> int:
@@ -53,11 +70,19 @@ class Layout(base.Layout[Config]):
     @cached_property
     def lowered(self) -> int:
         """Bytes of the lowered matrix a unit; 0 where x serves as it is."""
+        return self.rows * self._row
+
+    @property
+    def rows(self) -> int:
+        """Rows of the lowered matrix a unit."""
+        return self.matrices.pixels if self.unit == "image" else 1
+
+    @property
+    def _row(self) -> int:
+        """Bytes of a row of the lowered matrix in the workspace."""
         v = self.matrices
-        row = v.all_columns * v.lowered.element.bytes
-        if self.problem.op is Op.DGRAD:
-            return v.pixels * row
-        return 0 if lowered_is_x(self.problem, v.lowered) else row
+        is_x = self.problem.op is not Op.DGRAD and lowered_is_x(self.problem, v.lowered)
+        return 0 if is_x else v.all_columns * v.lowered.element.bytes
 
     @cached_property
     def sums(self) -> int:
@@ -70,15 +95,34 @@ class Layout(base.Layout[Config]):
         return 4 * self.matrices.all_k if own else 0
 
     @cached_property
+    def parts(self) -> int:
+        """Sums of a gradient of the filter that one batch of products adds to: an image each, as many as keep the GPU
+        busy."""
+        if not self.by_images:
+            return 1
+        v = self.matrices
+        tiles = v.groups * -(-v.k // GEMM_TILE) * -(-v.columns // GEMM_TILE)
+        wanted = min(-(-WAVES * self.target.sms // tiles), v.images)
+        room = self.config.workspace_mb * MEBIBYTE // (4 * self.problem.w.size + v.pixels * self._row)
+        batches = -(-v.images // max(1, min(wanted, room)))
+        return -(-v.images // batches)  # evened out; no more than a slice has images
+
+    @property
     def all_sums(self) -> int:
         """Bytes of sums that all slices share."""
+        return 4 * self.problem.w.size * self.parts if self.sums_apart else 0
+
+    @property
+    def sums_apart(self) -> bool:
+        """Whether a gradient of the filter is finished from sums in the workspace."""
         problem = self.problem
-        return 4 * problem.w.size if problem.op is Op.WGRAD and not gemm_writes_w(problem) else 0
+        return problem.op is Op.WGRAD and (self.parts > 1 or not gemm_writes_w(problem))
 
     @property
     def multiple(self) -> int:
         """What the rows of a slice must be a multiple of: wgrad reduces over them."""
-        return GEMM_TYPES[self.problem.x.dtype].multiple if self.problem.op is Op.WGRAD else 1
+        sums_rows = self.problem.op is Op.WGRAD and self.unit == "row"
+        return GEMM_TYPES[self.problem.x.dtype].multiple if sums_rows else 1
 
     @cached_property
     def slice(self) -> int:

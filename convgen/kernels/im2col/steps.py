@@ -15,7 +15,6 @@ from convgen.kernels.im2col.matrices import (
     LOWERED,
     SUMS,
     col2im_problem,
-    gemm_writes_w,
     gemm_writes_y,
     im2col_problem,
     scatters_into_x,
@@ -45,16 +44,17 @@ def kernels_of(layout: Layout) -> dict[str, Kernel]:
         sums = Tensor("sums", "workspace", accumulate, dims, tuple(problem.extent(d) for d in dims))
         unit = "row" if layout.sliced else ""
         kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, unit, len(dims) - 1)
-    if problem.op is Op.WGRAD and not gemm_writes_w(problem):
+    if layout.sums_apart:
         sums = replace(problem.w, name="sums", role="workspace", dtype=accumulate)
-        kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS)
+        kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, parts=layout.parts)
     return kernels
 
 
 def _im2col(layout: Layout, problem: ConvProblem, entry: str, buffer: str) -> Kernel:
     sliced = layout.is_product and layout.sliced
-    if layout.config.form == "loop_free":
-        return columns.im2col(problem, entry, buffer, sliced)
+    if layout.config.form in ("loop_free", "channels"):
+        run = columns.channel_run(problem) if layout.config.form == "channels" else 1
+        return columns.im2col(problem, entry, buffer, sliced, run)
     return windows.im2col(problem, entry, buffer, sliced, layout.config.form)
 
 
@@ -106,11 +106,11 @@ def _gemm_steps(layout: Layout, kernels: dict[str, Kernel], units: int) -> Itera
     for first in range(0, units, layout.slice):
         count = min(layout.slice, units - first)
         if "im2col" in kernels:
-            yield kernels["im2col"].launch(first, count)
+            yield kernels["im2col"].launch(first * layout.rows, count * layout.rows)
         if problem.op is Op.FPROP:
             yield from fprop_gemms(problem, v, lowered, result, first, count)
         elif problem.op is Op.WGRAD:
-            yield from wgrad_gemms(problem, v, lowered, result, first, count)
+            yield from wgrad_gemms(problem, v, lowered, result, first, count, layout.rows, layout.parts)
         else:
             yield from dgrad_gemms(problem, v, first, count)
             if scatter and result == SUMS:

@@ -50,8 +50,10 @@ from convgen.kernels.parts.lowering import (
 )
 
 
-def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
-    """Fill problem.lowered from x, a thread an element.  A sliced kernel fills a run of rows."""
+def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False, run: int = 1) -> Kernel:
+    """Fill problem.lowered from x, a thread an element, or a run of so many channels, which are neighbors in both.  A
+    sliced kernel fills a run of rows."""
+    problem = _in_runs(problem, run)
     x, lowered = problem.x, lowered_of(problem)
     scope = Scope(index_type(problem, (lowered.size,)))
     at = _matrix_coordinates(scope, problem, lowered, sliced)
@@ -59,11 +61,11 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
     at |= where
     source = f"x[{offset(scope, x, at)}]"
     lines, value = scope.take(), source
+    pointers = (Pointer("x", x.dtype, "x", run=run), Pointer("lowered", lowered.dtype, buffer, written=True, run=run))
     if tests:
         lines += [f"// elsewhere is padding, {fill(problem)}", f"const bool inside = {all_hold(tests)};"]
-        nan = problem.padding is Padding.NAN
-        value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if nan else f'{lowered.element.c_type}(0)'}"
-    pointers = (Pointer("x", x.dtype, "x"), Pointer("lowered", lowered.dtype, buffer, written=True))
+        zero = f"{pointers[0].c_type}({'' if pointers[0].c_type == 'Vec4' else 0})"
+        value = f"inside ? {source} : {CONVERSIONS[lowered.dtype].nan if problem.padding is Padding.NAN else zero}"
     units, per_unit = units_of(lowered, head_of(lowered) if sliced else 0)
     return Kernel(
         "im2col.cu.j2",
@@ -72,6 +74,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
             f"im2col: {lowered_element(lowered)} = {element('x', x.dims)}, where",
             *matrix_formulas(lowered),
             *window_formulas(problem),
+            *([f"Channels are counted in runs of {run}, which move as one element."] if run > 1 else []),
             "One thread an element; divisions and modulos undo the sums, so that there is no loop.",
         ),
         pointers,
@@ -81,6 +84,27 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
         "row" if sliced else "",
         {"lines": drop_unused(lines, value), "value": value},
     )
+
+
+def channel_run(problem: ConvProblem) -> int:
+    """How many channels are neighbors in x and in the lowered tensor: 16 bytes, or as many as divide."""
+    x, lowered = problem.x, lowered_of(problem)
+    together = x.dims[-1:] == ("c",) and lowered.dims[-1:] in (("c",), ("c_in_group",))
+    if not together or problem.padding is Padding.NAN:
+        return 1
+    return math.gcd(lowered.extents[-1], x.pitch or 0, 16 // x.element.bytes)
+
+
+def _in_runs(problem: ConvProblem, run: int) -> ConvProblem:
+    """The problem whose channels are these runs."""
+
+    def cut(tensor: Tensor) -> Tensor:
+        pitch = tensor.pitch // run if tensor.pitch else None
+        return replace(tensor, extents=(*tensor.extents[:-1], tensor.extents[-1] // run), pitch=pitch)
+
+    if run == 1:
+        return problem
+    return replace(problem, c=problem.c // run, x=cut(problem.x), lowered=cut(lowered_of(problem)))
 
 
 def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
@@ -205,15 +229,18 @@ def col2im_scatter(
     )
 
 
-def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: str = "", head: int = 0) -> Kernel:
-    """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace.
+def finish(
+    problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: str = "", head: int = 0, parts: int = 1
+) -> Kernel:
+    """The epilogue, type and layout of sums that a GEMM or a scatter left in a workspace, in so many parts, one behind
+    the other.
 
     With a unit the kernel is sliced: it takes a run of the first `head` dims of the sums, found at the
     start of the buffer.
     """
     result = problem.result
     accumulate = "s32" if sums.dtype == "s32" else "f32"
-    scope = Scope(index_type(problem, (sums.size,)))
+    scope = Scope(index_type(problem, (sums.size * parts,)))
     at = all_zero(problem) | thread_coordinates(scope, sums.dims, sums.extents, head, unit, bool(unit))
     in_order = not unit and live_dims(sums) == live_dims(result) and not result.pitch
     target = "index" if in_order else offset(scope, result, at)
@@ -228,7 +255,8 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
         "finish.cu.j2",
         entry,
         (
-            f"finish: from {problem.op}'s sums over {' '.join(sums.dims)} to {element(result.role, result.dims)}",
+            f"finish: from {problem.op}'s sums over {' '.join(sums.dims)}{f', {parts} parts,' if parts > 1 else ''}"
+            f" to {element(result.role, result.dims)}",
             *epilogue_formulas(problem),
         ),
         pointers,
@@ -239,6 +267,8 @@ def finish(problem: ConvProblem, entry: str, sums: Tensor, buffer: str, unit: st
         {
             "coordinates": drop_unused(scope.take(), "\n".join([*lines, value, target])),
             "accumulator": ACCUMULATORS[accumulate],
+            "parts": parts,
+            "part": sums.size,
             "lines": lines,
             "target": f"{result.role}[{target}]",
             "value": value,

@@ -28,19 +28,24 @@ from convgen.kernels.parts.lowering import (
     used_operands,
 )
 
+#: What moves so many bytes at once.
+RUN_TYPES = {2: "u16", 4: "u32", 8: "u64", 16: "Vec4"}
+
 
 @dataclass(frozen=True)
 class Pointer:
-    """A kernel parameter: the C name and element type of a buffer, and whether the kernel writes it."""
+    """A kernel parameter: the C name and element type of a buffer, whether the kernel writes it, and how many
+    neighboring elements it moves as one."""
 
     name: str
     dtype: str
     buffer: str
     written: bool = False
+    run: int = 1
 
     @property
     def param(self) -> Param:
-        return Param(self.name, "pointer", self.buffer, alignment=DTYPES[self.dtype].bytes)
+        return Param(self.name, "pointer", self.buffer, alignment=DTYPES[self.dtype].bytes * self.run)
 
     @property
     def vector_param(self) -> Param:
@@ -50,7 +55,12 @@ class Pointer:
     @property
     def declaration(self) -> str:
         constant = "" if self.written else "const "
-        return f"{constant}{DTYPES[self.dtype].c_type}* __restrict__ {self.name}"
+        return f"{constant}{self.c_type}* __restrict__ {self.name}"
+
+    @property
+    def c_type(self) -> str:
+        element = DTYPES[self.dtype]
+        return RUN_TYPES[element.bytes * self.run] if self.run > 1 else element.c_type
 
 
 @dataclass(frozen=True)
