@@ -66,13 +66,15 @@ _TYPE = "state the element type of each tensor: `input x: f16[...]`"
 _CHANNELS = "channels are dims: `c` of the input and the filter, `k` of the filter and the output"
 _EXTENTS = "state extents with the dims of the tensors: `filter w: f16[k=64, r=3, s=3, c=64]`"
 _PADDING = "say what padding is made of behind its amounts: `pad 1 reflect`"
-_OPTION = "put options in the strategy's block: `strategy tma_im2col { stages 4 }`"
+OPTION = "put options in the strategy's block: `strategy tma_im2col { stages 4 }`"
 #: Options' names, and other names for them, but those that may mean something else.
 _OPTIONS = (
     "tile", "stages", "consumers", "warps", "cluster", "split", "math", "blocks", "threads", "schedule", "multicast",
     "raster", "span", "slice", "slices", "strip", "band", "vector", "fold", "form", "order", "product", "splitk",
     "streamk", "swapab", "kblocks", "grouppack", "rowtaps", "lowerrows", "weightstages", "workspacemb",
 )  # fmt: skip
+#: What follows a word that is otherwise another name of a setting, where it is an option.
+METHODS = ("gather", "scatter")
 #: Settings of other languages that are none here, and what takes their place.
 NO_SETTINGS: dict[str, str] = {
     "bias": "make the bias an operand of the epilogue: `epilogue { operand b: f32[k]  y = acc + b }`",
@@ -92,7 +94,7 @@ NO_SETTINGS: dict[str, str] = {
     "outputpadding": "state the extents of the `output`: `op transposed` takes further pixels from there",
     "causal": "a causal convolution is padded on one side: `pad w=(2, 0)` for 3 taps",
     "name": "the name follows `conv`: `conv NAME { ... }`",
-    **dict.fromkeys(_OPTIONS, _OPTION),
+    **dict.fromkeys(_OPTIONS, OPTION),
     "let": "put a `let` outside the conv blocks",
 }
 

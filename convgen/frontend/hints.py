@@ -117,6 +117,8 @@ def _setting(place: Place) -> str | None:
         return None
     if form := wording.CONTEXTUAL.get(word) or (place.is_assigned and wording.CONTEXTUAL.get(str(place.before))):
         return form
+    if place.is_option:
+        return habits.OPTION
     if (no_setting := habits.NO_SETTINGS.get(habits.plain(word))) and not place.is_assigned:
         return no_setting
     if keyword := place.keyword_meant:

@@ -71,6 +71,14 @@ class Place:
         """Whether a setting may stand here."""
         return self.kinds >= wording.SETTING_KINDS
 
+    @property
+    def is_option(self) -> bool:
+        """Whether another name of a setting is an option of a strategy: `kernel mma_gemm` declares no filter."""
+        if self.word == "kernel":
+            named = self.after is not None and self.after.type == "NAME"
+            return named and not {":", "["} & set(self.rest_of_line())
+        return self.word == "method" and self.after in habits.METHODS
+
     def lacks(self, kind: str) -> bool:
         """Whether a word of the kind may have been forgotten before this one."""
         if kind == "LBRACE":
@@ -141,7 +149,7 @@ class Place:
         if self.word.type != "NAME":
             return None
         if self.is_setting:
-            return setting_meant(self.word)
+            return None if self.is_option else setting_meant(self.word)
         if "LET" in self.kinds and not self.is_assigned:
             return _meant(self.word, ("conv", "let"), habits.STATEMENTS)
         return "operand" if "OPERAND" in self.kinds and closest(self.word, ("operand",)) else None

@@ -113,6 +113,19 @@ def test_an_option_outside_of_its_block_is_known():
         assert (hint(block(INPUT, FILTER, OUTPUT, f"{name} 4")) or "").startswith("put options in the strategy's block")
 
 
+@pytest.mark.parametrize("setting", ["kernel mma_gemm", "kernel mma_gemm  stages 2", "method gather", "method scatter"])
+def test_an_option_that_is_another_name_of_a_setting_is_known_by_its_value(setting):
+    found = errors(block(INPUT, FILTER, OUTPUT, setting, "strategy implicit_gemm"))
+    assert found[0].message == f"no setting is named `{setting.split()[0]}`"
+    assert {d.hint for d in found} == {habits.OPTION}
+
+
+@pytest.mark.parametrize("filter", [FILTER, FILTER.replace(":", " "), FILTER.replace("w:", ":")])
+def test_a_kernel_that_is_a_tensor_is_a_filter(filter):
+    first, *_ = errors(block(INPUT, filter.replace("filter", "kernel"), OUTPUT))
+    assert first.hint == "did you mean `filter`?"
+
+
 @pytest.mark.parametrize("word", habits.SETTINGS)
 def test_a_setting_by_another_name_is_taken_for_what_it_means(word):
     if word in KEYWORDS:
