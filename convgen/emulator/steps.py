@@ -178,10 +178,10 @@ def gemm(step: Gemm, buffers: Buffers) -> None:
             buffers[step.b], step.dtype, step.offset_b + i * step.stride_b, step.k, step.n, step.ldb, step.trans_b
         )
         c = _matrix(buffers[step.c], step.c_dtype, step.offset_c + i * step.stride_c, step.m, step.n, step.ldc, False)
-        result = a.astype(wide) @ b.astype(wide)
-        if step.beta:
-            result = result + step.beta * c.astype(wide)
-        with numpy.errstate(over="ignore"):
+        with numpy.errstate(over="ignore", invalid="ignore"):  # factors may be infinite
+            result = a.astype(wide) @ b.astype(wide)
+            if step.beta:
+                result = result + step.beta * c.astype(wide)
             c[...] = result.astype(c_type)
 
 

@@ -228,8 +228,11 @@ def _folded(problem: ConvProblem, padded: Array, axis: int, xp: Any) -> Array:
     """The sum, for each pixel along an axis, of what stands where padding repeats it."""
     amounts = problem.pad_lo[axis], problem.pad_hi[axis]
     pixels = numpy.pad(numpy.arange(problem.input[axis]), amounts, **_MODES[problem.padding])
-    repeats = xp.asarray(numpy.eye(problem.input[axis])[pixels])
-    return xp.moveaxis(xp.tensordot(padded, repeats, axes=(axis + 2, 0)), -1, axis + 2)
+    padded = xp.moveaxis(padded, axis + 2, 0)
+    folded = xp.zeros((problem.input[axis], *padded.shape[1:]))
+    for place, pixel in enumerate(pixels):
+        folded[pixel] += padded[place]
+    return xp.moveaxis(folded, 0, axis + 2)
 
 
 def round_to(values: Array, element: DType, xp: Any = numpy) -> Array:

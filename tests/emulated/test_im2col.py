@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,16 @@ def test_any_problem(op: Op, data: st.DataObject) -> None:
 def test_both_forms(op: Op, form: str) -> None:
     problem = make(op, 2, 3, 1, (6, 5), (3, 2), stride=(2, 1), pad=((1, 0), (0, 1)), dilation=(1, 2), lowered=form)
     check_plan(STRATEGY, problem, {}, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_infinite_factors_are_multiplied_in_silence(dtype: str) -> None:
+    problem = make("fprop", 1, 3, 2, (4, 5), (2, 2), dtype=dtype)
+    arrays = verify.random_inputs(problem, 1)
+    arrays["x"][0, :2] = np.inf
+    with warnings.catch_warnings(action="error"):
+        out, _ = emulated(STRATEGY, problem, {}, arrays)
+    assert verify.check(problem, arrays, out)
 
 
 def by_algorithm_1(x: np.ndarray, f: int, h1: int, w1: int) -> np.ndarray:

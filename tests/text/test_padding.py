@@ -80,6 +80,14 @@ def test_the_input_s_gradient_is_the_transpose(problem: ConvProblem, seed: int):
     )
 
 
+@pytest.mark.parametrize("padding", [p for p in Padding if p.repeats])
+def test_an_infinite_gradient_reaches_the_pixels_of_its_windows_alone(padding: Padding):
+    problem = make("dgrad", 1, 1, 1, (5,), (3,), pad=1, padding=padding, dtype="f32")
+    y = np.array([1, 2, np.inf, 3, 4], np.float32).reshape(problem.y.shape)
+    dx = reference(problem, {"y": y, "w": np.ones(problem.w.shape, np.float32)})
+    assert np.isfinite(dx.reshape(-1)).tolist() == [True, False, False, False, True]
+
+
 # ---- the language ------------------------------------------------------------------------------
 
 
