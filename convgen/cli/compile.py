@@ -51,6 +51,7 @@ FILES: dict[str, tuple[str, Callable[[Kernel], bytes]]] = {
     "host": ("_host.cpp", _host),
     "kernel": (".kernel", _saved),
 }
+_USUAL = ("cu", "cubin", "json")
 #: The ending of the file that has all of a kernel's classes of sizes; the others are written of each.
 _WHOLE = ".kernel"
 
@@ -60,12 +61,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_tune(parser)
     add_images(parser)
     parser.add_argument(
-        "-o", "--output", dest="folder", type=Path, default=Path(), metavar="DIR",
+        "-o", "--output", dest="folder", type=Path, metavar="DIR",
         help="folder to write to (default: this one)",
     )  # fmt: skip
     parser.add_argument(
-        "--emit", type=one_of(*FILES), default=("cu", "cubin", "json"), metavar="KINDS",
-        help=f"which files to write, of {','.join(FILES)} (default: cu,cubin,json)",
+        "--emit", type=one_of(*FILES), metavar="KINDS",
+        help=f"which files to write, of {','.join(FILES)} (default: {','.join(_USUAL)})",
     )  # fmt: skip
     parser.add_argument(
         "--dump-after", choices=tuple(driver.PASSES), metavar="PASS",
@@ -76,13 +77,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     specs = read_specs(arguments)
     if arguments.dump_after:
+        _check_dump(arguments)
         for spec in specs:
             _dump(spec, driver.PASSES[arguments.dump_after])
         return 0
     with console.spinner("compiling") as say:
         kernels = _compile(specs, say)
-    folder = arguments.folder
-    kinds = [FILES[kind] for kind in arguments.emit]
+    folder = arguments.folder or Path()
+    kinds = [FILES[kind] for kind in arguments.emit or _USUAL]
     files = {folder / name: data for kernel in kernels.values() for name, data in _files(kernel, kinds)}
     write_all(files, hint="-o names another folder")
     console.table(("kernel", "op", "strategy", "configuration", "registers", "spilled"), _rows(kernels))
@@ -90,6 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
     targets = ", ".join(dict.fromkeys(kernel.manifest.target for kernel in kernels.values()))
     console.write(f"\nwrote {console.count(len(files), 'file')} ({endings}) for {targets} to {folder}")
     return 0
+
+
+def _check_dump(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where a dump is asked for with files."""
+    for option, given in (("-o", arguments.folder), ("--emit", arguments.emit)):
+        if given is not None:
+            raise driver.UsageError(f"--dump-after prints, and writes no files\nhint: leave out {option}")
 
 
 def _files(kernel: Kernel, kinds: Iterable[tuple[str, Callable[[Kernel], bytes]]]) -> Iterator[tuple[str, bytes]]:

@@ -90,6 +90,8 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --emit ", "unknown ''"),
         ("compile layer.conv --only layr", "did you mean `layer`?"),
         ("compile layer.conv --dump-after rendr", "did you mean `render`?"),
+        ("compile layer.conv --dump-after plan -o x", "--dump-after prints, and writes no files\nhint: leave out -o"),
+        ("compile layer.conv --dump-after plan --emit cu", "and writes no files\nhint: leave out --emit"),
         ("compile layer.conv -D n", "'n' is not NAME=INTEGER"),
         ("compile layer.conv -D =3", "is not NAME=INTEGER"),
         ("compile layer.conv -D n=", "must be a whole number"),
