@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Diagnostic]:
     """Obstacles as diagnostics that point at the option, the strategy or the conv that is to blame.
 
-    What several strategies say is said once; the last that no option is to blame for tells who serves.
+    What several strategies say is said once; the last that no option of the spec is to blame for tells who serves.
     """
     spans = request.spans
     whole = spans.get("strategy") or spans.get("conv")
@@ -26,14 +26,16 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
     for name, obstacles in error.obstacles.items():
         for o in obstacles:
             names.setdefault(o, []).append(name)
-    general = [o for o in names if not o.option]
-    hints = {general[-1]: _or_another(general[-1].hint, error, request, target)} if general else {}
+    hints = {o: _own_hint(o, by[0], request, target) for o, by in names.items()}
+    general = [o for o, hint in hints.items() if o.option not in request.options or (o.option == "kernel" and not hint)]
+    if general:
+        hints[general[-1]] = _or_another(hints[general[-1]], error, request, target)
     return [
         Diagnostic(
             "E401",
             f"{listing(by, 'and').replace('`', '')} cannot serve {request.problem.name}: {o.message}",
             spans.get(f"strategy.{o.option}", whole),
-            hints.get(o, o.hint) or None,
+            hints[o] or None,
         )
         for o, by in names.items()
     ]
@@ -51,12 +53,32 @@ def too_many(request: Request, target: Target, strategy: str, options: Options, 
     return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: ask for fewer images")
 
 
+def _own_hint(obstacle: Obstacle, strategy: str, request: Request, target: Target) -> str:
+    """An obstacle's hint; none where it is another kernel, which does not serve either."""
+    word, _, kernel = obstacle.hint.partition(" ")
+    if word == "kernel" and strategies.load(strategy).obstacles(request.problem, target, {"kernel": kernel}):
+        return ""
+    return obstacle.hint
+
+
 def _or_another(hint: str, error: CannotServe, request: Request, target: Target) -> str:
     """The hint of an obstacle, and who serves the convolution as it is."""
     if error.obstacles.keys() >= set(strategies.AUTO):
         return hint
     names = serving(request.problem, target)
-    if not names:
-        return hint or "no strategy serves it"
-    who = f"{listing(names, 'and')} {'serves' if len(names) == 1 else 'serve'} it"
-    return f"{hint}, or take another strategy: {who}" if hint else who
+    found = [hint] if hint else []
+    if any(name in error.obstacles for name in names) and not hint.startswith("kernel "):
+        found.append(_without_kernel(request, target))
+    others = [name for name in names if name not in error.obstacles]
+    if others:
+        who = f"{listing(others, 'and')} {'serves' if len(others) == 1 else 'serve'} it"
+        found.append(f"take another strategy: {who}" if any(found) else who)
+    return ", or ".join(filter(None, found)) or ("" if names else "no strategy serves it")
+
+
+def _without_kernel(request: Request, target: Target) -> str:
+    """What to write for another kernel of the strategy to serve, with the other options."""
+    more = {name: value for name, value in request.options.items() if name != "kernel"}
+    if len(more) == len(request.options) or strategies.load(request.strategy).obstacles(request.problem, target, more):
+        return ""
+    return f"leave `kernel {request.options['kernel']}` out"

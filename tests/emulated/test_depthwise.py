@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 from runs import check_plan, emulated
+from tma_specs import laid_out
 
 from convgen.ir import epilogue as ep
 from convgen.ir import verify
@@ -96,6 +97,19 @@ def test_stream(case: str, seed: int) -> None:
 @pytest.mark.parametrize("wide", [layer(16, (5, 6), 31), layer(16, (3, 4), 7, dilation=17, dtype="f32")], ids=str)
 def test_wide_windows_leave_a_thread_fewer_channels(wide: ConvProblem, seed: int) -> None:
     check_plan(STRATEGY, wide, {"kernel": "depthwise_direct"}, seed)
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        layer(12, (9, 10), 3, multiplier=3, dtype="f32"),
+        laid_out(layer(12, (9, 10), 3, dtype="f32"), y="nkpq"),
+        make("fprop", 2, 12, 12, (80,), (63,), pad=((62, 0),), groups=12, dtype="f32"),
+    ],
+    ids=["three filters each", "channels apart", "a long row"],
+)
+def test_stream_takes_channels_one_by_one_where_it_must(alone: ConvProblem, seed: int) -> None:
+    assert "vector 1" in check_plan(STRATEGY, alone, {"kernel": "depthwise_stream"}, seed)
 
 
 @pytest.mark.parametrize("math", ["fma", "mma"])

@@ -440,6 +440,38 @@ def test_who_serves_instead_is_said_beside_what_would_help(more, capsys):
 
 
 @pytest.mark.parametrize(
+    ("conv", "strategy", "hint", "followed"),
+    [
+        (
+            "input x: f16[n=2, w=14, c=1] filter w: f16[k=60, s=2] output y: f16[n, q, k] dynamic n",
+            "implicit_gemm { kernel stem_wgmma }", "kernel stem_mma", "implicit_gemm { kernel stem_mma }",
+        ),
+        (
+            "input x: f16[w=14, c=1, n=2] filter w: f16[k=60, s=2] output y: f16[n, q, k] dynamic n",
+            "implicit_gemm { kernel stem_wgmma }", "`depthwise` and `direct` serve it", "direct",
+        ),
+        (
+            "input x: f16[n=1, h=8, w=8, c=64] filter w: f16[k=64, r=3, s=3, c=64 of 72] output y: f16[n, p, q, k]",
+            "tma_im2col { kernel tma_plain }",
+            "pass a packed tensor, or leave `kernel tma_plain` out, or take another strategy: "
+            "`tma_halo`, `implicit_gemm` and `direct` serve it",
+            "tma_im2col",
+        ),
+        (
+            "input x: f32[n=1, w=300, c=64] filter w: f32[k=64, s=127] output y: f32[n, q, k] groups 64",
+            "depthwise { kernel depthwise_direct }",
+            "a smaller tile, or take another strategy: `implicit_gemm`, `im2col` and `direct` serve it", "im2col",
+        ),
+    ],
+)  # fmt: skip
+def test_who_serves_in_place_of_a_kernel_does(conv, strategy, hint, followed, capsys):
+    for given, code in ((followed, 0), (strategy, 1)):
+        Path("layer.conv").write_text(f"conv a {{\n {conv}\n strategy {given} target sm_90a }}")
+        assert main(["check", "layer.conv"]) == code
+    assert re.findall("hint: (.*)", capsys.readouterr().out) == [hint]
+
+
+@pytest.mark.parametrize(
     ("c", "settings", "options", "message"),
     [
         (2, "", "vector 16  tile p=3", "vector 16: 2 channels are aligned neighbors"),
@@ -460,7 +492,6 @@ def test_options_that_depthwise_has_no_threads_for_are_answered(c, settings, opt
 SMALL = "input x: f16[n=2, h=36, w=20, c=64] filter w: f16[k=32, r=3, s=5, c=64] output y: f16[n, p, q, k]"
 DEPTHWISE = "input x: f32[n=1, h=8, w=7, c=64] filter w: f32[k=64, r=1, s=5] output y: f32[n, p, q, k] groups 64"
 WIDE = "input x: f16[n=5, h=18, w=55, c=72] filter w: f16[k=72, r=1, s=5] output y: f16[n, p, q, k] groups 72"
-TALL = "input x: f16[n=4, h=14, w=6, c=32] filter w: f16[k=96, r=7, s=2] output y: f16[n, p, q, k] dilation 2 groups 32"
 
 
 @pytest.mark.parametrize(
@@ -475,7 +506,6 @@ TALL = "input x: f16[n=4, h=14, w=6, c=32] filter w: f16[k=96, r=7, s=2] output 
             WIDE, "depthwise { kernel depthwise_stream blocks 16 }", "no configuration with `blocks 16`", "leave it",
             "depthwise { kernel depthwise_stream }",
         ),
-        (TALL, "depthwise { kernel depthwise_stream }", "has no configuration that fits", "", "depthwise"),
         (DEPTHWISE, "depthwise { vector 16 }", "4 channels are aligned", "vector 4 or less", "depthwise { vector 4 }"),
     ],
 )  # fmt: skip
@@ -485,7 +515,30 @@ def test_an_option_that_cannot_be_is_shown_with_what_can(conv, options, message,
         Path("layer.conv").write_text(f"conv a {{\n {conv}\n strategy {given} target sm_90a }}")
         assert main(["check", "layer.conv"]) == code
     out = capsys.readouterr().out
-    assert message in out and (f"hint: {hint}" in out or not hint)
+    assert message in out and f"hint: {hint}" in out
+
+
+ELSEWHERE = "kernel depthwise_direct"
+THREE_EACH = "input x: f16[n=4, h=14, w=6, c=32] filter w: f16[k=96, r=7, s=2] output y: f16[n, p, q, k] groups 32"
+PLANES = "input x: f16[n=1, h=9, w=10, c=16] filter w: f16[k=16, r=3, s=3] output y: f16[n, k, p, q] groups 16"
+LONG = "input x: f32[n=1, w=300, c=64] filter w: f32[k=64, s=127] output y: f32[n, q, k] groups 64"
+
+
+@pytest.mark.parametrize("options", ["", "stages 8"])
+@pytest.mark.parametrize(
+    ("conv", "message", "hint", "followed"),
+    [
+        (THREE_EACH, "no vectors of channels of 3 filters each", ELSEWHERE, f"depthwise {{ {ELSEWHERE} }}"),
+        (PLANES, "channels innermost in y, unless x is f32", ELSEWHERE, f"depthwise {{ {ELSEWHERE} }}"),
+        (LONG, "rows take 275 registers a thread", "`implicit_gemm`, `im2col` and `direct` serve it", "direct"),
+    ],
+)
+def test_what_depthwise_stream_is_short_of_is_said(conv, message, hint, followed, options, capsys):
+    for strategy, code in ((followed, 0), (f"depthwise {{ kernel depthwise_stream {options} }}", 1)):
+        Path("layer.conv").write_text(f"conv a {{\n {conv}\n strategy {strategy} target sm_90a }}")
+        assert main(["check", "layer.conv"]) == code
+    out = capsys.readouterr().out
+    assert message in out and re.findall("hint: (.*)", out) == [hint]
 
 
 @pytest.mark.parametrize(("op", "result"), [("fprop", "y"), ("dgrad", "x"), ("wgrad", "w")])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
-from convgen.kernels.depthwise_stream.layout import UNIT, Layout
+from convgen.kernels.depthwise_stream.layout import UNIT, WORD, Layout
 from convgen.kernels.depthwise_stream.maths import MATHS
 from convgen.kernels.parts.depthwise import vector_obstacles, whole_runs
 from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
-from convgen.kernels.parts.limits import MAX_THREADS
+from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 
 PRODUCER = 32  # threads
 MOST_STAGES = 64
@@ -21,8 +21,9 @@ def malformed(layout: Layout) -> Obstacles:
     no = found.no
     columns = layout.axes[1]
     multiplier = problem.k_per_group
-    if not found and max(1, config.vector // multiplier) * problem.x.element.bytes < 4:
-        no(f"vector {config.vector}: a thread's input channels take less than 4 bytes", "a larger vector", "vector")
+    if not found and max(1, config.vector // multiplier) * problem.x.element.bytes < WORD:
+        no(f"vector {config.vector}: a thread's input channels take less than {WORD} bytes",
+           "a larger vector", "vector")  # fmt: skip
     if problem.k % config.slice or config.slice % config.vector or config.slice % multiplier:
         no(f"slice {config.slice} does not divide {problem.k} channels into whole vectors", option="slice")
     elif config.slice // multiplier * problem.x.element.bytes % UNIT:
@@ -45,6 +46,9 @@ def illegal(layout: Layout) -> list[Obstacle]:
     if found:
         return found
     no = found.no
+    if layout.registers > MAX_REGISTERS:
+        no(f"tiles and filter rows take {layout.registers} registers a thread; {MAX_REGISTERS} is the most")
+        return found
     box = (layout.box_channels, layout.width, layout.step)
     if max(box) > MAX_BOX:
         no(f"a slab of {box[2]} x {box[1]} pixels by {box[0]} channels; a box has at most {MAX_BOX} per side",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacles
 from convgen.kernels.depthwise_stream.config import Config
-from convgen.kernels.depthwise_stream.layout import UNIT
+from convgen.kernels.depthwise_stream.layout import UNIT, WORD
 from convgen.kernels.depthwise_stream.layout import Layout as Shared
 from convgen.kernels.parts.assignment import Assignment
 from convgen.kernels.parts.axes import axes
@@ -72,8 +72,12 @@ def most_channels(problem: ConvProblem) -> int:
 
 
 def vectors(problem: ConvProblem) -> list[int]:
+    """The most promising, or for long filter rows, which registers hold, the shortest.  None where a thread's input
+    channels are less than a word."""
     run, size, m = channel_run(problem), problem.x.element.bytes, problem.k_per_group
-    return [v for v in (4, 2, 8) if run % v == 0 and v * size <= UNIT and max(1, v // m) * size >= 4][:2]
+    found = [v for v in (4, 2, 8, 1) if run % v == 0 and v * size <= UNIT and max(1, v // m) * size >= WORD]
+    is_long = bool(found) and problem.filter[-1] * min(found[:2]) > MOST_REGISTER_FILTER
+    return [min(found)] if is_long else found[:2]
 
 
 def slices(problem: ConvProblem, divisors: list[int]) -> set[int]:

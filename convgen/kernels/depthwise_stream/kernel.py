@@ -20,7 +20,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.base import Obstacle, Obstacles, plan_of
 from convgen.kernels.config import Options
-from convgen.kernels.depthwise_stream import cost, mma
+from convgen.kernels.depthwise_stream import cost, fma, mma
 from convgen.kernels.depthwise_stream.config import Config
 from convgen.kernels.depthwise_stream.constraints import PRODUCER, illegal, malformed
 from convgen.kernels.depthwise_stream.launches import launch, pointers
@@ -64,6 +64,8 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         if x.dims[-1] != "c" or problem.c * x.element.bytes % UNIT:
             found.no("depthwise_stream needs channels innermost in x, in multiples of 16 bytes", elsewhere,
                      "kernel")  # fmt: skip
+        if not found and not fma.vectors(problem):
+            found.no(_no_vectors(problem), elsewhere, "kernel")
         if any(a.shared < 0 for a in axes(problem, assigned.phases)):
             found.no("depthwise_stream needs windows that cover every input pixel", elsewhere, "kernel")
         if lowering.index_type(problem, ()) != "int":
@@ -169,6 +171,13 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             inside=inside,
             result=result,
         )
+
+
+def _no_vectors(problem: ConvProblem) -> str:
+    """Why no vector of outputs is of the channels of a word of x."""
+    if problem.y.dims[-1] != "k":
+        return "depthwise_stream needs channels innermost in y, unless x is f32"
+    return f"depthwise_stream has no vectors of channels of {problem.k_per_group} filters each: threads read words of x"
 
 
 def _counts(layout: Layout) -> dict[str, Count]:

@@ -14,6 +14,7 @@ from convgen.kernels.parts.limits import WARP
 
 ALIGNMENT = 128  # bytes: where TMA may write
 UNIT = 16  # bytes: what a lane loads of a pixel at most
+WORD = 4  # bytes: what a lane loads of a pixel at least
 
 
 @dataclass(frozen=True)

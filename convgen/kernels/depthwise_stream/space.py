@@ -16,14 +16,33 @@ from convgen.kernels.depthwise_stream.maths import MATHS, layout_of
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.parts.axes import axes
 from convgen.kernels.parts.hopper import MAX_BOX
+from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.targets import Target
 
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 LEAST_STRIP = 7  # output columns of a part of a row
+FEW_THREADS = 96  # which leave a thread as many registers as it may have
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
+    tight: list[Layout] = []
+    room = False
+    for layout in _layouts(problem, target, fixed):
+        if malformed(layout):
+            yield layout
+        elif named or fits_registers(layout):
+            room = True
+            yield _settled(layout, fixed)
+        else:
+            tight.append(layout)
+    if tight and not room:
+        yield from _least(tight, fixed)
+
+
+def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """With one stage, whatever the registers."""
     assigned = assignment(problem.static)  # what is worth considering for the sizes in the spec
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
@@ -31,7 +50,6 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(fixed[name])] if name in fixed else list(defaults)
 
-    named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
     parts = (parts for parts in (1, 2, 4) if columns.output // parts >= LEAST_STRIP)
     # a strip that may be one of several is of whole runs
     widest = columns.whole(columns.output) if "w" in problem.dynamic else columns.output
@@ -50,11 +68,17 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
                     values("threads", maths.THREADS), values("blocks", maths.BLOCKS),
                 ):  # fmt: skip
                     config = Config(name, p, q, vector, slice_, strip, band, 1, threads, blocks)
-                    layout = layout_of(problem, target, config)
-                    if malformed(layout):
-                        yield layout
-                    elif named or fits_registers(layout):
-                        yield _settled(layout, fixed)
+                    yield layout_of(problem, target, config)
+
+
+def _least(tight: list[Layout], fixed: Options) -> Iterator[Layout]:
+    """Of layouts that are short of registers, the one that takes the fewest, on few threads: where it has enough, or
+    none has."""
+    least = min(tight, key=lambda layout: (layout.registers, layout.config.blocks))
+    if "threads" not in fixed:
+        least = replace(least, config=replace(least.config, threads=FEW_THREADS))
+    if fits_registers(least) or least.registers > MAX_REGISTERS:
+        yield _settled(least, fixed)
 
 
 def _settled(layout: Layout, fixed: Options) -> Layout:

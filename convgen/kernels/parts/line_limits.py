@@ -13,7 +13,7 @@ from convgen.kernels.parts.lines import Lines, window
 
 def unserved(problem: ConvProblem) -> list[Obstacle]:
     """What stands against lines, whatever the configuration."""
-    elsewhere = "kernel mma_gemm serves it"
+    elsewhere = "kernel mma_gemm"
     if window(problem) is None:
         what = f"a window's row is not contiguous in {problem.x.name}, or there are groups or three spatial dims"
         return [Obstacle(what, elsewhere, "kernel")]

@@ -241,7 +241,7 @@ class SmallGroups(base.Kernel[Config, Layout]):
             return found
         found = image_obstacles(problem)
         if why := _unserved(problem, target):
-            found.no(f"kernel small_groups: {why}", "kernel mma_gemm serves it", "kernel")
+            found.no(f"kernel small_groups: {why}", "kernel mma_gemm", "kernel")
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

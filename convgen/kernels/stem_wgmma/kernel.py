@@ -19,7 +19,7 @@ from convgen.codegen.render import render
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
-from convgen.kernels.base import Obstacle, Obstacles, plan_of
+from convgen.kernels.base import Obstacle, Obstacles, counted, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import line_cost, line_limits, line_source, lines
 from convgen.kernels.parts.mma import mma_obstacles
@@ -80,14 +80,14 @@ class StemWgmma(base.Kernel[Config, Layout]):
         found = Obstacles(mma_obstacles(problem, target))
 
         def no(message: str) -> None:
-            found.no(f"kernel stem_wgmma: {message}", "kernel stem_mma serves it", "kernel")
+            found.no(f"kernel stem_wgmma: {message}", "kernel stem_mma", "kernel")
 
         if "wgmma" not in target.features:
             no(f"target {target} has no wgmma")
         if problem.x.dtype not in TYPES:
             no(f"{problem.x.dtype} factors: only f16 and bf16 are served")
         elif (window := lines.window(problem)) and window.run * problem.x.element.bytes <= (QUAD - 1) * lines.WORD:
-            no(f"a window's row has {window.run} elements, less than the words that a quad of lanes reads")
+            no(f"a window's row has {counted(window.run, 'element')}, less than the words that a quad of lanes reads")
         return found or line_limits.unserved(problem)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:

@@ -55,16 +55,19 @@ class TmaPlain(base.Kernel[Config, Layout]):
         found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"))
         if problem.op is not Op.FPROP:
             return found
-        no = found.no
+
+        def no(message: str) -> None:
+            found.no(message, "kernel tma_im2col", "kernel")
+
         for tensor, dims in zip((problem.x, problem.w, problem.y), ("n h w c", "k r s c", "n p q k"), strict=True):
             if " ".join(tensor.dims) != dims:
-                no(f"{tensor.name} has the layout {' '.join(tensor.dims)}: it must be {dims}", "kernel tma_im2col")
+                no(f"{tensor.name} has the layout {' '.join(tensor.dims)}: it must be {dims}")
         if problem.c * 2 % 16:
-            no(f"{problem.c} channels: a pixel's bytes must be a multiple of 16", "kernel tma_im2col")
+            no(f"{problem.c} channels: a pixel's bytes must be a multiple of 16")
         if problem.groups > 1 or has_epilogue(problem):
-            no("groups and epilogues are not served", "kernel tma_im2col")
+            no("groups and epilogues are not served")
         if problem.y.size >= INT_LIMIT:
-            no("y has 2^31 elements or more", "kernel tma_im2col")
+            no("y has 2^31 elements or more")
         return found if found else im2col_obstacles(tma_axes(problem), problem.filter)
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Layout]:
