@@ -48,7 +48,7 @@ def _extents(text: str) -> tuple[int, ...]:
     """`56x56`: one to three numbers."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){0,2}", text):
         meant = re.sub(r"[\s(),*X×x]+", " ", text).split()
-        known = len(meant) <= 3 and all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant)
+        known = 1 <= len(meant) <= 3 and all(re.fullmatch(r"[0-9]{1,9}", m) for m in meant)
         hint = f"\nhint: write {'x'.join(meant)}" if known else ""
         raise argparse.ArgumentTypeError(f"{short(text)} is not one number, or up to three, such as 3x3{hint}")
     return tuple(map(int, text.split("x")))
@@ -74,6 +74,10 @@ def _among(known: Sequence[str], others: Mapping[str, str]) -> Callable[[str], s
         return text
 
     return read
+
+
+def _whether(text: str) -> bool:
+    return _among(("no", "yes", "n", "y"), {})(text.lower()).startswith("y")
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ QUESTIONS: tuple[Question, ...] = (
              _among(("none", *ACTIVATIONS), habits.ACTIVATIONS), "ACTIVATION"),
     Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
              _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)], habits.OPS), "OP"),
+    Question(("--bias",), "add one value for each output channel", "no", _whether, ""),
+    Question(("--residual",), "add a tensor of the result's shape", "no", _whether, ""),
 )  # fmt: skip
 
 
@@ -116,9 +122,10 @@ def configure(parser: Parser) -> None:
     parser.add_argument("path", metavar="SPEC", nargs="?", default="layer.conv", help="default: layer.conv")
     for q in QUESTIONS:
         default = f" (default: {q.default})" if q.default else ""
-        parser.add_argument(*q.flags, dest=q.name, type=q.read, metavar=q.metavar, help=q.text + default)
-    parser.add_argument("--bias", action="store_true", help="add one value for each output channel")
-    parser.add_argument("--residual", action="store_true", help="add a tensor of the result's shape")
+        if q.read is _whether:
+            parser.add_argument(*q.flags, dest=q.name, action="store_const", const=True, help=q.text)
+        else:
+            parser.add_argument(*q.flags, dest=q.name, type=q.read, metavar=q.metavar, help=q.text + default)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -129,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{path}: exists already\nhint: name another file, or remove it")
         check_place(path)
     answers = _answers(arguments)
-    layer = Layer(_name_of(path) if to_file else "layer", answers, arguments.bias, arguments.residual)
+    layer = Layer(_name_of(path) if to_file else "layer", answers)
     text = layer.text()
     with console.spinner("checking"):
         requests.check_all(Spec(text, arguments.path))
@@ -182,8 +189,6 @@ class Layer:
 
     name: str
     answers: dict[str, Any]
-    bias: bool
-    residual: bool
 
     def text(self) -> str:
         """The spec.  Raises UsageError where answers do not go together."""
@@ -245,21 +250,22 @@ class Layer:
     def _epilogue(self, dtype: str, *axes: Sequence[str]) -> list[str]:
         """Of the tensor that the operator makes."""
         activation = ACTIVATIONS.get(self.answers["activation"])
-        if not (self.bias or self.residual or activation):
+        bias, residual = self.answers["bias"], self.answers["residual"]
+        if not (bias or residual or activation):
             return []
         op = Op(self.answers["op"])
         role = OPS[op].writes
         leading, channel = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}[role]
         dims = self._dims(leading, channel, axes["xwy".index(role)], None)
-        value = "acc" + " + b" * self.bias + " + z" * self.residual
+        value = "acc" + " + b" * bias + " + z" * residual
         if activation:
             value = activation.text.format(*activation.defaults, t=f"({value})" if " " in value else value)
             value = re.sub(r"\(\(([^()]*)\)", r"(\1", value)  # a call's own parentheses are enough
         return [
             "",
             "  epilogue {",
-            *([f"    operand b: {_BIAS_TYPES.get(dtype, 'f32')}[{channel}]"] if self.bias else []),
-            *([f"    operand z: {dtype}[{dims}]"] if self.residual else []),
+            *([f"    operand b: {_BIAS_TYPES.get(dtype, 'f32')}[{channel}]"] if bias else []),
+            *([f"    operand z: {dtype}[{dims}]"] if residual else []),
             f"    {role} = {value}",
             "  }",
         ]

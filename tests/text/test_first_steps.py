@@ -81,6 +81,7 @@ def test_init_serves_every_rank_and_operator(size, op):
         ([*REQUIRED, "--kernel", "3"], "hint: did you mean `--window`?"),
         ([*REQUIRED, "--batchsize", "3"], "hint: did you mean `--batch`?"),
         ([*REQUIRED, "--size", "huge"], "'huge' is not one number"),
+        ([*REQUIRED, "--size", ""], "or up to three, such as 3x3\nhint: `convgen init --help`"),
         ([*REQUIRED, "--size", "8x8x8x8"], "or up to three, such as 3x3\nhint: `convgen init --help`"),
         ([*REQUIRED, "--size", "8x0"], "'8x0' has a 0"),
         ([*REQUIRED, "--stride", "0"], "'0' has a 0"),
@@ -123,13 +124,14 @@ class Terminal(io.StringIO):
 
 
 def test_init_asks_again_until_it_understands(capsys, monkeypatch):
-    answers = ["10x10", "sixteen", "16", "32", *[""] * 10]
+    answers = ["10x10", "sixteen", "16", "32", *[""] * 10, "maybe", "yes", ""]
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
     assert main(["init", "layer.conv"]) == 0
     out, err = capsys.readouterr()
     assert "images of a batch [8]: " in out and "'sixteen' is not a whole number" in err
+    assert "add one value for each output channel [no]: " in out and "unknown 'maybe'" in err
     asked = Path("layer.conv").read_text()
-    assert main(["init", "-", *REQUIRED]) == 0
+    assert main(["init", "-", *REQUIRED, "--bias"]) == 0
     assert capsys.readouterr().out == asked
 
 
