@@ -20,10 +20,10 @@ _MOST_CELLS = 40
 def geometry(problem: ConvProblem, alone: bool = False) -> str:
     """The last two spatial axes: the padded input with the window of an output pixel, and the output with the pixel."""
     h, w = _Axis(problem, -2), _Axis(problem, -1)
-    cells = h.padded + 0.0, w.padded + 0.0
-    scale = min(300 / cells[1], 300 / cells[0], 24)
-    left, top = 10.0, 34.0
-    right = max(left + w.padded * scale + 60, 240)
+    left, top, between = 10.0, 34.0, 60.0
+    each = (_WIDTH - 2 * left - between) / 2  # an output is no wider than its padded input
+    scale = min(each / w.padded, each / h.padded, 24)
+    right = max(left + w.padded * scale + between, 240)
     picture = Picture(_WIDTH, top + max(h.padded, h.output) * scale + 16, f"Geometry of {problem.name}", alone)
     x, w_, y = (f"{t.name}: {' x '.join(map(str, e))}" for t, e in zip(
         (problem.x, problem.w, problem.y), (problem.input, problem.filter, problem.output), strict=True))  # fmt: skip

@@ -81,6 +81,19 @@ def test_shared_memory_adds_up_to_what_the_launch_takes():
     assert 0 <= launch.shared_bytes - sum(rows.values()) <= 2048
 
 
+def whole(svg: str) -> bool:
+    """Whether a picture cuts off none of its rectangles."""
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    areas = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', svg)
+    return all(float(x) + float(w) <= width and float(y) + float(h) <= height for x, y, w, h in areas)
+
+
+@pytest.mark.parametrize("suite", ["resnet50", "transposed", "strided", "depthwise"])
+def test_a_convolution_s_geometry_is_whole(suite):
+    for compilation in driver.load(driver.Spec((GOLDENS.parent / f"{suite}.conv").read_text(encoding="utf-8"))):
+        assert whole(pictures.geometry(compilation.request.problem))
+
+
 @pytest.mark.parametrize(
     "golden",
     ["col2im_gather", "depthwise_bands", "direct_wgrad", "implicit_gemm_first_layer_wgmma", "implicit_gemm_grouped",
@@ -91,6 +104,7 @@ def test_every_kind_of_kernel_has_a_page(golden, monkeypatch):
     spec = driver.Spec((GOLDENS / f"{golden}.conv").read_text(encoding="utf-8"))
     (compilation,) = driver.choose_all(spec)
     text = report.page([compilation])
+    assert all(whole(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert "Geometry of" in text and "too large to be emulated" in text
     assert ("Tiles of" in text) == ("tile.m" in compilation.plan.options)
 
