@@ -93,7 +93,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma", "depthwise_bands"),
     "depthwise_wgrad": ("depthwise_wgrad", "depthwise_wgrad, cluster", "depthwise_wgrad, slices"),
-    "mma_gemm": ("implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8"),
+    "mma_gemm": (
+        "implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8", "implicit_gemm_planes",
+    ),
     "mma_gemm, dynamic": ("implicit_gemm_dynamic",),
     "stem_mma": ("implicit_gemm_first_layer", "tl_conv1d_im2col"),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma",),

@@ -117,6 +117,24 @@ def test_steps_within_a_tap(tile: tuple[int, ...], order: str, groups: int, spli
     assert source.count("gemm_k of this step") == 2
 
 
+@pytest.mark.parametrize(
+    "c, groups, split, planes",
+    [(10, 1, 1, "xw"), (33, 1, 2, "xw"), (24, 3, 1, "x"), (24, 2, 1, "w"), (8, 1, 1, "xw")],
+)
+def test_planes_laid_out_with_channels_innermost(c: int, groups: int, split: int, planes: str, seed: int) -> None:
+    problem = make("fprop", 2, c, 12, (9, 5), (3, 2), (1, 2), pad=1, groups=groups, dtype="f32")
+    layouts = {**CHANNELS_LAST, **{t: PLANES[t] for t in planes}}
+    options = {"kernel": "mma_gemm", "channels_last": 1, "split_k": split}
+    source = check(laid_out(problem, layouts), options, seed)
+    assert {t for t in "xw" if f"prepare_{t}(" in source} == set(planes)
+
+
+def test_planes_of_narrow_types_stay_as_they_lie() -> None:
+    problem = laid_out(make("fprop", 2, 16, 16, (9, 9), (3, 3), dtype="s8"), PLANES)
+    (obstacle,) = GEMM.obstacles(problem, TARGET, {"kernel": "mma_gemm", "channels_last": 1})
+    assert obstacle.option == "channels_last"
+
+
 def test_slices_are_added_in_order(seed: int) -> None:
     """Two runs give the same bits, whatever order the blocks ran in."""
     problem = make("fprop", 1, 64, 24, (5, 5), (3, 3), pad=1)

@@ -26,6 +26,8 @@ from convgen.kernels.mma_gemm.source import source
 from convgen.kernels.parts.cost import functions, traffic, written
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
+from convgen.kernels.parts.prepare import words_last
+from convgen.kernels.parts.reader import Loading
 from convgen.targets import Target
 
 MOST_GROUPS = 65535  # blocks along a grid's y
@@ -45,6 +47,8 @@ class Shape:
 #: Cycles of an element that is loaded by itself: from a sector that others share, or from one of its own
 #: (ResNet-50 in NCHW on an NVIDIA H200; the model was 2 to 10 times too fast without).
 TOGETHER, APART = 0.12, 0.5
+#: The same of one that cp.async copies by itself.
+COPIED_ALONE = 0.15
 #: Tiles that are worth a try, by warp tiles of at most 64 x 64: larger ones read shared memory less often.
 SHAPES = tuple(
     Shape(wm * m, wn * n, wm, wn)
@@ -73,6 +77,13 @@ class MmaGemm(base.Kernel[Config, Layout]):
         return found
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+        """As x and w lie, and where that may be faster, with channels innermost."""
+        found = words_last(problem)
+        wanted = [0, 1] if found and found.copies else [0]
+        for channels_last in [int(fixed["channels_last"])] if "channels_last" in fixed else wanted:
+            yield from self._space(problem, target, {**fixed, "channels_last": channels_last})
+
+    def _space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         size = problem.x.element.bytes
         trial = _layout(problem, target, Shape(64, 64, 2, 2), 64 // size, fixed)
         # elements that are gathered wait in registers: shorter rows
@@ -94,6 +105,9 @@ class MmaGemm(base.Kernel[Config, Layout]):
         c, problem, found = layout.config, layout.problem, Obstacles()
         found += math_obstacles(problem, c.math)
         found += illegal_sizes(layout)
+        if c.channels_last and not layout.prepared.copies:
+            found.no("channels_last 1 lays out planes of 4-byte elements, of which there are none",
+                     "leave channels_last out", "channels_last")  # fmt: skip
         for name, extent, warps, step in (
             ("m", c.tile_m, c.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
             ("n", c.tile_n, c.warps_n, ROWS if layout.swapped else COLUMNS * 2),
@@ -132,9 +146,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             reads=layout.slices * c.warps_m * c.warps_n * (layout.warp_rows + layout.warp_columns) / 4,
             writes=(c.tile_m + c.tile_n) * layout.row_bytes / 128,
             copies=sum(rows * c.tile_k / how.piece for rows, how in loads if how.asynchronous),
-            alone=sum(
-                rows * c.tile_k * (TOGETHER if how.together else APART) for rows, how in loads if not how.asynchronous
-            ),
+            alone=sum(rows * c.tile_k * _alone(how) for rows, how in loads),
             warps=c.warps_m * c.warps_n,
             steps=layout.steps,
             stages=c.stages,
@@ -150,11 +162,14 @@ class MmaGemm(base.Kernel[Config, Layout]):
             rates=cost.H200,
             functions=functions(problem) * c.tile_m * c.tile_n,
         )
-        return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10)
+        return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10) + layout.prepared.time
 
     def plan(self, layout: Layout) -> Plan:
         math = layout.config.math
-        return plan_of(layout, launches(layout), workspaces(layout), arithmetic=math, limits=limits(layout))
+        notes = layout.prepared.notes
+        return plan_of(
+            layout, launches(layout), workspaces(layout), arithmetic=math, limits=limits(layout), notes=notes
+        )
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
@@ -172,9 +187,18 @@ def _shapes(fixed: Options) -> list[Shape]:
 def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: Options) -> Layout:
     """The layout of a tile, with two stages and a whole gemm_k."""
     math = str(fixed.get("math", maths(problem.x.dtype)[0]))
-    order = str(fixed.get("order", "channel_first"))
-    config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math)
+    order, channels_last = str(fixed.get("order", "channel_first")), int(fixed.get("channels_last", 0))
+    config = Config(
+        shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, channels_last=channels_last
+    )
     return Layout(problem, target, config)
+
+
+def _alone(how: Loading) -> float:
+    """Cycles of an element that is copied by itself, beyond those of a copy."""
+    if how.asynchronous:
+        return COPIED_ALONE if how.piece == 1 else 0.0
+    return TOGETHER if how.together else APART
 
 
 def _bytes(layout: Layout) -> float:

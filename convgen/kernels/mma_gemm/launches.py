@@ -1,4 +1,4 @@
-"""The launches of mma_gemm: the product, and where gemm_k is split, the reduction behind it."""
+"""The launches of mma_gemm: what lays operands out anew, the product, and where gemm_k is split, the reduction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCE_BLOCK = 256
 
 def pointers(layout: Layout) -> list[Pointer]:
     """The product's parameters."""
-    problem = layout.problem
+    problem = layout.read
     if layout.config.split_k == 1:
         return fprop_pointers(problem)
     return [*factor_pointers(problem), Pointer("partial", problem.accumulate, "partial", written=True)]
@@ -28,25 +28,26 @@ def reduce_run(problem: ConvProblem) -> int:
 
 def reduce_pointers(layout: Layout) -> tuple[Pointer, ...]:
     """The reduction's parameters; x and w among them where sums may have to be made once more."""
-    problem = layout.problem
+    problem = layout.read
     factors = factor_pointers(problem) if layout.apart else []
     return (Pointer("partial", problem.accumulate, "partial"), *factors, *result_pointers(problem))
 
 
 def launches(layout: Layout) -> tuple[Launch, ...]:
-    problem, config = layout.problem, layout.config
+    problem, config = layout.read, layout.config
     entry = f"convgen_{problem.name}"
-    params = (*(p.vector_param for p in pointers(layout)), *size_params(problem))
+    params = (*layout.prepared.params(p.vector_param for p in pointers(layout)), *size_params(problem))
     grid = (math.prod(layout.tiles), problem.groups, config.split_k)
     first = Launch(entry, grid, config.threads, params, layout.shared_bytes, blocks_per_sm=config.blocks)
+    before = layout.prepared.launches()
     if config.split_k == 1:
-        return (first,)
+        return (*before, first)
     threads = -(-problem.y.size // reduce_run(problem))
-    reads = tuple(p.vector_param for p in reduce_pointers(layout))
-    return first, Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
+    reads = layout.prepared.params(p.vector_param for p in reduce_pointers(layout))
+    return *before, first, Launch(f"{entry}_reduce", (-(-threads // REDUCE_BLOCK), 1, 1), REDUCE_BLOCK, reads)
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
-    """The slices' partial sums."""
-    split = layout.config.split_k
-    return (Workspace("partial", 4 * layout.problem.y.size * split),) if split > 1 else ()
+    """Operands laid out anew, and the slices' partial sums."""
+    split, found = layout.config.split_k, layout.prepared.workspaces
+    return (*found, Workspace("partial", 4 * layout.read.y.size * split)) if split > 1 else found

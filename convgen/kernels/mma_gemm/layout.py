@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from convgen.ir.problem import SECTOR
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels import base
 from convgen.kernels.mma_gemm.config import Config
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.limits import MAX_REGISTERS, WARP
 from convgen.kernels.parts.mma import CHUNK_BYTES, K_BYTES, MMAS, Mma
+from convgen.kernels.parts.prepare import Prepared, words_last
 from convgen.kernels.parts.reader import Loading, Reader, Tile, loading, reader
 from convgen.kernels.parts.walk import Walk, walk
 
@@ -26,8 +27,18 @@ class Layout(base.Layout[Config]):
     """What follows from a problem and a configuration."""
 
     @cached_property
+    def prepared(self) -> Prepared:
+        """What is laid out anew before the product, and the problem as the product reads it."""
+        found = words_last(self.problem) if self.config.channels_last else None
+        return found or Prepared(self.problem)
+
+    @property
+    def read(self) -> ConvProblem:
+        return self.prepared.problem
+
+    @cached_property
     def columns(self) -> output.Columns:
-        return output.columns(self.problem)
+        return output.columns(self.read)
 
     @property
     def swapped(self) -> bool:
@@ -50,11 +61,11 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def run(self) -> int:
-        return output.run_length(self.problem, self.columns, self.warp_columns)
+        return output.run_length(self.read, self.columns, self.warp_columns)
 
     @property
     def element_bytes(self) -> int:
-        return self.problem.x.element.bytes
+        return self.read.x.element.bytes
 
     @property
     def row_bytes(self) -> int:
@@ -62,7 +73,7 @@ class Layout(base.Layout[Config]):
 
     @cached_property
     def walks(self) -> dict[str, Walk]:
-        return {role: walk(self.problem, role, self.config.order, self.config.tile_k) for role in ("x", "w")}
+        return {role: walk(self.read, role, self.config.order, self.config.tile_k) for role in ("x", "w")}
 
     @property
     def steps(self) -> int:
@@ -77,11 +88,11 @@ class Layout(base.Layout[Config]):
         c = self.config
         tile = self.tile(role)
         permuted = self.run > 2 and (role == "x") == self.swapped
-        return reader(self.problem, self.walks[role], role, tile, self.steps * c.tile_k, c.split_k, permuted)
+        return reader(self.read, self.walks[role], role, tile, self.steps * c.tile_k, c.split_k, permuted)
 
     @property
     def mma(self) -> Mma:
-        return MMAS[self.problem.x.dtype, self.config.math]
+        return MMAS[self.read.x.dtype, self.config.math]
 
     @property
     def apart(self) -> bool:
@@ -91,7 +102,7 @@ class Layout(base.Layout[Config]):
     @property
     def multiply(self) -> str:
         """The PTX function: rows by columns."""
-        factors = (self.problem.x.dtype, self.problem.w.dtype)
+        factors = (self.read.x.dtype, self.read.w.dtype)
         return self.mma.function(*(factors[::-1] if self.swapped else factors))
 
     @property
@@ -105,12 +116,12 @@ class Layout(base.Layout[Config]):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        p, c = self.problem, self.config
+        p, c = self.read, self.config
         return -(-p.output_pixels // c.tile_m), -(-p.k_per_group // c.tile_n)
 
     @property
     def index(self) -> str:
-        return lowering.index_type(self.problem, (self.tiles[0] * self.config.tile_m,))
+        return lowering.index_type(self.read, (self.tiles[0] * self.config.tile_m,))
 
     @cached_property
     def loads(self) -> dict[str, Loading]:
@@ -122,7 +133,7 @@ class Layout(base.Layout[Config]):
         with as many blocks as a multiprocessor holds, unless they are given."""
         own = int(blocks or self._held(stages))
         made = Layout(self.problem, self.target, replace(self.config, split_k=split_k, stages=stages, blocks=own))
-        for name in ("columns", "run", "walks", "loads", "registers"):
+        for name in ("prepared", "columns", "run", "walks", "loads", "registers"):
             made.__dict__[name] = getattr(self, name)
         return made
 
@@ -157,16 +168,16 @@ class Layout(base.Layout[Config]):
 
     @property
     def tile_count(self) -> int:
-        return math.prod(self.tiles) * self.problem.groups
+        return math.prod(self.tiles) * self.read.groups
 
     @property
     def ragged(self) -> int:
         """Of how many of x and y the pixels begin inside a sector.  y counts where no reduction stores it and threads
         can store 16 bytes at once: what narrower stores cost is told by their number."""
-        x, y = self.problem.x, self.problem.y
+        x, y = self.read.x, self.read.y
         x_pixel, y_pixel = (
-            (x.pitch or self.problem.c) * self.element_bytes,
-            (y.pitch or self.problem.k) * y.element.bytes,
+            (x.pitch or self.read.c) * self.element_bytes,
+            (y.pitch or self.read.k) * y.element.bytes,
         )
         stores = not self.swapped and self.config.split_k == 1
         return (x_pixel % SECTOR != 0) + (stores and y_pixel % CHUNK_BYTES == 0 and y_pixel % SECTOR != 0)

@@ -47,7 +47,7 @@ def dealt(readers: Sequence[Reader], slices: int) -> tuple[Part, ...]:
 
 
 def source(plan: Plan, layout: Layout) -> str:
-    problem, config = layout.problem, layout.config
+    problem, config = layout.read, layout.config
     along, run, index = layout.columns, layout.run, layout.index
     maps = output.product_map(problem)
     accumulator = layout.mma.accumulator
@@ -63,6 +63,7 @@ def source(plan: Plan, layout: Layout) -> str:
         config=config,
         layout=layout,
         launch=plan.launch(),
+        prepare=layout.prepared.kernel,
         columns=along,
         pixel_dims=output.pixel_dims(problem),
         order_doc=ORDER_DOCS[config.order],
@@ -101,7 +102,7 @@ class Reduction:
 
 
 def _reduction(plan: Plan, layout: Layout) -> Reduction:
-    problem, config, accumulator = layout.problem, layout.config, layout.mma.accumulator
+    problem, config, accumulator = layout.read, layout.config, layout.mma.accumulator
     run = reduce_run(problem)
     index = lowering.index_type(problem, (problem.y.size * config.split_k,))
     maps = output.element_map(problem)

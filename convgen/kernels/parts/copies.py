@@ -30,6 +30,8 @@ TILE = 8192
 TILE_ROWS = 64
 #: Elements of a tile of whole planes, at most: 48 KB.
 WHOLE_TILE = 24576
+#: Channels, and columns, of a tile of 4-byte elements.
+WORDS = 32
 #: Vectors that a thread loads before it stores them.
 IN_FLIGHT = 8
 
@@ -136,16 +138,25 @@ class Transpose:
     kept: str
     loaded: str
 
-    template = "transpose"
+    @property
+    def words(self) -> bool:
+        """Whether elements have 4 bytes."""
+        return self.copy.source.element.bytes == 4
+
+    @property
+    def template(self) -> str:
+        return "transpose_words" if self.words else "transpose"
 
     @property
     def type(self) -> str:
         """C type of a load."""
-        return ACCESS[2 * self.vector]
+        return ACCESS[self.copy.source.element.bytes * self.vector]
 
     @property
     def pitch(self) -> int:
         """Elements from channel to channel in shared memory."""
+        if self.words:
+            return WORDS + 1  # a column's channels lie in banks of their own
         return self.columns if self.whole else -(-self.tile_columns // 64) * 64
 
     @property
@@ -175,12 +186,12 @@ class Transpose:
 
     @property
     def shared_bytes(self) -> int:
-        return 2 * self.tile_rows * self.pitch
+        return self.copy.source.element.bytes * self.tile_rows * self.pitch
 
 
 def transpose(copy: Copy) -> Transpose | None:
     """None where the channels are innermost in the source, or no plain dim of it, and where padding is added or other
-    dims have places of their own."""
+    dims have places of their own.  Of 2-byte elements, or of 4-byte ones without steps."""
     source, target = copy.source, copy.target
     live = _live(source)
     if copy.channel != symbol("c") or copy.low or copy.places:
@@ -200,14 +211,15 @@ def transpose(copy: Copy) -> Transpose | None:
     vector = math.gcd(VECTOR, columns, row_stride, *strides)
     least_rows = min(padded, 32)
     whole = row_stride == columns and (vector < 4 or columns < 64) and columns * least_rows <= WHOLE_TILE
-    if whole:
+    if source.element.bytes == 4:
+        whole, vector, tile_rows, tile_columns = False, 1, WORDS, WORDS
+    elif whole:
         vector = math.gcd(VECTOR, rows * columns, *strides)
-        tile_rows = max(TILE // columns // VECTOR * VECTOR, least_rows)
+        tile_rows = _even(padded, max(TILE // columns // VECTOR * VECTOR, least_rows))
         tile_columns = columns
     else:
-        tile_rows = TILE_ROWS
-        tile_columns = TILE // min(padded, tile_rows)
-        tile_columns = _even(columns, tile_columns)
+        tile_rows = _even(padded, TILE_ROWS)
+        tile_columns = _even(columns, TILE // min(padded, TILE_ROWS))
     index = "int" if max(source.span, target.size) + TILE < INT_LIMIT else "long long"
     batches = math.prod(map(target.extent, outer))
     pixel = decompose(symbol("pixel"), inner, lambda d: Integer(source.extent(d)))
@@ -225,7 +237,7 @@ def transpose(copy: Copy) -> Transpose | None:
         return " && ".join(f"{text([step])} == 0" for step in steps)
 
     return Transpose(
-        copy, rows, padded, columns, row_stride, whole, _even(padded, tile_rows), tile_columns, vector, index, batches,
+        copy, rows, padded, columns, row_stride, whole, tile_rows, tile_columns, vector, index, batches,
         text(batch[d] * copy.step(d) * source.stride(d) for d in outer),
         text(batch[d] * target.stride(d) for d in outer),
         text(floordiv(pixel[d], Integer(copy.step(d))) * target.stride(d) for d in inner),
@@ -345,13 +357,19 @@ class Kernel:
 
     entry: str
     parts: tuple[Transpose | Gather, ...]
+    dependent: bool = True  # launched behind a kernel that may not have ended
+
+    @property
+    def type(self) -> str:
+        """C type of an element."""
+        return ACCESS[self.parts[0].copy.source.element.bytes]
 
     @property
     def launch(self) -> Launch:
         params: list[Param] = []
         for part in self.parts:
             role, buffer = part.copy.source.role, part.copy.buffer
-            alignment = 2 * part.vector if isinstance(part, Transpose) else 2
+            alignment = part.copy.source.element.bytes * (part.vector if isinstance(part, Transpose) else 1)
             params += [Param(role, "pointer", role, alignment=alignment), Param(f"prepared_{role}", "pointer", buffer)]
         return Launch(
             self.entry,
@@ -359,5 +377,5 @@ class Kernel:
             THREADS,
             tuple(params),
             max(part.shared_bytes for part in self.parts),
-            dependent=True,
+            dependent=self.dependent,
         )

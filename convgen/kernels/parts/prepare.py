@@ -46,6 +46,7 @@ class Prepared:
 
     problem: ConvProblem
     copies: tuple[Copy, ...] = ()
+    dependent: bool = True  # launched behind a kernel that may not have ended
 
     @cached_property
     def traffic(self) -> dict[str, int]:
@@ -82,7 +83,7 @@ class Prepared:
         if not self.copies:
             return None
         parts = tuple(transpose(copy) or gather(copy) for copy in self.copies)
-        return Kernel(f"convgen_{self.problem.name}_prepare", parts)
+        return Kernel(f"convgen_{self.problem.name}_prepare", parts, self.dependent)
 
 
 @lru_cache(maxsize=64)
@@ -125,6 +126,23 @@ def channels_last(
         low = tuple(zip(sp.input, problem.pad_lo, strict=True)) if pads else ()
         copies.insert(0, Copy(x, prepared.x, steps=steps, padding=problem.padding, low=low))
     return Prepared(prepared, _needed(copies))
+
+
+@lru_cache(maxsize=64)
+def words_last(problem: ConvProblem) -> Prepared | None:
+    """The problem with x as n d h w c and w as k t r s c, channels a multiple of 16 bytes, for fprop of 4-byte types on
+    any target; None where an operand does not lie in planes, nor so already."""
+    x, w, sp = problem.x, problem.w, problem.spatial
+    fits = problem.op is Op.FPROP and {x.element.bytes, w.element.bytes} == {4} and not problem.dynamic
+    if not fits or (problem.groups > 1 and problem.c_per_group % 4):
+        return None
+    channels = -(-problem.c // 4) * 4
+    of_x = _target(x, ("n", *sp.input, "c"), channels)
+    of_w = _target(w, ("k", *sp.filter, "c"), channels // problem.groups, problem.k)
+    copies = _needed((Copy(x, of_x), Copy(w, of_w)))
+    if not all(map(transpose, copies)):
+        return None
+    return Prepared(replace(problem, c=channels, x=of_x, w=of_w), copies, dependent=False)
 
 
 def _needed(copies: Iterable[Copy]) -> tuple[Copy, ...]:

@@ -88,11 +88,11 @@ class Loading:
 def loading(walk: Walk, tile: Tile) -> Loading:
     elements = CHUNK_BYTES // tile.element_bytes
     vector = min(walk.aligned, elements)
-    if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
-        return Loading(True, vector, share(tile, along_rows=False), True)
     # neighboring threads go along what is contiguous
     inner = walk.digits[-1]
     along_rows = inner.step != 1 and 1 in {abs(s) for s in walk.row_steps}
+    if vector * tile.element_bytes >= LEAST_ASYNC_BYTES:
+        return Loading(True, vector, share(tile, along_rows), True)
     together = along_rows or inner.step == 1 or inner.extent < tile.k
     return Loading(False, min(walk.piece, elements), share(tile, along_rows), together)
 
