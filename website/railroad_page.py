@@ -30,7 +30,8 @@ def page(grammar: str) -> tuple[str, dict[str, bytes]]:
     parts = [
         "# The grammar",
         "Drawn from `grammar/conv.lark`, which is the language's grammar, and nothing else. Words in round boxes are "
-        "written as they are; those in square boxes have a diagram of their own.",
+        "written as they are, but for `NAME`, a name, and `INT` and `FLOAT`, numbers; those in square boxes have a "
+        "diagram of their own.",
     ]
     pictures = {}
     for name, tree in rules.items():
@@ -77,4 +78,6 @@ def _word(text: str, words: dict[str, Any]) -> railroad.DiagramItem:
             shown = [railroad.Terminal(literal.strip('"')) for literal in literals]
             return railroad.Choice(0, *shown) if len(shown) > 1 else shown[0]
         return railroad.Terminal(text)
+    if text.isupper():  # declared: a word in some places, a name in others
+        return railroad.Terminal(text.lower())
     return railroad.NonTerminal(text)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import needs
 import pytest
@@ -32,6 +34,24 @@ def test_the_site_is_built_without_a_warning(build, tmp_path):
     drawn = re.findall(r'<h2 id="[^"]*">(\w+)', grammar)
     assert drawn == [rule for rule in rules if rule.islower()]
     assert all((tmp_path / "docs" / "grammar" / f"{rule}.svg").is_file() for rule in drawn)
+    shown = {word for rule in drawn for word in words(tmp_path / "docs" / "grammar" / f"{rule}.svg")}
+    assert {word for word in shown if word.isupper()} == {"NAME", "INT", "FLOAT"}
+    assert shown >= {"let", "dynamic", "prologue", "result", "of", "<="}
+    assert not dead_links(tmp_path)
+
+
+def words(diagram: Path) -> list[str]:
+    return [unescape(word) for word in re.findall(r"<text[^>]*>([^<]*)</text>", diagram.read_text(encoding="utf-8"))]
+
+
+def dead_links(site: Path) -> list[tuple[Path, str]]:
+    """Relative links of pages to files that are not there."""
+    return [
+        (page, link)
+        for page in site.rglob("*/index.html")
+        for link in re.findall(r'(?:href|src)="(?![a-z]+:|//|#)([^"#?]+)', page.read_text(encoding="utf-8"))
+        if not (page.parent / unquote(unescape(link))).exists()
+    ]
 
 
 def test_a_link_that_leads_nowhere_is_an_error(build, tmp_path, monkeypatch):
