@@ -120,12 +120,8 @@ class Document:
             yield f"{DTYPES[word].numpy}, {DTYPES[word].bytes} bytes an element"
         if context.in_dims and word in facts.DIMS:
             yield _dim(word, problem)
-        if word.type == "OF":
-            yield facts.OF
-        if word.type == "PROLOGUE":
-            yield facts.PROLOGUE
-        if word.type == "DYNAMIC":
-            yield facts.DYNAMIC
+        if word.type.lower() in facts.SOFT_KEYWORDS:
+            yield facts.SOFT_KEYWORDS[word.type.lower()]
         yield from self._names(word, conv, problem, context)
         if word.type.lower() == word and word in facts.KEYWORDS:
             yield facts.KEYWORDS[word]

@@ -42,4 +42,6 @@ DYNAMIC = "dims whose sizes a call decides: `dynamic n h w`; the plan is made fo
 OF = "these channels are a slice of a packed tensor that has so many: `c=64 of 256`"
 PROLOGUE = "what is applied to each element of the input before it is multiplied: `prologue { x = relu(x) }`"
 RESULT = "a further result that the epilogue assigns: `result t: f16[n, p, q, k]`"
+#: Keywords that are names elsewhere.
+SOFT_KEYWORDS = {"dynamic": DYNAMIC, "of": OF, "prologue": PROLOGUE, "result": RESULT}
 ACC = "the sum of products, before the epilogue, as a 32-bit value"

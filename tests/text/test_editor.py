@@ -95,6 +95,17 @@ def test_of_is_a_word_of_the_language_in_dims():
     assert ("of", "keyword.other") not in scopes("of = acc + 1")
 
 
+def test_words_that_are_names_elsewhere_are_colored_and_explained_where_they_are_words():
+    text = SPEC.replace("  pad 1", "  pad 1\n  dynamic n h w  # any").replace(
+        "    t = acc", "    result e: f16[n, p, q, k]\n    t = acc"
+    )
+    assert Document(text).hover(*place(text, "result"))[0] == facts.RESULT
+    assert Document(text).hover(*place(text, "dynamic"))[0] == facts.DYNAMIC
+    assert ("dynamic", "keyword.other") in scopes("  dynamic n h w  # any")
+    assert ("result", "storage.type") in scopes("    result e: f16[n, p, q, k]")
+    assert not scopes("result")
+
+
 def test_hover_shows_formulas():
     text, _ = Document(SPEC).hover(*place(SPEC, "layer"))
     assert "offset of y = 128*gemm_m + gemm_n" in text
