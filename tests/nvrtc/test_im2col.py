@@ -66,7 +66,7 @@ def test_predicates_stand_where_padding_is(form: str, pad: int) -> None:
 
 def test_the_seed_s_chain_of_divisions() -> None:
     """u = (p / F) % F, v = p % F, d0 = (p / F) / F, i1 = q / W1, j1 = q % W1 (seed 001, eq. 13 to 17)."""
-    source = source_of(make("im2col", 1, 4, 1, (10, 12), (3, 3), lowered="c*r*s,p*q"))
+    source = source_of(make("im2col", 1, 4, 1, (10, 12), (3, 3), lowered="c*r*s,p*q"), form="loop_free")
     for line in (
         "const int s = row % 3;",
         "const int r = (row / 3) % 3;",
@@ -81,6 +81,6 @@ def test_the_seed_s_chain_of_divisions() -> None:
 
 def test_2_to_the_31_elements_count_in_64_bits() -> None:
     problem = make("im2col", 65537, 32, 1, (32, 32), (3, 3), pad=1, lowered="n*p*q,r*s*c", dtype="s8")
-    source = source_of(problem)
+    source = source_of(problem, form="loop_free")
     assert "const long long index = " in source and "const int" not in source
     compile_source(source, TARGET)
