@@ -31,5 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen import backward
 
     spec = Spec(*read_text(arguments.spec), dict(arguments.defines))
-    console.write(backward.spec(spec, arguments.only, arguments.after, arguments.branch).removesuffix("\n"))
+    with console.spinner("deriving gradients"):
+        text = backward.spec(spec, arguments.only, arguments.after, arguments.branch)
+    console.write(text.removesuffix("\n"))
     return 0
