@@ -106,12 +106,13 @@ def tma_wgrad(plan: Plan) -> Drawing:
         layout.gemm.rows, problem.taps * layout.gemm.channels, ("gemm_m: y's channels", "gemm_n: taps, x's channels"),
         (c.tile_m, c.tile_n), depth=("gemm_k: pixels", layout.pixels, c.tile_k),
     )  # fmt: skip
+    of_a_cluster = f"of a cluster's {c.split_k} blocks, and " if c.split_k > 1 else ""
     return Drawing(
         area, warps(plan, 4 * c.consumers), sizes_of(layout.shared_table[:3]),
         (
             ("x, y", "in global memory"), ("TMA", f"boxes of {c.tile_k} pixels of y, and of x under each tap"),
             ("ring", f"{c.stages} stages"), ("wgmma", "MN-major operands; sums in registers"),
-            ("sums", f"of {c.split_k} blocks of a cluster and {c.slices} slices, in order"), ("w", ""),
+            ("sums", f"{of_a_cluster}of {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
 
@@ -409,8 +410,10 @@ def _area(picture: Picture, area: Area, y: float) -> None:
     if area.part:
         lines.append(f"{area.part_name} {area.part[0]} x {area.part[1]}")
     picture.text(_LEFT, y + 10, f"what {area.by} computes", "ink bold")
+    # beside a plane, or under a flat one, where there is room
+    x, y = (left, top + height + 18) if height <= 100 else (left + width + 14, top + 14)
     for i, line in enumerate(lines):
-        picture.text(left + width + 14, top + 14 + 18 * i, line, "quiet")
+        picture.text(x, y + 18 * i, line, "quiet")
 
 
 def _warps(picture: Picture, groups: Sequence[tuple[str, int]], x: float, y: float) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+from html import unescape
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,18 @@ def test_a_picture_is_what_the_plan_says(row: KernelRow, golden, monkeypatch) ->
     monkeypatch.syspath_prepend(str(PAGES))
     monkeypatch.delitem(sys.modules, "pictures", raising=False)  # docs/tutorial has another
     golden.check(PAGES / f"{row.name}.svg", import_module("pictures").draw(row.name))
+
+
+@pytest.mark.parametrize("row", KERNELS, ids=lambda row: row.name)
+def test_no_two_texts_of_a_picture_share_a_place(row: KernelRow) -> None:
+    picture = (PAGES / f"{row.name}.svg").read_text(encoding="utf-8")
+    places = [
+        (float(x), float(x) + len(unescape(text)) * (5.5 if "small" in style else 6.5), float(y))
+        for x, y, style, text in re.findall(r'<text x="([^"]*)" y="([^"]*)" class="([^"]*)">([^<]*)<', picture)
+    ]
+    assert places
+    for (begin, end, y), (other_begin, other_end, other_y) in combinations(places, 2):
+        assert end <= other_begin or other_end <= begin or abs(y - other_y) >= 12
 
 
 def test_the_list_of_kernels(golden) -> None:
