@@ -205,12 +205,14 @@ def unfold(
 ) -> Call:
     """Windows of input (n, c, ...) as columns, (n, c * taps, pixels), as torch.nn.functional.unfold makes them.
 
-    For 1 to 3 spatial axes.
+    For 1 to 3 spatial axes.  `input` may lack the batch where `kernel_size` has a number for each axis.
     """
     library = library_of(input=input)
     numbers = _plain(kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
-    made = recipe.lower(*given(library, input=input), *numbers, text("strategy", strategy))
-    return Call(made, library, (input,), tune=tune)
+    unbatched = isinstance(numbers[0], tuple) and 1 < len(numbers[0]) == input.ndim - 1
+    whole = input[None] if unbatched else input
+    made = recipe.lower(*given(library, input=whole), *numbers, text("strategy", strategy))
+    return Call(made, library, (whole,), unbatched, tune=tune)
 
 
 def fold(
@@ -226,13 +228,15 @@ def fold(
 ) -> Call:
     """Columns (n, c * taps, pixels) summed where they came from, (n, c, *output_size), as torch.nn.functional.fold.
 
-    An `output_size` of one number is that of two spatial axes.
+    An `output_size` of one number is that of two spatial axes.  `input` may lack the batch.
     """
     library = library_of(input=input)
+    unbatched = input.ndim == 2
+    input = input[None] if unbatched else input
     sizes = _plain(output_size=output_size, kernel_size=kernel_size)
     numbers = _plain(dilation=dilation, padding=padding, stride=stride)
     made = recipe.scatter(*given(library, input=input), *sizes, *numbers, text("strategy", strategy))
-    return Call(made, library, (input,), tune=tune)
+    return Call(made, library, (input,), unbatched, tune=tune)
 
 
 # ---- the functions -------------------------------------------------------------------------------
@@ -312,9 +316,8 @@ def _into(call: Call, out: Array | None) -> Call:
         return call
     if library_of(input=call.arrays[0], out=out) is NUMPY and not out.flags.writeable:
         raise WrongArguments("out is read-only")
-    whole = out[None] if call.unbatched else out
-    (known,) = given(call.library, out=whole)
-    return replace(call, recipe=recipe.into(call.recipe, known), out=whole)
+    (known,) = given(call.library, out=out[None] if call.unbatched else out)
+    return replace(call, recipe=recipe.into(call.recipe, known), out=out)
 
 
 def _check_bias(bias: Array | None, channels: int) -> None:

@@ -193,6 +193,8 @@ def order_of(shape: Sequence[int], strides: Sequence[int], *preferred: tuple[int
 def is_packed(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
     """Whether the elements follow one another with the axes in this order."""
     expected = 1
+    if 0 in shape:
+        return True
     for i in reversed(order):
         if shape[i] != 1 and strides[i] != expected:
             return False

@@ -37,7 +37,7 @@ class Call:
     arrays: tuple[Array, ...]
     unbatched: bool = False
     axes: tuple[int, ...] | None = None  # of the result, where they are not in torch's order
-    out: Array | None = None  # the caller's, with a batch
+    out: Array | None = None  # the caller's
     tune: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Call:
         if self.out is None:
             found = library.empty([result.shape[i] for i in result.order], result.dtype, self.arrays[0])
         else:
-            found = library.permuted(self.out, result.order)
+            found = library.permuted(self.out[None] if self.unbatched else self.out, result.order)
         if any(0 in array.shape for array in self.arrays):  # an empty batch, of which sums are zero
             found[...] = 0
         else:
@@ -69,7 +69,7 @@ class Call:
             else:
                 self._on_host([library.host(view) for view in views], library.host(found))
         if self.out is not None:
-            return self.out[0] if self.unbatched else self.out
+            return self.out
         found = library.permuted(found, inverse(result.order))
         if self.axes is not None:
             found = library.permuted(found, self.axes)
@@ -92,7 +92,7 @@ class Call:
 def viewed(array: Array, view: View, library: NumpyLibrary) -> Array:
     """An array as the kernel takes it."""
     if view.index is not None:
-        array = array[view.index]
+        array = array[(*view.index, ...)]  # an array also where no axis is left
     array = library.permuted(array, view.order)
     return library.packed(array) if view.copied else array
 

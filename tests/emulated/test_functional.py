@@ -36,6 +36,12 @@ def test_a_convolution_with_bias_residual_and_activation():
     np.testing.assert_array_equal(found, np.maximum(sums, 0).astype(np.float16))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_a_residual_may_be_one_value(shape):
+    x, w, z = array(1, 4, 6), array(8, 4, 3), array(*shape) if shape else np.array(3, np.float16)
+    np.testing.assert_array_equal(F.conv1d(x, w, residual=z), F.conv1d(x, w) + z)
+
+
 def test_gradients_are_the_adjoints_of_the_convolution():
     x, w = array(2, 4, 6), array(8, 4, 3)
     y = F.conv1d(x, w, stride=2, padding=1)

@@ -207,6 +207,24 @@ def test_batches_may_be_absent_or_empty():
     assert F.im2col(array(0, 3, 5, 6), 3).shape == (0, 27, 12) and F.col2im(array(0, 27, 12), (5, 6), 3).size == 0
 
 
+def test_columns_have_no_batch_where_the_input_has_none():
+    x, m = array(3, 5, 6), array(27, 12)
+    check(F.im2col(x, (3, 3)), TF.unfold(exact(x), (3, 3)))
+    check(F.col2im(m, (5, 6), 3), TF.fold(exact(m), (5, 6), 3))
+    assert F.im2col(x, 3).shape == (3, 15, 4)  # a batch of one axis
+
+
+def test_out_is_returned_and_may_be_empty():
+    w = array(4, 3, 3, 3)
+    for shape in ((3, 5, 6), (2, 3, 5, 6), (0, 3, 5, 6)):
+        x = array(*shape)
+        out = np.empty((*shape[:-3], 4, 3, 4), np.float32)
+        assert F.conv2d(x, w, out=out) is out
+        check(out, TF.conv2d(exact(x), exact(w)))
+    empty = np.lib.stride_tricks.as_strided(out, out.shape, (0, 0, 0, 0))
+    assert F.conv2d(x, w, out=empty) is empty
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_torchs_tensors_on_the_host_give_torchs_tensors(dtype):
     dtype = getattr(torch, dtype)
