@@ -46,6 +46,8 @@ def backward(epilogue: ep.Epilogue, result: str, kept: Sequence[str], gradient: 
     exact = values[result].diff(ACC)
     if exact == 0:
         raise Underivable(f"the gradient through `{result}` is 0: it does not follow acc")
+    if exact.has(sympy.zoo, sympy.oo, sympy.nan):
+        raise Underivable(f"the derivative of `{result}` by acc is no number: `{result}` divides by 0")
     operands = [t.name for t in epilogue.operands]
     for count in range(len(kept) + 1):
         for saved in combinations(kept, count):

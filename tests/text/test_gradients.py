@@ -133,6 +133,8 @@ def refused(text: str, **settings) -> str:
         (BIAS + "operand v: f32[n, p, q, k] y = relu(acc + b) + v", "relu(acc + b) > 0"),
         ("y = leaky_relu(acc, -0.1)", "select(acc > 0, 1, -0.1)"),
         ("y = acc > 0", "is 0"),
+        ("y = acc / 0", "`y` divides by 0"),
+        ("y = exp(min(acc / (acc - acc), 2))", "`y` divides by 0"),
     ],
 )
 def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
