@@ -7,6 +7,7 @@ global memory, the undefined-behavior sanitizer what C++ leaves undefined.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -131,6 +132,8 @@ def _built(key: str, files: dict[str, str | bytes], arguments: Sequence[str], na
             for file, text in files.items():
                 (folder / file).write_bytes(text.encode() if isinstance(text, str) else text)
             errors = host_compiler().run([*arguments, "-o", name], folder, name)
+            if (full := os.strerror(errno.ENOSPC)) in errors:
+                raise OSError(errno.ENOSPC, full)
             if errors:
                 return None, errors
             hit = {name: (folder / name).read_bytes()}

@@ -215,6 +215,16 @@ def test_a_temporary_folder_that_takes_nothing_is_named(monkeypatch, tmp_path):
         compiler.kernel_library("", ["nothing"], True)
 
 
+def test_a_compiler_that_has_no_room_is_no_wrong_compiler(monkeypatch, tmp_path, fresh_compiler):
+    full = tmp_path / "c++"
+    full.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "x.s: No space left on device" >&2; exit 1; }\n')
+    full.chmod(0o700)
+    monkeypatch.setenv("CONVGEN_CXX", str(full))
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConvgenError, match=re.escape(f"{tmp_path}: cannot be written: No space left on device")):
+        compiler.runtime_library()
+
+
 def test_without_a_host_compiler_the_hint_says_what_to_install(monkeypatch):
     compiler.host_compiler.cache_clear()
     monkeypatch.setenv("PATH", "")
