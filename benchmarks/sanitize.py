@@ -172,6 +172,9 @@ CASES = {
     "planes, tma_im2col, odd": planes("tma_im2col", 136, 71, (13, 15)),
     "planes, tma_im2col, 1x1": planes("tma_im2col", 136, 72, (16, 10), taps=1),
     "planes, tma_im2col, 1x1, stride 2": planes("tma_im2col", 72, 72, (16, 10), taps=1, stride=2),
+    "planes, float32": planes("implicit_gemm { kernel mma_gemm channels_last 1 }", 42, 72, (16, 10)).replace(
+        "f16", "f32"
+    ),
     "planes, tma_halo": planes("tma_halo", 64, 64, (13, 15)),
     "planes, few channels by wgmma": planes("implicit_gemm { kernel stem_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
     "depthwise, direct": depthwise("kernel depthwise_direct"),
@@ -202,6 +205,7 @@ CASES = {
     "im2col dgrad": GRADIENT.format(op="dgrad", strategy="im2col"),
     "im2col dgrad, scatter": GRADIENT.format(op="dgrad", strategy="im2col { method scatter }"),
     "im2col wgrad": GRADIENT.format(op="wgrad", strategy="im2col"),
+    "im2col wgrad, planes": GRADIENT.replace("n, p, q, k", "n, k, p, q").format(op="wgrad", strategy="im2col"),
     "wgrad, tma_wgrad": wgrad("tma_im2col { kernel tma_wgrad row_taps 1 slices 3 split_k 1 }"),
     "wgrad, tma_wgrad, split": wgrad("tma_im2col { kernel tma_wgrad split_k 4 slices 2 }"),
     "wgrad, tma_wgrad, clusters sharing y": wgrad("tma_im2col { kernel tma_wgrad tile n=192 cluster 2 multicast a }"),
