@@ -1,6 +1,7 @@
 """Layers in NCHW, in and out, beside cuDNN on the same NCHW tensors, its own transposes included.
 
     python benchmarks/nchw.py --suite resnet50 --batch 8 64 --candidates 4 --json results.json
+    python benchmarks/nchw.py --type f32 --json float32.json           # cuDNN without TF32
 
 Of each layer it takes what `auto` chooses, launched alone and, as `chained`, behind the launch before it, and the
 candidates of each strategy that are asked for.  Results are verified against the float64 reference, then everything
@@ -39,12 +40,12 @@ from convgen.targets import TARGETS
 STRATEGIES = ("tma_im2col", "tma_halo", "implicit_gemm")
 
 
-def in_planes(problem: ConvProblem) -> ConvProblem:
-    """The problem with x, w and y in NCHW order."""
+def in_planes(problem: ConvProblem, dtype: str) -> ConvProblem:
+    """The problem with x, w and y in NCHW order, of a type."""
     sp = problem.spatial
 
     def moved(tensor: Tensor, *order: str) -> Tensor:
-        return replace(tensor, dims=order, extents=tuple(map(tensor.extent, order)))
+        return replace(tensor, dtype=dtype, dims=order, extents=tuple(map(tensor.extent, order)))
 
     return replace(
         problem,
@@ -54,8 +55,8 @@ def in_planes(problem: ConvProblem) -> ConvProblem:
     )
 
 
-def layers(suite: str, n: int) -> Iterator[ConvProblem]:
-    return map(in_planes, of_suite(suite, n))
+def layers(suite: str, n: int, dtype: str) -> Iterator[ConvProblem]:
+    return (in_planes(p, dtype) for p in of_suite(suite, n))
 
 
 def jobs(problem: ConvProblem, count: int) -> Iterator[tuple[str, Job]]:
@@ -80,7 +81,7 @@ def preparation(artifact: Artifact) -> Artifact | None:
 
 def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     backend = TorchBackend()
-    problems = [p for suite in args.suite for n in args.batch for p in layers(suite, n)]
+    problems = [p for suite in args.suite for n in args.batch for p in layers(suite, n, args.type)]
     problems = [p for p in problems if not args.only or p.name in args.only]
     wanted = [dict(jobs(p, args.candidates)) for p in problems]
     with Builder() as builder:
@@ -107,7 +108,7 @@ def layer(p: ConvProblem, kernels: dict[str, Artifact | Failure], backend: Torch
         m = artifact.manifest
         columns[name] = {"strategy": m.strategy, "config": m.config, "reason": m.reason}
         kernel = Kernel(artifact)
-        report = checker(kernel)
+        report = checker(kernel, m.arithmetic)
         if not report:
             columns[name]["wrong"] = report.message
             continue
@@ -167,6 +168,7 @@ def main() -> int:
     parser.add_argument("--suite", nargs="+", default=["resnet50"])
     parser.add_argument("--only", nargs="+", default=[], help="layers by name")
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 64])
+    parser.add_argument("--type", choices=("f16", "bf16", "f32"), default="f16")
     parser.add_argument("--candidates", type=int, default=0, help="how many of each strategy to time besides")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()

@@ -5,7 +5,7 @@ examples:
   convgen reproduce --list
   convgen reproduce memory
   convgen reproduce memory --out memory.json --plot memory.svg
-  convgen reproduce networks --from benchmarks/results/bench_n8_h200.json
+  convgen reproduce networks --from benchmarks/results/whole_networks_n8_h200.json
   convgen reproduce stride --from benchmarks/results/strides_h200.json
 """
 

@@ -1,8 +1,9 @@
-"""What files of benchmarks/results say: of `convgen bench` and benchmarks/strides.py."""
+"""What files of benchmarks/results say of networks, and of layers in float16."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from convgen import driver
@@ -64,39 +65,176 @@ def _weighed(
     """Our time, cuDNN's, and the share of multiply-adds that these are of."""
     ours = cudnn = macs = whole = 0.0
     for layer, count in found.items():
-        plain = Layer(layer.c, layer.h, layer.k, layer.r, layer.stride, layer.pad)
         whole += count * layer.macs
-        if plain in measured:
-            a, b = measured[plain]
+        if found_us := measured.get(_plain(layer)):
+            a, b = found_us
             ours, cudnn, macs = ours + count * a, cudnn + count * b, macs + count * layer.macs
     return ours, cudnn, macs / whole
 
 
+def explicit(record: Mapping[str, Any]) -> Outcome:
+    """Figure 2a: each network's time by explicit im2col, and its parts, over that of what convgen takes."""
+    columns = ("us", "lower_us", "gemm_part_us", "finish_us", "explicit_us")
+    measured = {_layer(row["spec"]): [row.get(name, 0.0) for name in columns] for row in record["rows"]}
+    names, shares = [], []
+    for name in NAMES:
+        counted = [(layers(name)[layer], measured.get(_plain(layer))) for layer in layers(name)]
+        if all(found for _, found in counted):
+            whole = [sum(count * found[i] for count, found in counted if found) for i in range(len(columns))]
+            names.append(name)
+            shares.append([us / whole[0] for us in whole[1:]])
+    if not names:
+        raise UsageError("the results have no network whole\nhint: measure again, without --first")
+    series = [
+        Series(title, [share[i] for share in shares])
+        for i, title in enumerate(("lowering", "GEMM", "finishing", "explicit im2col"))
+    ]
+    mean = geomean(share[-1] for share in shares)
+    return Outcome(
+        f"Networks by explicit im2col on one {record['gpu']}, batch {_batch(record)}, commit {record['commit'][:7]}",
+        "network",
+        names,
+        [s for s in series if any(s.values)],
+        "relative to implicit",
+        (
+            f"All convolutions of a network, each alone, times their number. Geometric mean {mean:.2f}.",
+            "The GEMM is cuBLAS's, of the lowered matrix; `auto` multiplies without one.",
+            "The document, on a V100 at batch 64: explicit im2col takes 1.28, of which its GEMM is 1.0.",
+        ),
+        drawn=("lowering", "GEMM"),
+    )
+
+
+def _plain(layer: Layer) -> Layer:
+    """Whether it is a projection does not matter to its time."""
+    return replace(layer, projection=False)
+
+
+def _batch(record: Mapping[str, Any]) -> int:
+    """Raises UsageError where the results are of several."""
+    batches = {row["n"] for row in record["rows"]}
+    if len(batches) != 1:
+        raise UsageError("the results are not of one batch\nhint: measure one alone")
+    return batches.pop()
+
+
+#: Columns of benchmarks/documents.py stride, and what they are called.
+_STRIDED = {
+    "us": "convgen",
+    "channel_first_us": "channel-first",
+    "channel_last_us": "channel-last",
+    "taps_inner_us": "taps inside",
+    "explicit_us": "explicit",
+    "gemm_us": "GEMM alone",
+    "cudnn_us": "cuDNN",
+}
+
+
 def stride(record: Mapping[str, Any]) -> Outcome:
-    """Figures 4a and 18a: results of benchmarks/strides.py, layers whose channels fill tensor cores."""
-    rows = [row for row in record["rows"] if not row["layer"].startswith("3_channels")]
+    """Figures 4a and 18a: layers whose channels fill tensor cores."""
+    rows = [row for row in record["rows"] if not row["layer"].startswith("3 channels")]
+    first = {(row["layer"], row["n"]): row for row in rows if row["stride"] == 1}
     labels, series = list[str](), dict[str, list[float | None]]()
     for n, at in sorted({(row["n"], row["stride"]) for row in rows}):
         found = [row for row in rows if (row["n"], row["stride"]) == (n, at)]
         labels.append(f"{n}, {at}")
-        values = {
-            "convgen, time per output": geomean(row["per_output"] for row in found),
-            "cuDNN, time per output": geomean(row["cudnn_per_output"] for row in found),
-            "cuDNN / convgen": geomean(row["cudnn_us"] / row["us"] for row in found),
-        }
-        for name, value in values.items():
-            series.setdefault(name, []).append(value)
+        for column, name in _STRIDED.items():
+            per_output = (
+                row[column] / row["outputs"] / first[row["layer"], n][column] * first[row["layer"], n]["outputs"]
+                for row in found
+            )
+            series.setdefault(name, []).append(geomean(per_output))
+        series.setdefault("cuDNN / convgen", []).append(geomean(row["cudnn_us"] / row["us"] for row in found))
     return Outcome(
         f"Strides on one {record['gpu']}, geometric means of {len({row['layer'] for row in rows})} layers, commit "
         f"{record['commit'][:7]}",
         "batch, stride",
         labels,
         [Series(name, values) for name, values in series.items()],
-        "relative to stride 1",
+        "time per output, relative to stride 1",
         (
-            "Time per output is relative to the layer's own at stride 1.",
+            "Time per output is relative to the layer's own at stride 1. The orders of gemm_k are those of mma_gemm.",
             "The document, on a V100: 1.43 at stride 2 and 2.5 at stride 4 for cuDNN (30% and 60% fewer FLOPS);",
             "its kernel is 1.20 times as fast as cuDNN beyond stride 1.",
         ),
-        drawn=("convgen, time per output", "cuDNN, time per output"),
+        drawn=("convgen", "cuDNN"),
     )
+
+
+#: A kernel's two orders of gemm_k in benchmarks/documents.py reuse.
+_ORDERS = {
+    "tma_im2col": ("tma_im2col_channels_inner_us", "tma_im2col_taps_inner_us"),
+    "mma_gemm": ("implicit_gemm_channel_first_us", "implicit_gemm_taps_inner_us"),
+}
+
+
+def reuse(record: Mapping[str, Any]) -> Outcome:
+    """Figure 18b: what it gains to walk the taps inside of the channels, and to keep a halo tile."""
+    # mma_gemm gathers element by element where a k block is no part of the channels: that is no matter of reuse
+    rows = [row for row in record["rows"] if _layer(row["spec"]).c % 64 == 0]
+    values: dict[str, list[float | None]] = {
+        f"{kernel}, taps inside": [row[a] / row[b] if a in row and b in row else None for row in rows]
+        for kernel, (a, b) in _ORDERS.items()
+    }
+    a, _ = _ORDERS["tma_im2col"]
+    values["tma_halo"] = [row[a] / row["halo_us"] if a in row else None for row in rows]
+    means = ", ".join(f"{name} {geomean(v for v in found if v):.2f}" for name, found in values.items())
+    return Outcome(
+        f"Reuse between taps on one {record['gpu']}, batch {_batch(record)}, commit {record['commit'][:7]}",
+        "layer",
+        [row["layer"] for row in rows],
+        [Series(name, found) for name, found in values.items()],
+        "times as fast as channels inside of taps",
+        (
+            f"Geometric means: {means}.",
+            "Layers of a multiple of 64 channels. The first two are the same configuration in another order;",
+            "tma_halo is beside tma_im2col.",
+            "The document: 1.167 on a V100, whose kernel reads x through L1 and shared memory.",
+        ),
+    )
+
+
+def multi_tile(record: Mapping[str, Any]) -> Outcome:
+    """Figure 14a: taps that a stage or a k block holds, their shared memory and speed."""
+    rows = [row for row in record["rows"] if row["part"] != "strategy"]
+    return Outcome(
+        f"Taps at once, for 8 channels, on one {record['gpu']}, batch {_batch(record)}, commit {record['commit'][:7]}",
+        "taps",
+        [f"{row['taps']} in a {row['part']}" for row in rows],
+        (
+            Series("shared memory, KiB", [row["shared_bytes"] / 1024 for row in rows], 0),
+            Series("TFLOPS", [_tflops(row, "taps_us") for row in rows], 1),
+        ),
+        "TFLOPS",
+        (
+            "In a stage of tma_im2col each tap is a k block of 16 channels, 8 of which are zeros;",
+            "a k block of mma_gemm is filled with the channels of several taps. All else is the same.",
+            "The document: workspace in proportion, with diminishing return (systolic array).",
+        ),
+        drawn=("TFLOPS",),
+    )
+
+
+def channels(record: Mapping[str, Any]) -> Outcome:
+    """Figure 14b: MIN(128 / C, W_F) taps in a stage, beside one."""
+    rows = [row for row in record["rows"] if row["part"] == "strategy"]
+    return Outcome(
+        f"Few channels on one {record['gpu']}, batch {_batch(record)}, commit {record['commit'][:7]}",
+        "C, taps of a filter row",
+        [f"{row['c']}, {row['r']}" for row in rows],
+        (
+            Series("one tap, TFLOPS", [_tflops(row, "one_us") for row in rows], 1),
+            Series("several, TFLOPS", [_tflops(row, "merged_us") for row in rows], 1),
+            Series("convgen's choice, TFLOPS", [_tflops(row, "us") for row in rows], 1),
+        ),
+        "TFLOPS",
+        (
+            "One tap in a stage of tma_im2col, and MIN(128 / C, W_F) where that divides the taps; C = 4 has no rows of",
+            "16 bytes. Its time goes by the rows that TMA loads, not by stages; what convgen takes for few channels,",
+            "kernels that keep lines or a halo tile, loads each row once.",
+        ),
+    )
+
+
+def _tflops(row: Mapping[str, Any], column: str) -> float | None:
+    return 2 * row["macs"] / row[column] / 1e6 if column in row else None

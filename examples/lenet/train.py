@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import shlex
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +22,7 @@ import numpy as np
 from digits import draw, mnist
 from lenet import LeNet
 
-from convgen.bench.results import commit
+from convgen.bench.results import command, commit
 
 
 def accuracy(network: LeNet, x: Any, labels: Any, batch: int) -> float:
@@ -67,7 +65,7 @@ def main() -> None:
     if arguments.out:
         record = {
             "commit": commit(),
-            "command": shlex.join(sys.argv),
+            "command": command(),
             "date": datetime.now(UTC).isoformat("T", "seconds"),
         }
         record |= {"arrays": xp.__name__, "machine": device(xp), "digits": "MNIST" if arguments.mnist else "drawn"}

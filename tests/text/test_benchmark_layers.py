@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ from convgen.kernels import strategies
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import backward
+import documents
 import epilogues
 import implicit_gemm
 import sanitize
-import strides
 
-LAYERS = [*strides.LAYERS, *(layer for layers in implicit_gemm.SUITES.values() for layer in layers)]
+LAYERS = [layer for layers in implicit_gemm.SUITES.values() for layer in layers]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: f"{layer.name} {layer.layout}")
@@ -31,6 +32,14 @@ def test_a_layer_is_a_convolution_whatever_its_name_says(layer: implicit_gemm.La
     assert only.request.problem == problem
     (launch, *_) = only.plan.launches
     assert f"void {launch.entry}(" in only.source and launch.entry.isidentifier()
+
+
+@pytest.mark.parametrize("name", documents.EXPERIMENTS)
+def test_an_experiment_s_kernels_are_served(name: str):
+    rows = list(islice(documents.EXPERIMENTS[name](2), 20))
+    assert len({(str(row.problem), *row.about.values()) for row in rows}) == len(rows)
+    for job in (job for row in rows for job in row.jobs if job.strategy != "auto"):
+        assert not strategies.load(job.strategy).obstacles(job.problem, job.target, job.options), job
 
 
 @pytest.mark.parametrize("variant", epilogues.VARIANTS)

@@ -84,20 +84,98 @@ def test_networks_are_weighed_by_their_layers(tmp_path, capsys):
         find("networks").run(record)
 
 
+def record(*rows: dict, **more: object) -> dict:
+    return {"gpu": "a GPU", "commit": "0123456789", "rows": list(rows), **more}
+
+
+def values(outcome) -> dict[str, list]:
+    return {s.name: list(s.values) for s in outcome.series}
+
+
 def test_strides_are_means_over_layers():
+    columns = ("channel_first_us", "channel_last_us", "taps_inner_us", "explicit_us", "gemm_us")
     rows = [
-        {"layer": layer, "n": 8, "stride": at, "us": 10.0, "cudnn_us": us, "per_output": per, "cudnn_per_output": 3.0}
-        for layer, at, us, per in (
-            ("a", 2, 20.0, 2.0),
-            ("b", 2, 80.0, 8.0),
-            ("a", 1, 10.0, 1.0),
-            ("3_channels", 1, 99.0, 9.0),
+        {"layer": layer, "n": 8, "stride": at, "outputs": outputs, "us": us, "cudnn_us": 3 * us}
+        | dict.fromkeys(columns, 5.0)
+        for layer, at, outputs, us in (
+            ("a", 2, 100, 20.0),
+            ("b", 2, 100, 80.0),
+            ("a", 1, 400, 40.0),
+            ("b", 1, 200, 20.0),
+            ("3 channels, 7x7", 1, 1, 99.0),
         )
     ]
-    outcome = find("stride").run({"gpu": "a GPU", "commit": "0123456789", "rows": rows})
+    outcome = find("stride").run(record(*rows))
     assert outcome.labels == ["8, 1", "8, 2"] and "means of 2 layers" in outcome.title
-    ours, cudnn, ratio = (list(s.values) for s in outcome.series)
-    assert (ours, cudnn, ratio) == (pytest.approx([1, 4]), pytest.approx([3, 3]), pytest.approx([1, 4]))
+    found = values(outcome)
+    assert found["convgen"] == [pytest.approx(1), pytest.approx(4)], "0.2 and 0.8 us an output for 0.1"
+    assert found["cuDNN / convgen"] == [pytest.approx(3), pytest.approx(3)]
+    assert found["GEMM alone"] == [pytest.approx(1), pytest.approx(8**0.5)]
+
+
+def test_explicit_im2col_is_weighed_by_a_network_s_layers():
+    us = {"us": 10.0, "explicit_us": 30.0, "lower_us": 18.0, "gemm_part_us": 12.0}
+    rows = [us | {"spec": layer.spec("layer", 64), "n": 64} for layer in layers("alexnet")]
+    outcome = find("explicit").run(record(*rows))
+    assert outcome.labels == ["alexnet"] and "batch 64" in outcome.title
+    assert values(outcome) == {"lowering": [1.8], "GEMM": [1.2], "explicit im2col": [3.0]}
+    with pytest.raises(UsageError, match="no network whole"):
+        find("explicit").run(record(*rows[:-1]))
+
+
+def test_orders_are_compared_where_both_are():
+    layer = {"n": 64, "us": 5.0, "cudnn_us": 9.0, "halo_us": 4.0}
+    tma = {"tma_im2col_channels_inner_us": 6.0, "tma_im2col_taps_inner_us": 5.0}
+    mma = {"implicit_gemm_channel_first_us": 9.0, "implicit_gemm_taps_inner_us": 10.0}
+    rows = [
+        layer | tma | mma | {"layer": "both", "spec": Layer(64, 9, 8, 3, 1, 1).spec("layer", 64)},
+        layer | tma | {"layer": "one", "spec": Layer(128, 9, 8, 3, 1, 1).spec("layer", 64)},
+        layer | tma | mma | {"layer": "odd", "spec": Layer(96, 9, 8, 3, 1, 1).spec("layer", 64)},
+    ]
+    outcome = find("reuse").run(record(*rows))
+    assert outcome.labels == ["both", "one"]
+    assert values(outcome) == {
+        "tma_im2col, taps inside": [1.2, 1.2],
+        "mma_gemm, taps inside": [0.9, None],
+        "tma_halo": [1.5, 1.5],
+    }
+
+
+def test_taps_at_once():
+    common = {"c": 8, "r": 3, "n": 8, "macs": 1_000_000}
+    rows = [
+        common | {"taps": 3, "part": "stage", "taps_us": 2.0, "shared_bytes": 2048},
+        common | {"taps": 3, "part": "strategy", "us": 1.0, "one_us": 4.0},
+    ]
+    assert values(find("multi-tile").run(record(*rows))) == {"shared memory, KiB": [2.0], "TFLOPS": [1.0]}
+    few = values(find("channels").run(record(*rows)))
+    assert list(few.values()) == [[0.5], [None], [2.0]]
+
+
+def test_forms_and_lenet_s_layers():
+    forms = {"loop_free_us": 4.0, "taps_us": 2.0, "pixel_us": 8.0}
+    rows = [{"layer": "a layer", "op": "im2col", "n": 8, "bytes": 8000} | forms]
+    found = values(find("forms").run(record(*rows, copy_gb_per_s=4)))
+    assert found["two loops (Caffe), GB/s"] == [4.0] and found["two loops (Caffe), percent of a copy"] == [100.0]
+    for name, op in (("conv1", "fprop"), ("conv1", "wgrad"), ("conv2", "fprop"), ("conv2", "wgrad")):
+        rows.append({"layer": name, "op": op, "n": 8, "us": 1.0, "cudnn_planes_us": 3.0} | forms)
+    with pytest.raises(UsageError, match="lack layers"):
+        find("lenet-layers").run(record(*rows))
+    rows.append({"layer": "conv2", "op": "dgrad", "n": 8, "us": 1.5, "cudnn_planes_us": 2.0, "col2im_us": 7.0})
+    found = values(find("lenet-layers").run(record(*rows)))
+    assert found["loop-free (Zhang), us"] == [4.0, 4.0, 4.0, 11.0] and found["convgen, us"] == [1.0, 1.0, 1.0, 2.5]
+    assert found["Zhang on a K80, us"] == [4630.0, 10260.0, 9540.0, 10940.0]
+    with pytest.raises(UsageError, match="no im2col alone"):
+        find("forms").run(record(*rows[1:], copy_gb_per_s=4))
+
+
+def test_steps_of_lenet_and_strategies_beside_a_loop():
+    rows = [{"batch": 32, "auto_per_s": 300.0, "im2col_per_s": 150.0, "torch_per_s": 600.0}]
+    outcome = find("lenet").run(record(*rows))
+    assert values(outcome)["Zhang on a K80"] == [100.1] and "2.00 times" in outcome.notes[0]
+    us = {"direct_us": 100.0, "im2col_us": 20.0, "implicit_gemm_us": 10.0, "winograd_us": 5.0, "cudnn_planes_us": 4.0}
+    found = values(find("naive").run(record({"layer": "a layer", "n": 32, "us": 5.0} | us)))
+    assert [v[0] for v in found.values()] == [100.0, 5.0, 10.0, 20.0, 25.0]
 
 
 def test_results_that_are_none(tmp_path, capsys):
@@ -106,7 +184,7 @@ def test_results_that_are_none(tmp_path, capsys):
         (["networks"], "--from names their file"),
         (["networks", "--from", f"{tmp_path}/r.json"], "is no result file of `convgen bench --out`"),
         (["networks", "--from", __file__], "is no result file of `convgen bench --out`"),
-        (["stride", "--from", f"{tmp_path}/r.json"], "is no result file of `benchmarks/strides.py --json`"),
+        (["stride", "--from", f"{tmp_path}/r.json"], "is no result file of `benchmarks/documents.py stride --json`"),
         (["memory", "--from", f"{tmp_path}/r.json"], "--from does not go with memory"),
     ):
         assert main(["reproduce", *arguments]) == 2
