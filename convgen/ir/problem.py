@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir import dynamic
@@ -162,6 +163,8 @@ class ConvProblem:
                 )
         if self.dynamic:
             vars(self).update(dynamic.resized(self, of_dim))
+        if any(t.pitch and t.rows == 1 for t in self._all_tensors):
+            vars(self).update(self._changed(lambda t: t.settled))
 
     @property
     def static(self) -> ConvProblem:
@@ -318,28 +321,30 @@ class ConvProblem:
             return replace(tensor, extents=extents)
 
         lowered = resized(self.lowered) if self.lowered else None
-        return replace(self._with_others(resized), n=n, x=resized(self.x), y=resized(self.y), lowered=lowered)
+        return replace(self, n=n, lowered=lowered, **self._changed(resized))
 
     @property
     def packed(self) -> ConvProblem:
         """The same convolution of packed tensors."""
-        if not any(t.pitch for t in (self.x, self.w, self.y, *self.operands, *self.further)):
+        if not any(t.pitch for t in self._all_tensors):
             return self
+        return replace(self, **self._changed(lambda t: replace(t, pitch=None)))
 
-        def packed(tensor: Tensor) -> Tensor:
-            return replace(tensor, pitch=None)
+    @property
+    def _all_tensors(self) -> tuple[Tensor, ...]:
+        """Those that may be slices."""
+        return (self.x, self.w, self.y, *self.operands, *self.further)
 
-        return replace(self._with_others(packed), x=packed(self.x), w=packed(self.w), y=packed(self.y))
-
-    def _with_others(self, change: Callable[[Tensor], Tensor]) -> ConvProblem:
-        """The same convolution with changed operands and further results."""
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """The fields that have changed with all of these tensors."""
         prologue, epilogue = self.prologue, self.epilogue
         if prologue:
             prologue = replace(prologue, operands=tuple(map(change, prologue.operands)))
         if epilogue:
             operands, results = (tuple(map(change, tensors)) for tensors in (epilogue.operands, epilogue.results))
             epilogue = replace(epilogue, operands=operands, results=results)
-        return replace(self, prologue=prologue, epilogue=epilogue)
+        x, w, y = map(change, (self.x, self.w, self.y))
+        return {"x": x, "w": w, "y": y, "prologue": prologue, "epilogue": epilogue}
 
     def extent(self, dim: str) -> int:
         """Extent of a dim by name; c and k count all groups, g is the number of groups."""

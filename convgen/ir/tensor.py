@@ -19,7 +19,8 @@ class Tensor:
     over the dims n p q c r s with axes (3, 3) has the shape (N*P*Q, C*R*S); every other tensor has one dim an axis.
 
     `pitch` is how many channels the whole tensor has of which this one is a slice: elements from one row of the
-    innermost dim to the next.  It is None of a packed tensor, and so of a single row, whatever was asked for.
+    innermost dim to the next.  It is None of a packed tensor, and so of a single row of a problem, whatever was asked
+    for: a row of the sizes in a spec may be one of several in a call.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Tensor:
     pitch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.pitch is not None and (self.pitch == self.row or self.rows == 1):
+        if self.pitch is not None and self.pitch == self.row:
             object.__setattr__(self, "pitch", None)
 
     @cached_property
@@ -56,6 +57,11 @@ class Tensor:
     @property
     def rows(self) -> int:
         return math.prod(self.extents[:-1])
+
+    @property
+    def settled(self) -> Tensor:
+        """Packed, where it is a single row."""
+        return replace(self, pitch=None) if self.pitch and self.rows == 1 else self
 
     @property
     def span(self) -> int:

@@ -84,6 +84,19 @@ def test_a_slice_where_the_spec_says_packed() -> None:
         kernel.emulate(x, w, z=z.astype(np.float16)[..., :8])
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_one_row_in_a_spec_is_one_of_several_in_a_call(n: int) -> None:
+    kernel = convgen.compile("""conv a {
+      input x: f16[n=1, w=1, c=8 of 24]  filter w: f16[k=8, s=1, c=8]  output y: f16[n, q, k of 16]
+      epilogue { operand b: f32[n, k of 9]  y = acc + b }
+      dynamic n  strategy direct
+    }""")
+    rng = np.random.default_rng(3)
+    x, b = rng.standard_normal((n, 1, 24)).astype(np.float16)[..., 8:16], rng.standard_normal((n, 9), np.float32)[:, :8]
+    y = kernel.emulate(x, np.eye(8, dtype=np.float16)[:, None], b=b)
+    np.testing.assert_array_equal(y, (x + b[:, None]).astype(np.float16))
+
+
 def test_functions_read_and_write_slices_where_they_lie() -> None:
     """x, a residual and the result are channels of one array."""
     rng = np.random.default_rng(2)
