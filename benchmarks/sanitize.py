@@ -172,9 +172,7 @@ CASES = {
     "planes, tma_im2col, odd": planes("tma_im2col", 136, 71, (13, 15)),
     "planes, tma_im2col, 1x1": planes("tma_im2col", 136, 72, (16, 10), taps=1),
     "planes, tma_im2col, 1x1, stride 2": planes("tma_im2col", 72, 72, (16, 10), taps=1, stride=2),
-    "planes, float32": planes("implicit_gemm { kernel mma_gemm channels_last 1 }", 42, 72, (16, 10)).replace(
-        "f16", "f32"
-    ),
+    "planes, float32": planes("implicit_gemm { kernel mma_gemm relayout 1 }", 42, 72, (16, 10)).replace("f16", "f32"),
     "planes, tma_halo": planes("tma_halo", 64, 64, (13, 15)),
     "planes, few channels by wgmma": planes("implicit_gemm { kernel stem_wgmma }", 3, 40, (32, 30), taps=7, stride=2),
     "depthwise, direct": depthwise("kernel depthwise_direct"),

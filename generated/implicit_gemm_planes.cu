@@ -13,7 +13,7 @@
 //   }
 //
 // digest   bc4df51230c23737
-// strategy implicit_gemm { kernel mma_gemm  tile m=32 n=64 k=32  warps m=1 n=4  stages 4  split_k 3  math tf32x3  channels_last 1  blocks 3 }
+// strategy implicit_gemm { kernel mma_gemm  tile m=32 n=64 k=32  warps m=1 n=4  stages 4  split_k 3  math tf32x3  relayout 1  blocks 3 }
 // target   sm_80
 // launch   convgen_implicit_gemm_planes_prepare: 184 blocks of 256 threads, 4224 bytes of shared memory
 // launch   convgen_implicit_gemm_planes: 25 x 1 x 3 blocks of 128 threads, 49152 bytes of shared memory

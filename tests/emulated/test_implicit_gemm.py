@@ -124,15 +124,15 @@ def test_steps_within_a_tap(tile: tuple[int, ...], order: str, groups: int, spli
 def test_planes_laid_out_with_channels_innermost(c: int, groups: int, split: int, planes: str, seed: int) -> None:
     problem = make("fprop", 2, c, 12, (9, 5), (3, 2), (1, 2), pad=1, groups=groups, dtype="f32")
     layouts = {**CHANNELS_LAST, **{t: PLANES[t] for t in planes}}
-    options = {"kernel": "mma_gemm", "channels_last": 1, "split_k": split}
+    options = {"kernel": "mma_gemm", "relayout": 1, "split_k": split}
     source = check(laid_out(problem, layouts), options, seed)
     assert {t for t in "xw" if f"prepare_{t}(" in source} == set(planes)
 
 
 def test_planes_of_narrow_types_stay_as_they_lie() -> None:
     problem = laid_out(make("fprop", 2, 16, 16, (9, 9), (3, 3), dtype="s8"), PLANES)
-    (obstacle,) = GEMM.obstacles(problem, TARGET, {"kernel": "mma_gemm", "channels_last": 1})
-    assert obstacle.option == "channels_last"
+    (obstacle,) = GEMM.obstacles(problem, TARGET, {"kernel": "mma_gemm", "relayout": 1})
+    assert obstacle.option == "relayout"
 
 
 def test_slices_are_added_in_order(seed: int) -> None:

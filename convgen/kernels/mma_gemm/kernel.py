@@ -80,8 +80,8 @@ class MmaGemm(base.Kernel[Config, Layout]):
         """As x and w lie, and where that may be faster, with channels innermost."""
         found = words_last(problem)
         wanted = [0, 1] if found and found.copies else [0]
-        for channels_last in [int(fixed["channels_last"])] if "channels_last" in fixed else wanted:
-            yield from self._space(problem, target, {**fixed, "channels_last": channels_last})
+        for relayout in [int(fixed["relayout"])] if "relayout" in fixed else wanted:
+            yield from self._space(problem, target, {**fixed, "relayout": relayout})
 
     def _space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         size = problem.x.element.bytes
@@ -105,9 +105,9 @@ class MmaGemm(base.Kernel[Config, Layout]):
         c, problem, found = layout.config, layout.problem, Obstacles()
         found += math_obstacles(problem, c.math)
         found += illegal_sizes(layout)
-        if c.channels_last and not layout.prepared.copies:
-            found.no("channels_last 1 lays out planes of 4-byte elements, of which there are none",
-                     "leave channels_last out", "channels_last")  # fmt: skip
+        if c.relayout and not layout.prepared.copies:
+            found.no("relayout 1 lays out planes of 4-byte elements, of which there are none",
+                     "leave relayout out", "relayout")  # fmt: skip
         for name, extent, warps, step in (
             ("m", c.tile_m, c.warps_m, COLUMNS * 2 if layout.swapped else ROWS),
             ("n", c.tile_n, c.warps_n, ROWS if layout.swapped else COLUMNS * 2),
@@ -187,10 +187,8 @@ def _shapes(fixed: Options) -> list[Shape]:
 def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: Options) -> Layout:
     """The layout of a tile, with two stages and a whole gemm_k."""
     math = str(fixed.get("math", maths(problem.x.dtype)[0]))
-    order, channels_last = str(fixed.get("order", "channel_first")), int(fixed.get("channels_last", 0))
-    config = Config(
-        shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, channels_last=channels_last
-    )
+    order, relayout = str(fixed.get("order", "channel_first")), int(fixed.get("relayout", 0))
+    config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, relayout=relayout)
     return Layout(problem, target, config)
 
 

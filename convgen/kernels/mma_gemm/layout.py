@@ -29,7 +29,7 @@ class Layout(base.Layout[Config]):
     @cached_property
     def prepared(self) -> Prepared:
         """What is laid out anew before the product, and the problem as the product reads it."""
-        found = words_last(self.problem) if self.config.channels_last else None
+        found = words_last(self.problem) if self.config.relayout else None
         return found or Prepared(self.problem)
 
     @property
