@@ -27,7 +27,7 @@ def diagnostics(error: CannotServe, request: Request, target: Target) -> list[Di
         for o in obstacles:
             names.setdefault(o, []).append(name)
     hints = {o: _own_hint(o, by[0], request, target) for o, by in names.items()}
-    general = [o for o, hint in hints.items() if o.option not in request.options or (o.option == "kernel" and not hint)]
+    general = [o for o, hint in hints.items() if not _is_of_options(o, hint, request.options)]
     if general:
         hints[general[-1]] = _or_another(hints[general[-1]], error, request, target)
     return [
@@ -51,6 +51,13 @@ def too_many(request: Request, target: Target, strategy: str, options: Options, 
     stated = options if strategy == choice.strategy.name else {}
     why = "; ".join(o.message for o in choice.strategy.obstacles(problem.with_images(n), target, stated))
     return UsageError(f"{problem.name}: no kernel for {n} images: {why}\nhint: ask for fewer images")
+
+
+def _is_of_options(obstacle: Obstacle, hint: str, stated: Options) -> bool:
+    """Whether other options than those that the spec states may lift an obstacle."""
+    if obstacle.option == "kernel" and "kernel" in stated:
+        return bool(hint)
+    return bool(obstacle.option and stated.keys() - {"kernel"})
 
 
 def _own_hint(obstacle: Obstacle, strategy: str, request: Request, target: Target) -> str:

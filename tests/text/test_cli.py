@@ -462,6 +462,15 @@ def test_who_serves_instead_is_said_beside_what_would_help(more, capsys):
             "depthwise { kernel depthwise_direct }",
             "a smaller tile, or take another strategy: `implicit_gemm`, `im2col` and `direct` serve it", "im2col",
         ),
+        (
+            "input x: f32[n=1, h=8, w=8, c=16] filter w: f32[k=16, r=3, s=3, c=16] output y: f32[n, p, q, k]",
+            "winograd { product tma_im2col }", "product mma_gemm", "winograd { product mma_gemm }",
+        ),
+        (
+            "input x: f32[n=1, h=8, w=8, c=16] filter w: f32[k=16, r=3, s=3, c=16] output y: f32[n, p, q, k]",
+            "implicit_gemm { kernel mma_gemm tile m=40 }", "a multiple of 32",
+            "implicit_gemm { kernel mma_gemm tile m=64 }",
+        ),
     ],
 )  # fmt: skip
 def test_who_serves_in_place_of_a_kernel_does(conv, strategy, hint, followed, capsys):

@@ -70,7 +70,12 @@ class Winograd(base.Kernel[Config, Layout]):
     def illegal(self, layout: Layout) -> list[Obstacle]:
         if found := math_obstacles(layout.problem, layout.config.math):
             return found
-        return [Obstacle(o.message, o.hint, "product") for o in layout.product.obstacles]
+        asked = layout.config.product
+        (other,) = (kernel for kernel in PRODUCTS if kernel != asked)
+        return [
+            Obstacle(f"product {asked}: {o.message}", o.hint or f"product {other}", "product")
+            for o in layout.product.obstacles
+        ]
 
     def time(self, layout: Layout) -> float:
         return cost.time(layout)
