@@ -218,6 +218,9 @@ CASES = {
         op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 2 consumers 1 schedule cooperative swap_ab 1 }"
     ),
     "im2col of itself": LOWERED.format(op="im2col", strategy="im2col"),
+    "im2col, an element a thread": LOWERED.format(op="im2col", strategy="im2col { form loop_free }"),
+    "im2col, a window a thread": LOWERED.format(op="im2col", strategy="im2col { form taps }"),
+    "im2col, a pixel a thread": LOWERED.format(op="im2col", strategy="im2col { form pixel }"),
     "col2im of itself": LOWERED.format(op="col2im", strategy="im2col"),
 }
 

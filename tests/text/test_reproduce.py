@@ -74,8 +74,9 @@ def test_networks_are_weighed_by_their_layers(tmp_path, capsys):
     rows.append(rows[0] | {"spec": others[1].spec("layer", 8), "us": None})  # no kernel
     record = {"gpu": "a GPU", "commit": "0123456789", "rows": rows}
     outcome = find("networks").run(record)
-    assert outcome.labels == ["alexnet"] and "a GPU, batch 8, commit 0123456" in outcome.title
-    ours, cudnn, ratio, covered = (s.values[0] for s in outcome.series)
+    assert outcome.labels == ["alexnet", "geometric mean"] and "a GPU, batch 8, commit 0123456" in outcome.title
+    ours, cudnn, ratio, _, covered = (s.values[0] for s in outcome.series)
+    assert [s.values[1] for s in outcome.series] == [None, None, ratio, 0.99, None]
     assert (ours, cudnn, ratio) == (pytest.approx(0.03), pytest.approx(0.06), 2)
     macs = {layer: layer.macs for layer in layers("alexnet")}
     assert covered == pytest.approx(100 * (macs[first] + macs[others[0]]) / sum(macs.values()))
@@ -111,14 +112,17 @@ def test_strides_are_means_over_layers():
     assert found["convgen"] == [pytest.approx(1), pytest.approx(4)], "0.2 and 0.8 us an output for 0.1"
     assert found["cuDNN / convgen"] == [pytest.approx(3), pytest.approx(3)]
     assert found["GEMM alone"] == [pytest.approx(1), pytest.approx(8**0.5)]
+    assert found["document (V100)"] == [1, 1.43] and [s.printed for s in outcome.series].count(True) == 1
 
 
 def test_explicit_im2col_is_weighed_by_a_network_s_layers():
     us = {"us": 10.0, "explicit_us": 30.0, "lower_us": 18.0, "gemm_part_us": 12.0}
     rows = [us | {"spec": layer.spec("layer", 64), "n": 64} for layer in layers("alexnet")]
     outcome = find("explicit").run(record(*rows))
-    assert outcome.labels == ["alexnet"] and "batch 64" in outcome.title
-    assert values(outcome) == {"lowering": [1.8], "GEMM": [1.2], "explicit im2col": [3.0]}
+    assert outcome.labels == ["alexnet", "geometric mean"] and "batch 64" in outcome.title
+    found = values(outcome)
+    assert (found["lowering"], found["GEMM"]) == ([1.8, None], [1.2, None])
+    assert found["explicit im2col"] == [3.0, pytest.approx(3.0)] and found["document (V100)"] == [None, 1.28]
     with pytest.raises(UsageError, match="no network whole"):
         find("explicit").run(record(*rows[:-1]))
 
@@ -133,11 +137,12 @@ def test_orders_are_compared_where_both_are():
         layer | tma | mma | {"layer": "odd", "spec": Layer(96, 9, 8, 3, 1, 1).spec("layer", 64)},
     ]
     outcome = find("reuse").run(record(*rows))
-    assert outcome.labels == ["both", "one"]
+    assert outcome.labels == ["both", "one", "geometric mean"]
     assert values(outcome) == {
-        "tma_im2col, taps inside": [1.2, 1.2],
-        "mma_gemm, taps inside": [0.9, None],
-        "tma_halo": [1.5, 1.5],
+        "tma_im2col, taps inside": [1.2, 1.2, pytest.approx(1.2)],
+        "mma_gemm, taps inside": [0.9, None, pytest.approx(0.9)],
+        "tma_halo": [1.5, 1.5, pytest.approx(1.5)],
+        "document (V100)": [None, None, 1.167],
     }
 
 
@@ -175,7 +180,7 @@ def test_steps_of_lenet_and_strategies_beside_a_loop():
     assert values(outcome)["Zhang on a K80"] == [100.1] and "2.00 times" in outcome.notes[0]
     us = {"direct_us": 100.0, "im2col_us": 20.0, "implicit_gemm_us": 10.0, "winograd_us": 5.0, "cudnn_planes_us": 4.0}
     found = values(find("naive").run(record({"layer": "a layer", "n": 32, "us": 5.0} | us)))
-    assert [v[0] for v in found.values()] == [100.0, 5.0, 10.0, 20.0, 25.0]
+    assert [v[0] for v in found.values()] == [100.0, 5.0, 10.0, 20.0, 25.0, 5.0, 20.0]
 
 
 def test_results_that_are_none(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""docs/tutorial: excerpts of sources and output are what convgen gives, and so are the pictures.
+"""docs/tutorial and docs/boxes: excerpts of sources and output are what convgen gives, and so are the pictures.
 
 --update-goldens rewrites excerpts between the same lines, and the pictures.
 """
@@ -18,6 +18,8 @@ from convgen.cli import main
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
 CHAPTERS = sorted(page for page in TUTORIAL.glob("*.md") if page.name != "README.md")
+#: The five loads of "TMA im2col mode and Convolution via Implicit GEMM", a page each.
+BOXES = sorted((TUTORIAL.parent / "boxes").glob("*.md"))
 _EXCERPT = re.compile(
     r"(<!-- (source|output) of (.*?), from `(.*?)` to `(.*?)` -->\n```\w+\n)(.*?)(^```$)", re.S | re.M
 )
@@ -36,7 +38,7 @@ def excerpt(text: str, first: str, last: str) -> str:
     return "".join(f"{line if line.startswith('#') else line[indent:].rstrip()}\n" for line in found)
 
 
-@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*CHAPTERS, *BOXES], ids=lambda page: page.stem)
 def test_excerpts_are_what_convgen_gives(page, golden, capsys, monkeypatch):
     monkeypatch.chdir(TUTORIAL.parents[1])
 
@@ -69,3 +71,13 @@ def test_pictures_are_what_is_drawn(name, golden, monkeypatch):
 def test_every_picture_has_a_file():
     named = {name for page in CHAPTERS for name in re.findall(r"\]\((\w+\.svg)\)", page.read_text(encoding="utf-8"))}
     assert named == {path.name for path in TUTORIAL.glob("*.svg")}
+
+
+@pytest.mark.parametrize("page", BOXES, ids=lambda page: page.stem)
+def test_a_box_is_drawn_by_its_command(page, golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(TUTORIAL.parents[1])
+    text = page.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^```console\n(.*?)\n```", text, re.S | re.M)
+    assert f"]({page.stem}.svg)" in text and f"`{command}`" in text
+    assert main([*shlex.split(command)[1:], "--svg", f"{tmp_path}/box.svg"]) == 0
+    golden.check(page.with_suffix(".svg"), (tmp_path / "box.svg").read_text(encoding="utf-8"))
