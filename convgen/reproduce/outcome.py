@@ -14,6 +14,9 @@ from convgen.bench import plot
 from convgen.bench.results import commit
 from convgen.tables import Explanation, Table
 
+#: Labels side by side; more go one below the other.
+MOST_ACROSS = 12
+
 
 @dataclass(frozen=True)
 class Series:
@@ -69,24 +72,30 @@ class Outcome:
         return json.dumps(record, indent=1)
 
     def draw(self, path: Path) -> bytes:
-        """The picture's file, in the format of the path's suffix: bars, the document's hatched.  Raises UsageError."""
+        """The picture's file, in the format of the path's suffix: bars, the document's hatched, along a page's height
+        where there are many.  Raises UsageError."""
         plot.check(path)
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         shown = [s for s in self.series if s.name in self.drawn or not self.drawn]
-        figure = Figure(figsize=(max(6.0, 0.5 * len(self.labels) * len(shown)), 4.5), layout="constrained")
+        tall = len(self.labels) > MOST_ACROSS
+        inches = 0.5 * len(self.labels) * len(shown)
+        figure = Figure(figsize=(8.0, 0.2 * inches) if tall else (max(6.0, inches), 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         width = 0.8 / len(shown)
         for i, s in enumerate(shown):
             at = [place + (i - (len(shown) - 1) / 2) * width for place in range(len(self.labels))]
-            axes.bar(at, [v or 0 for v in s.values], width, label=s.name, hatch="//" if s.printed else None)
-        axes.set_xticks(range(len(self.labels)), self.labels)
-        axes.set_xlabel(self.axis)
-        axes.set_ylabel(self.unit)
-        axes.set_yscale("log" if self.logarithmic else "linear")
-        axes.set_title(self.title, loc="left")
+            bars = axes.barh if tall else axes.bar
+            bars(at, [v or 0 for v in s.values], width, label=s.name, hatch="//" if s.printed else None)
+        along, across = ("y", "x") if tall else ("x", "y")
+        axes.set(**{f"{along}label": self.axis, f"{across}label": self.unit})
+        axes.set(**{f"{along}ticks": range(len(self.labels)), f"{along}ticklabels": self.labels})
+        axes.set(**{f"{across}scale": "log" if self.logarithmic else "linear"})
+        if tall:
+            axes.set_ylim(len(self.labels) - 0.5, -0.5)
+        axes.set_title(self.title, loc="right" if tall else "left")
         axes.legend()
         file = io.BytesIO()
         figure.savefig(file, format=path.suffix.lower().removeprefix("."), dpi=130)
