@@ -40,13 +40,15 @@ C_FUNCTIONS["f64"] = C_FUNCTIONS["f32"] | {
     "max": "max_nan_f64({0}, {1})",
     "clamp": "min_nan_f64(max_nan_f64({0}, {1}), {2})",
 }
+#: The least positive number of f32.
+_LEAST = 2.0**-149
 #: A condition with two results binds less than any operator.
 _CHOICE = 0
 
 
 def c_number(value: float, number: str) -> str:
-    """A literal of the type of values, `number`."""
-    text = repr(float(value))
+    """A literal of the type of values, `number`: 0 where the type has no number so small, which compilers refuse."""
+    text = repr(0.0 if number == "f32" and abs(value) <= _LEAST / 2 else float(value))
     if text in ("inf", "-inf"):
         return "INFINITY" if value > 0 else "-INFINITY"
     return "NAN" if text == "nan" else f"{text}f" if number == "f32" else text

@@ -307,6 +307,9 @@ def _arguments(
     arrays = {"input": input, "weight": weight}
     library_of(**arrays)
     _check_rank(rank, **arrays)
+    for name, extents in (("input", input.shape[1:]), ("weight", weight.shape)):
+        if 0 in extents:
+            raise WrongShape(f"{name} has shape {tuple(arrays[name].shape)}: a batch may be empty, and nothing else")
     return arrays, operands, (*steps, *activation(given_activation)), unbatched
 
 

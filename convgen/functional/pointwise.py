@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Real
 
 from convgen import habits
 from convgen.runtime.errors import WrongArguments
@@ -118,11 +119,11 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         hint = f"did you mean `{'None' if found == 'none' else found}`?" if found else ""
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
-    if len(numbers) > len(known.defaults) or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+    if len(numbers) > len(known.defaults) or not all(isinstance(n, Real) and math.isfinite(n) for n in numbers):
         count = len(known.defaults)
         takes = f"at most {count} finite number{'s' if count > 1 else ''}" if count else "no numbers"
         raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
-    given_numbers = [float(n) for n in numbers if isinstance(n, int | float)]
+    given_numbers = [float(n) for n in numbers if isinstance(n, Real)]
     return (Step(str(name), (*given_numbers, *known.defaults[len(numbers) :])),)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from problems import make
 from strategy_problems import direct_problems, meets_input, unused_names, with_types
 
 from convgen import frontend
-from convgen.ir.epilogue import FUNCTIONS
+from convgen.ir.epilogue import FUNCTIONS, Acc, Assignment, Call, Epilogue, Number
 from convgen.ir.problem import Op
 from convgen.kernels import strategies
 from convgen.runtime.nvrtc import compile_source
@@ -33,6 +35,15 @@ def test_compiles(op: Op, data: st.DataObject) -> None:
     assert set(compiled.resources) == {launch.entry for launch in plan.launches}
     assert all(r.spill_stores == 0 for r in compiled.resources.values())
     assert not unused_names(source), source
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("f32", 1e-60), ("f32", 1e-45), ("f64", 1e-60), ("f64", 5e-324)])
+def test_numbers_may_be_as_small_as_they_like(dtype: str, number: float) -> None:
+    base = make(dtype=dtype)
+    body = (Assignment("y", Call("leaky_relu", (Acc(), Number(number)))),)
+    problem = replace(base, epilogue=Epilogue((), body))
+    target = TARGETS["sm_90a"]
+    assert "warning" not in compile_source(STRATEGY.render(STRATEGY.plan(problem, target, {})), target).log
 
 
 @pytest.mark.parametrize("op", [Op.FPROP, Op.DGRAD, Op.WGRAD])

@@ -6,6 +6,7 @@ import inspect
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -319,6 +320,9 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
         (dict(activation="swish"), "did you mean `silu`?"),
         (dict(activation=("relu", 1)), "takes no numbers"),
+        (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
+        (dict(input=array(1, 0, 5, 5), weight=array(4, 0, 3, 3), bias=array(4)), "input has shape (1, 0, 5, 5)"),
+        (dict(weight=array(4, 3, 0, 3)), "weight has shape (4, 3, 0, 3): a batch may be empty, and nothing else"),
         (dict(residual=array(1, 4, 2, 2)),
          "residual has shape (1, 4, 2, 2), which does not broadcast to the result's (1, 4, 3, 3)"),
         (dict(strategy="gemm"), "unknown strategy 'gemm'"),
@@ -370,6 +374,9 @@ def test_numbers_may_be_of_any_kind():
     x, w = array(1, 2, 5, 5), array(2, 1, 3, 3)
     kinds = dict(stride=torch.tensor([2, 1]), padding=np.int64(1), dilation=torch.tensor(1), groups=np.array(2))
     check(F.conv2d(x, w, **kinds), TF.conv2d(exact(x), exact(w), stride=(2, 1), padding=1, groups=2))
+    steep = TF.leaky_relu(TF.conv2d(exact(x), exact(w), groups=2), 0.5)
+    for slope in (np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
+        check(F.conv2d(x, w, groups=2, activation=("leaky_relu", slope)), steep)
     columns = array(1, 4, 9)
     check(F.col2im(columns, 4, 2), TF.fold(exact(columns), 4, 2))
 
