@@ -97,7 +97,7 @@ def program(manifest: Manifest) -> str:
     if any(isinstance(step, Gemm) for step in manifest.steps):
         raise NoHostProgram(
             f"{manifest.name}: a host program is for kernels alone, and this plan calls cuBLAS"
-            "\nhint: use a strategy other than im2col, such as --strategy implicit_gemm"
+            "\nhint: use a strategy other than im2col; --strategy direct serves every convolution"
         )
     if manifest.dynamic:
         raise NoHostProgram(
