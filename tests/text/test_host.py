@@ -152,7 +152,8 @@ def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_a_plan_that_calls_cublas_has_no_program(tmp_path: Path) -> None:
-    with pytest.raises(host.NoHostProgram, match="calls cuBLAS\nhint: use a strategy other than im2col; --strategy direct"):
+    hint = "calls cuBLAS\nhint: use a strategy other than im2col; --strategy direct"
+    with pytest.raises(host.NoHostProgram, match=hint):
         host.program(planned("golden/im2col_gemm"))
 
 
