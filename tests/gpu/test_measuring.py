@@ -98,10 +98,10 @@ def test_tune_spreads_layers_over_all_gpus(tmp_path: Path, monkeypatch: pytest.M
     if count < 2:
         pytest.skip("one GPU")
     monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "tuning.sqlite"))
-    paths = [tmp_path / f"{dtype}_{op}.conv" for dtype in ("f16", "bf16") for op in ("fprop", "dgrad")]
+    paths = [tmp_path / f"{dtype}_{stride}.conv" for dtype in ("f16", "bf16") for stride in (1, 2)]
     for path in paths:
-        dtype, op = path.stem.split("_")
-        path.write_text(spec(dtype=dtype, rest=f"op {op}"))
+        dtype, stride = path.stem.split("_")
+        path.write_text(spec(dtype=dtype, rest=f"stride {stride}"))
     assert cli.main(["tune", *map(str, paths), "--strategies", "implicit_gemm", "--jobs", "4"]) == 0
     assert f"4 of 4 layers, {count} GPUs" in capsys.readouterr().err
     assert len({m.key for m in database.read_all(tmp_path / "tuning.sqlite")}) == 4
