@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def main() -> int:
     named = list(layers(args.suites, args.batch, args.ops, args.layers))
     named = [row for row in named if not args.kinds or kind(row[1]) in args.kinds]
     rows: list[tuple[ConvProblem, Row]] = []
-    with Builder() as builder:
+    with suppress(KeyboardInterrupt), Builder() as builder:  # what was measured is kept
         bench = Bench(backend, builder.build_all)
         entries = [entry(name, problem, args.candidates, gpu, args.also) for name, problem in named]
         for (_, problem), row in zip(named, bench.rows(entries), strict=True):

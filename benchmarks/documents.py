@@ -69,19 +69,21 @@ def problem(layer: Layer, n: int, name: str, dtype: str = "f16") -> ConvProblem:
 
 def networks(n: int) -> Iterator[Row]:
     """Every convolution of the seven networks: Zhou et al., figure 17."""
-    for found in _distinct():
-        yield Row(problem(found, n, "layer"), AUTO, {})
+    for found in whole(n):
+        yield Row(found, AUTO, {})
 
 
 def explicit(n: int) -> Iterator[Row]:
     """The same layers by explicit im2col: figure 2a."""
-    for found in _distinct():
-        yield Row(problem(found, n, "layer"), AUTO | {"explicit": ("im2col", WHOLE)}, {}, ())
+    for found in whole(n):
+        yield Row(found, AUTO | {"explicit": ("im2col", WHOLE)}, {}, ())
 
 
-def _distinct() -> Iterator[Layer]:
+def whole(n: int) -> Iterator[ConvProblem]:
+    """Every convolution of the seven networks, once."""
     found = dict.fromkeys(layer for name in NAMES for layer in layers(name))
-    yield from dict.fromkeys(replace(layer, projection=False) for layer in found)
+    for layer in dict.fromkeys(replace(layer, projection=False) for layer in found):
+        yield problem(layer, n, "layer")
 
 
 #: Of figures 4a and 18a: what the layer is called, and the layer at stride 1.

@@ -58,9 +58,9 @@ MODELS = {
         "ragged_writes", "odd_writes",
     )),
     "tma_im2col": Model(tma_im2col, told=(
-        "start", "spread", "shared_wait", "l2", "row", "weight_row", "straddle", "ragged", "latency", "stages_held",
-        "store", "epi_tile", "ragged_store", "turn", "multicast", "joint", "split", "split_store", "ragged_writes",
-        "odd_writes",
+        "start", "spread", "shared_wait", "l2", "row", "weight_row", "stage", "straddle", "ragged", "latency",
+        "stages_held", "store", "epi_tile", "ragged_store", "turn", "multicast", "joint", "split", "split_store",
+        "ragged_writes", "odd_writes",
     )),
     "tma_wgrad": Model(tma_wgrad, told=tuple(f.name for f in fields(tma_wgrad.Rates))),
     "mma_gemm": replace(fit_kernels.MODELS["mma_gemm"], told=(*fit_kernels.MMA, "spread", "odd_writes")),
@@ -185,7 +185,18 @@ def benches() -> Iterator[Row]:
             yield Row("benches", f"{row.layer} n={row.n}", row.kernel, row.layout, row.us)
 
 
-SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (candidates, gradients, filter_gradients, networks, tuned, benches)
+def swept() -> Iterator[Row]:
+    """What `sweep.py` timed: the seven networks' layers, recent networks', geometries at random."""
+    for row in _json("sweep")["rows"]:
+        problem = problem_of(row["key"])
+        for kernel, options, us in row["timed"]:
+            if kernel in MODELS and (layout := layout_of(kernel, problem, DEFAULTS[kernel] | options)):
+                yield Row("swept", row["key"], kernel, layout, us)
+
+
+SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (
+    candidates, gradients, filter_gradients, networks, tuned, benches, swept,
+)  # fmt: skip
 
 
 class Estimates:

@@ -26,6 +26,7 @@ class Rates:
     l2: float = 59.86  # bytes a cycle for a multiprocessor
     row: float = 2.713  # cycles a row of a box
     weight_row: float = 1.805
+    stage: float = 10.0  # cycles to signal a stage, besides what it loads
     straddle: float = 0.5007  # more, for each line that a row touches beyond its first
     ragged: float = 0.676  # more, where rows begin inside a sector
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
@@ -72,6 +73,7 @@ def time(
     load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
         2 * k, x_pitch, r.straddle, r.ragged
     )
+    load += r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
     ring = (r.latency / k_blocks + load) / max(stages - r.stages_held, 0.25)
