@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from convgen.tune.worker import CandidateFailed, Gpu, Worker
 
 #: Seconds for an actor to be placed and to start.
 START_SECONDS = 120.0
+#: For the cluster's head to answer.
+ANSWER_SECONDS = 5.0
 #: Once one has started, the others have so many more; a GPU that is not free then is left out.
 OTHERS_SECONDS = 60.0
 
@@ -67,11 +70,19 @@ def _ray() -> Any:
 
 def _connect(ray: Any, address: str) -> None:
     try:
+        _call(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as e:
+    except (OSError, RuntimeError, ValueError) as e:
         where = "found" if address == "auto" else f"reached at {address}"
         hint = "start one with `ray start --head`, and `ray start --address=HOST:6379` on each further machine"
         raise NoCluster(f"no Ray cluster can be {where}: {_reason(e)}\nhint: {hint}") from None
+
+
+def _call(address: str) -> None:
+    """Raises OSError where nobody answers at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 def _started(ray: Any, actors: list[Actor], warn: Callable[[str], None]) -> list[Member]:
@@ -211,5 +222,7 @@ def _get(ray: Any, asked: Any, seconds: float | None = None) -> Any:
 
 def _reason(error: BaseException) -> str:
     """What happened, of Ray's long messages: the error that a traceback ends in, else the first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1] if re.match(r"[\w.]+(Error|Exception): ", lines[-1]) else lines[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -279,9 +280,19 @@ def test_without_a_cluster_the_way_to_one_is_named(address, where, monkeypatch: 
         raise ConnectionError("no such cluster\nand much more")
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setattr(socket, "create_connection", lambda *_: socket.socket())
     assert refusal(address).startswith(
         f"no Ray cluster can be {where}: no such cluster\nhint: start one with `ray start"
     )
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_machine_that_does_not_answer_is_not_waited_for(scheme, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))  # without init
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"{scheme}127.0.0.1:{unheard.getsockname()[1]}"
+        assert refusal(address).startswith(f"no Ray cluster can be reached at {address}: ")
 
 
 def test_a_cluster_without_gpus_is_refused(monkeypatch: pytest.MonkeyPatch):

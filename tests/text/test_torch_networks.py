@@ -326,7 +326,24 @@ class TestWeights:
         fast = ct.optimize(model, x, inductor=False)
         for made in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
             near(made(x), fast(x))
-        assert {name.removeprefix("model.") for name in fast.state_dict()} == model.state_dict().keys()
+
+    def test_weights_have_the_names_of_the_models(self, model):
+        x = torch.randn(2, 3, 16, 16)
+        fast, other = ct.optimize(model, x, inductor=False), copy.deepcopy(model)
+        assert fast.state_dict().keys() == model.state_dict().keys()
+        with torch.no_grad():
+            for p in other.parameters():
+                p.mul_(1.25)
+        fast.load_state_dict(other.state_dict())
+        near(fast(x), other(x))
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q)
+        model.load_state_dict(fast.state_dict())
+        around, plain = nn.Sequential(fast), nn.Sequential(copy.deepcopy(model))
+        assert around.state_dict().keys() == plain.state_dict().keys()
+        around.load_state_dict(plain.state_dict())
+        with pytest.raises(RuntimeError, match="Unexpected key"):
+            fast.load_state_dict(other.state_dict() | {"another.weight": torch.zeros(1)})
 
 
 def test_other_shapes_and_layouts_prepare_themselves():

@@ -170,6 +170,15 @@ class Optimized(Module):
             raise WrongArguments("an optimized model is for inference\nhint: train the model that it was made of")
         return super().train(False)
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's, with the model's own names: either loads what the other saved."""
+        return self.model.state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            state_dict[f"{prefix}model.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
         return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None}
