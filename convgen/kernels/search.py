@@ -7,9 +7,11 @@ that are faster than the first legal one.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -33,7 +35,7 @@ class Search:
 
     def __init__(self, kernel: AnyKernel, problem: ConvProblem, target: Target, fixed: Options) -> None:
         self.kernel, self.problem, self.target, self.fixed = kernel, problem, target, fixed
-        self._checked: dict[int, tuple[Obstacle, ...]] = {}
+        self._checked: dict[object, tuple[Obstacle, ...]] = {}  # by configuration
 
     @cached_property
     def unserved(self) -> tuple[Obstacle, ...]:
@@ -79,17 +81,13 @@ class Search:
         """Whether some configuration is legal: the first that is found will do, and none is timed."""
         return any(not self.kernel.illegal(layout) for layout in self._layouts) or self.best is not None
 
-    @cached_property
-    def _space(self) -> list[Timed]:
-        return self._timed(self._layouts)
-
-    @cached_property
     def _all(self) -> list[Timed]:
-        """Every configuration, the fastest first."""
-        more = self.kernel.refine((t.layout for t in self._legal(self._space)), self.fixed)
-        known = {t.layout.config for t in self._space}
+        """Every configuration, the fastest first.  They are not kept: thousands of layouts a search are a burden."""
+        space = self._timed(self._layouts)
+        more = self.kernel.refine((t.layout for t in self._legal(space)), self.fixed)
+        known = {t.layout.config for t in space}
         fresh = [t for t in self._timed(more) if t.layout.config not in known]
-        return sorted([*self._space, *fresh], key=lambda t: t.us) if fresh else self._space
+        return sorted([*space, *fresh], key=lambda t: t.us) if fresh else space
 
     def _timed(self, layouts: Iterable[Layout]) -> list[Timed]:
         unique: dict[object, Layout] = {layout.config: layout for layout in layouts}
@@ -99,19 +97,20 @@ class Search:
         return (t for t in ranked if not self._obstacles_of(t.layout))
 
     def _obstacles_of(self, layout: Layout) -> tuple[Obstacle, ...]:
-        found = self._checked.get(id(layout))
+        found = self._checked.get(layout.config)
         if found is None:
-            found = self._checked[id(layout)] = tuple(self.kernel.illegal(layout))
+            found = self._checked[layout.config] = tuple(self.kernel.illegal(layout))
         return found
 
     def ranked(self) -> Iterator[Timed]:
         """Legal configurations, the fastest by the cost model first."""
-        return self._legal(self._all)
+        return self._legal(self._all())
 
     @cached_property
     def best(self) -> Timed | None:
         """The first of `ranked`; None where no configuration is legal."""
-        return next(self.ranked(), None)
+        with _no_collections():
+            return next(self.ranked(), None)
 
     @cached_property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -128,9 +127,8 @@ class Search:
             special = [name for name in t.layout.config.special if name not in self.fixed]
             return sum(o.option not in self.fixed for o in found), len(special), len(found)
 
-        if not self._all:
-            return (self._nothing,)
-        return self._obstacles_of(min(self._all, key=strangeness).layout)
+        nearest = min(self._all(), key=strangeness, default=None)
+        return self._obstacles_of(nearest.layout) if nearest else (self._nothing,)
 
     @property
     def _nothing(self) -> Obstacle:
@@ -159,6 +157,19 @@ class Search:
             if len(found) == most:
                 break
         return found
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without the garbage collector: the layouts of a search are gone at its end, and leave no garbage.  Looking for it
+    meanwhile, in all that the process has, takes as long as the search."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _unwritten(kernel: AnyKernel, problem: ConvProblem) -> list[Obstacle]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from convgen.kernels.parts.cost import CYCLES, over, written
 
@@ -17,6 +18,7 @@ BANKS, QUADS, QUAD = 32, 8, 4
 WAIT = 1000
 
 
+@cache  # configurations of a search have few steps among them
 def conflicts(pixel_words: float) -> int:
     """Words that a bank has to give for one load of a warp, of four words at each of eight pixels."""
     words: dict[int, set[int]] = {}

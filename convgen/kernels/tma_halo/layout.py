@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import TypeVar
 
 from convgen.ir.problem import ConvProblem
@@ -103,7 +103,10 @@ class RingLayout(base.Layout[C]):
     @property
     def weights(self) -> int:
         """Of all filters: of those in flight, or of a tile's output channels."""
-        return aligned((self.config.rings * self.config.weight_stages or self.weight_boxes) * self.weight_box)
+        return self._weights(self.config.weight_stages)
+
+    def _weights(self, stages: int) -> int:
+        return aligned((self.config.rings * stages or self.weight_boxes) * self.weight_box)
 
     @property
     def epi_tile_pixels(self) -> int:
@@ -130,15 +133,21 @@ class RingLayout(base.Layout[C]):
     @property
     def shared_bytes(self) -> int:
         """Of a block, with barriers, and room to begin where a swizzle does."""
-        c = self.config
-        tiles = c.rings * c.stages * self.halo.bytes + c.consumers * (self.epi_tile_bytes + self.slots * self.slot)
-        return SWIZZLE_ALIGNMENT + tiles + self.weights + 8 * self.barriers
+        return self.shared_by(self.config.stages, self.config.weight_stages)
 
-    @property
-    def barriers(self) -> int:
+    def shared_by(self, stages: int, weight_stages: int) -> int:
+        """The same, with other numbers of stages."""
+        tiles = self.config.rings * stages * self.halo.bytes + self.epilogue_bytes
+        return SWIZZLE_ALIGNMENT + tiles + self._weights(weight_stages) + 8 * self._barriers(stages, weight_stages)
+
+    @cached_property
+    def epilogue_bytes(self) -> int:
+        """Of the epilogue tiles of all consumers."""
+        return self.config.consumers * (self.epi_tile_bytes + self.slots * self.slot)
+
+    def _barriers(self, stages: int, weight_stages: int) -> int:
         """Two of each stage; where all filters stay, one on which they arrive."""
-        c = self.config
-        return 2 * c.rings * (c.stages + c.weight_stages) + (0 if c.weight_stages else 1)
+        return 2 * self.config.rings * (stages + weight_stages) + (0 if weight_stages else 1)
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -155,7 +164,7 @@ class RingLayout(base.Layout[C]):
         if self.arriving:
             names = " and ".join(tile.name for tile in self.arriving)
             rows.append((names, f"{consumers} x {self.slots} slots x {self.slot}"))
-        return (*rows, ("barriers", f"{self.barriers} x 8"))
+        return (*rows, ("barriers", f"{self._barriers(c.stages, c.weight_stages)} x 8"))
 
 
 @dataclass(frozen=True)
@@ -236,8 +245,7 @@ class Layout(RingLayout[Config]):
 
     @property
     def epi_tile_shape(self) -> tuple[int, int]:
-        pixels = self.config.consumer_pixels
-        return max(p for p in (64, 48, 32, 16) if pixels % p == 0), self.config.consumer_channels
+        return _epi_tile_pixels(self.config.consumer_pixels), self.config.consumer_channels
 
     # ---- threads
 
@@ -248,7 +256,12 @@ class Layout(RingLayout[Config]):
         return max(block_threads(self.config.consumers), least)
 
 
-_CACHED = ("windows", "halo", "tiles", "weight_boxes", "epi_tile_bytes", "arriving", "slot")
+_CACHED = ("windows", "halo", "tiles", "weight_boxes", "epi_tile_bytes", "epilogue_bytes", "arriving", "slot")
+
+
+@cache
+def _epi_tile_pixels(pixels: int) -> int:
+    return max(p for p in (64, 48, 32, 16) if pixels % p == 0)
 
 
 def layout_of(problem: ConvProblem, target: Target, config: Config) -> Layout:

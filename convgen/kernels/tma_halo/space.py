@@ -118,11 +118,10 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
             if illegal(least):
                 continue
             for weight_stages in ahead:
-                for stages in depths:
-                    layout = least.sibling(Config(*tile, stages, weight_stages, *rest))
-                    if layout.shared_bytes <= target.shared_bytes_per_block:
-                        yield layout
-                        break  # fewer halo tiles ahead are no faster
+                # fewer halo tiles ahead are no faster
+                fitting = (d for d in depths if least.shared_by(d, weight_stages) <= target.shared_bytes_per_block)
+                if stages := next(fitting, 0):
+                    yield least.sibling(Config(*tile, stages, weight_stages, *rest))
 
 
 def _worth_folding(problem: ConvProblem, fold: int) -> bool:

@@ -53,6 +53,7 @@ class Layout(base.Layout[Config]):
             "leaving",
             "slots",
             "slot",
+            "fixed_bytes",
         )
         self.__dict__.update((name, other.__dict__[name]) for name in found if name in other.__dict__)
         return self
@@ -301,7 +302,7 @@ class Layout(base.Layout[Config]):
             self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
         )
 
-    @property
+    @cached_property
     def fixed_bytes(self) -> int:
         """All but the stages and the epilogue tiles' alignment: the base's, these tiles, operands, a split's sums,
         barriers."""

@@ -87,7 +87,9 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
 
     if "stages" in fixed:
         return of(int(fixed["stages"]))
-    found = of(2)
+    # most searches ask for it as it came: no copy
+    as_it_is = (c.stages, c.cluster, c.multicast, c.stream_k) == (2, cluster, multicast, stream_k)
+    found = layout if as_it_is else of(2)
     limit = layout.target.shared_limit(c.blocks)
     useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4)
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
