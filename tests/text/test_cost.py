@@ -234,6 +234,7 @@ LAYERS = {
     "strided": make("fprop", 64, 256, 256, (14, 14), (3, 3), stride=4, pad=1),
     "stepping": make("fprop", 64, 128, 128, (56, 56), (3, 3), stride=4, pad=1),
     "pointwise": make("fprop", 64, 1024, 2048, (14, 14), (1, 1), stride=2),
+    "sound": make("fprop", 64, 32, 32, (65536,), (3,), pad=5, dilation=5),
     "large filter": make("fprop", 64, 16, 64, (224, 224), (7, 7), stride=2, pad=3),
 }
 #: Function calls that a choice may take, since a compilation asks each strategy once a layer: 0.15 s or so. Calls are

@@ -41,6 +41,13 @@ def test_a_row_that_is_left_out_meets_padding_alone(problem, tile_m):
     assert mean_rows(found, tile_m) == taken / -(-found.image // tile_m)
 
 
+@given(problems())
+def test_positions_between_the_ends_are_counted_at_once(problem):
+    found = tap_rows(problem, tma_axes(problem)[0])
+    assume(found is not None)
+    assert found.taken == sum(found.rows(o * found.inner, 1) for o in range(found.positions))
+
+
 def test_filters_that_reach_no_further_than_their_like_leave_nothing_out():
     plain = make("fprop", 8, 64, 64, (56, 56), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
     assert tap_rows(plain, tma_axes(plain)[0]) is None

@@ -90,6 +90,8 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     c, k_per_group = problem.c_per_group, problem.k_per_group
     spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
     strips, ahead = _strips(problem, options, fold), values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
+    one_row = windows(problem.static, fold)[0].output == 1
+    of_rows = one_row and not problem.dynamic and "tile.m" not in options and "strip" not in options
     d, h, w = along = (depth(problem), *windows(problem, fold))
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
@@ -104,11 +106,11 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
         values("consumers", (3, 2, 1)),
     ):
         shares = consumers if schedule == "cooperative" else 1
-        for channels, k, pixels, (strip, images) in itertools.product(
+        tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
+        for channels, k, (pixels, (strip, images)) in itertools.product(
             values("tile.n", (64 * shares if swap_ab else narrow,)),
             values("tile.k", spans),
-            values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0)),
-            strips,
+            _rows(tiles, strips) if of_rows else itertools.product(tiles, strips),
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
@@ -122,6 +124,14 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
                 fitting = (d for d in depths if least.shared_by(d, weight_stages) <= target.shared_bytes_per_block)
                 if stages := next(fitting, 0):
                     yield least.sibling(Config(*tile, stages, weight_stages, *rest))
+
+
+def _rows(tiles: list[int], strips: list[tuple[int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Tiles and the strips for them, where a strip is one row: a tile that is narrower than its strip is better a strip
+    itself."""
+    for pixels, (strip, images) in itertools.product(tiles, strips):
+        if images > 1 or pixels >= min(strip, tiles[-1]):
+            yield pixels, (strip, images)
 
 
 def _worth_folding(problem: ConvProblem, fold: int) -> bool:
