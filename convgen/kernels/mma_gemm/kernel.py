@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 from convgen.ir.plan import Plan
@@ -158,7 +157,7 @@ class MmaGemm(base.Kernel[Config, Layout]):
             traffic=(c.tile_m + c.tile_n) * layout.row_bytes,
             ragged=layout.ragged,
             reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
-            bytes=_bytes(problem, c.split_k > 1),
+            bytes=_bytes(layout),
             sms=layout.target.sms,
             rates=cost.H200,
             functions=functions(problem) * c.tile_m * c.tile_n,
@@ -200,11 +199,10 @@ def _alone(how: Loading) -> float:
     return TOGETHER if how.together else APART
 
 
-@lru_cache(maxsize=64)  # asked for each configuration of a search
-def _bytes(problem: ConvProblem, reduced: bool) -> float:
+def _bytes(layout: Layout) -> float:
     """Of device memory; a reduction stores results in vectors, whatever their pixels are."""
-    moved = traffic(problem)
-    odd = 0.0 if reduced else cost.H200.odd_writes
+    moved = traffic(layout.problem)
+    odd = 0.0 if layout.config.split_k > 1 else cost.H200.odd_writes
     return moved["reads"] + written(moved["writes"], moved["y_pitch"], 0.0, odd)
 
 

@@ -132,12 +132,7 @@ class Layout(base.Layout[Config]):
         """The same tiles with another split and other stages, on which neither walks nor loads nor registers depend;
         with as many blocks as a multiprocessor holds, unless they are given."""
         own = int(blocks or self._held(stages))
-        c = self.config
-        # dataclasses.replace would take most of the time of a search
-        config = Config(
-            c.tile_m, c.tile_n, c.tile_k, c.warps_m, c.warps_n, stages, split_k, c.order, c.math, c.relayout, own
-        )
-        made = Layout(self.problem, self.target, config)
+        made = Layout(self.problem, self.target, self.config.but(split_k=split_k, stages=stages, blocks=own))
         for name in ("prepared", "columns", "run", "walks", "loads", "registers"):
             made.__dict__[name] = getattr(self, name)
         return made

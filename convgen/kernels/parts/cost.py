@@ -9,7 +9,7 @@ also says how far the model's choice is from the best that was measured: benchma
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.ir.tensor import Tensor
@@ -45,6 +45,7 @@ def lines(row: int, pitch: int, line: int = LINE) -> float:
     return sum(-(-(start + row) // line) for start in starts) / len(starts)
 
 
+@lru_cache(maxsize=64)  # asked for each configuration of a search
 def traffic(problem: ConvProblem) -> dict[str, int]:
     """What the models ask of a problem: bytes of device memory read and written, bytes of a row of x and y, which is a
     pixel, or a channel's plane."""

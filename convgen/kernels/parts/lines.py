@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Protocol
 
 from convgen.ir.plan import Launch
@@ -331,7 +331,7 @@ class Lines(base.Layout[Any]):
         self, rates: line_cost.LineRates, *, products: float, reads: float, steps: float, part: int, workers: int,
     ) -> float:  # fmt: skip
         """Estimated microseconds: cycles of a part of so many pixels, workers of a block."""
-        c, traffic = self.config, _traffic(self.problem)
+        c, traffic = self.config, cost.traffic(self.problem)
         return line_cost.lines_time(
             products=products,
             reads=reads,
@@ -355,11 +355,6 @@ class Lines(base.Layout[Any]):
             rates=rates,
             functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
         )
-
-
-@lru_cache(maxsize=64)  # asked for each configuration of a search
-def _traffic(problem: ConvProblem) -> dict[str, int]:
-    return cost.traffic(problem)
 
 
 def tile_channels(problem: ConvProblem) -> int:

@@ -48,7 +48,7 @@ class Prepared:
     copies: tuple[Copy, ...] = ()
     dependent: bool = True  # launched behind a kernel that may not have ended
 
-    @cached_property
+    @property
     def traffic(self) -> dict[str, int]:
         """What the cost models ask of the problem."""
         return cost.traffic(self.problem)

@@ -90,9 +90,8 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     c, k_per_group = problem.c_per_group, problem.k_per_group
     spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
     strips, ahead = _strips(problem, options, fold), values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
-    one_row = windows(problem.static, fold)[0].output == 1
-    of_rows = one_row and not problem.dynamic and "tile.m" not in options and "strip" not in options
     d, h, w = along = (depth(problem), *windows(problem, fold))
+    of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
     if problem.groups == 1:

@@ -77,11 +77,7 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     c = layout.config
 
     def of(stages: int, like: Layout | None = None) -> Layout:
-        # dataclasses.replace would take most of the time of a search
-        config = Config(
-            c.tile_m, c.tile_n, c.tile_k, stages, c.consumers, c.schedule, c.order, c.blocks, c.k_blocks, c.split_k,
-            c.swap_ab, cluster, multicast, c.raster, stream_k, c.group_pack,
-        )  # fmt: skip
+        config = c.but(stages=stages, cluster=cluster, multicast=multicast, stream_k=stream_k)
         made = Layout(layout.problem, layout.target, config, layout.gemm)
         return made.with_parts_of(like) if like else made
 
