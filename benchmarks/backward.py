@@ -165,7 +165,7 @@ def main() -> int:
     named = list(layers(args.suites, args.batch, args.ops, args.layers))
     named = [row for row in named if not args.kinds or kind(row[1]) in args.kinds]
     rows: list[tuple[ConvProblem, Row]] = []
-    with suppress(KeyboardInterrupt), Builder() as builder:  # what was measured is kept
+    with suppress(KeyboardInterrupt), Builder() as builder:  # what was measured is kept, and the exit code tells
         bench = Bench(backend, builder.build_all)
         entries = [entry(name, problem, args.candidates, gpu, args.also) for name, problem in named]
         for (_, problem), row in zip(named, bench.rows(entries), strict=True):
@@ -176,7 +176,7 @@ def main() -> int:
     if args.out:
         figures = [row.as_dict() | {"kind": kind(problem), "best": best(row)} for problem, row in rows]
         records.write(args.out, summary=summary, rows=figures)
-    return int(any(wrong(row) for _, row in rows))
+    return int(len(rows) < len(named) or any(wrong(row) for _, row in rows))
 
 
 if __name__ == "__main__":

@@ -28,18 +28,20 @@ from backward import kind
 from documents import whole
 from geometries import random_problems, suites
 
+from convgen.cli import console
+from convgen.cli.tune import Progress
 from convgen.frontend import load
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import registry, strategies
 from convgen.kernels.base import Options
 from convgen.kernels.search import search
 from convgen.planner import database
-from convgen.planner.database import Database, Measurement
+from convgen.planner.database import Database
 from convgen.targets import TARGETS
 from convgen.tune import machine
 from convgen.tune.candidates import Candidate, stated
-from convgen.tune.search import Task, prepare
-from convgen.tune.spread import Member, Spread
+from convgen.tune.search import prepare
+from convgen.tune.spread import Spread
 
 TARGET = TARGETS["sm_90a"]
 #: Configurations of each convolution, all at most so many times slower, by the models, than the best.
@@ -87,25 +89,6 @@ def problems(args: argparse.Namespace) -> list[ConvProblem]:
     return distinct
 
 
-class Progress:
-    """A line for each convolution."""
-
-    def __init__(self, layers: int) -> None:
-        self._done, self._layers = 0, layers
-
-    def measured(self, task: Task, measurement: Measurement, seconds_left: float) -> None:
-        pass
-
-    def finished(self, task: Task) -> None:
-        self._done += 1
-        best = task.best
-        found = f"{best.us:.2f} us by {best.strategy} ({best.detail})" if best else "no correct result"
-        print(f"[{self._done}/{self._layers}] {task.problem.name} n={task.problem.n}: {found}", flush=True)
-
-    def gone(self, member: Member, reason: str, left: int) -> None:
-        print(f"a {member.gpu.name} is lost, {left} left: {reason}", flush=True)
-
-
 def sweep(args: argparse.Namespace) -> None:
     work = problems(args)
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -114,7 +97,10 @@ def sweep(args: argparse.Namespace) -> None:
         gpus = dict.fromkeys(member.gpu for member in machines.members)
         of = partial(prepare, target=TARGET, db=db)
         tasks = [of(p, candidates=c, gpu=gpu.name) for gpu in gpus for p, c in zip(work, offers, strict=True) if c]
-        Spread(tasks, machines, args.db, Progress(len(tasks)), args.seconds).run()
+        named = {f"{i}: {task.problem.name} n={task.problem.n}": task for i, task in enumerate(tasks)}
+        with console.progress_bar("tuning") as advance:
+            progress = Progress(named, len(machines.members), advance)
+            Spread(tasks, machines, args.db, progress, args.seconds).run()
         print(f"{len(db.measurements())} measurements in {args.db}")
 
 

@@ -109,7 +109,7 @@ def _tune(sources: list[tuple[str, Compilation]], arguments: argparse.Namespace,
                 for name, task in _tasks(sources, arguments, db, gpu).items()
             }
         with console.progress_bar("tuning") as advance:
-            observer = _Observer(tasks, len(machines.members), advance)
+            observer = Progress(tasks, len(machines.members), advance)
             try:
                 Spread(list(tasks.values()), machines, place, observer, arguments.budget).run()
             except KeyboardInterrupt:
@@ -233,7 +233,7 @@ def _export(db: Database, path: Path) -> int:
         raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
 
 
-class _Observer:
+class Progress:
     """Shows progress: a bar on a terminal, else a line a convolution."""
 
     def __init__(self, tasks: dict[str, Task], gpus: int, advance: console.Advance) -> None:

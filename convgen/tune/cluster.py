@@ -24,10 +24,10 @@ from convgen.tune.search import Lost
 from convgen.tune.spread import Machines, Member
 from convgen.tune.worker import CandidateFailed, Gpu, Worker
 
+#: Seconds for a cluster's head to answer.
+ANSWER_SECONDS = 5.0
 #: Seconds for an actor to be placed and to start.
 START_SECONDS = 120.0
-#: For the cluster's head to answer.
-ANSWER_SECONDS = 5.0
 #: Once one has started, the others have so many more; a GPU that is not free then is left out.
 OTHERS_SECONDS = 60.0
 

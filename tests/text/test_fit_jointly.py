@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import fit_jointly
 from fit_jointly import Estimates, Row
 
-SOURCES = (fit_jointly.candidates, fit_jointly.gradients, fit_jointly.networks, fit_jointly.tuned)
+SOURCES = (fit_jointly.candidates, fit_jointly.gradients, fit_jointly.networks, fit_jointly.tuned, fit_jointly.swept)
 
 
 @pytest.mark.parametrize("source", SOURCES)
