@@ -47,6 +47,12 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "three axes": (make("dgrad", 2, 24, 40, (4, 5, 6), (3, 2, 3), stride=(2, 1, 3), pad=1), PINGPONG),
     "k off 8": (make("dgrad", 3, 40, 19, (12, 13), (3, 3), stride=2, pad=1), ONE),
     "c off 8": (make("dgrad", 3, 37, 40, (12, 13), (3, 3), stride=2, pad=1), NARROW),
+    "columns that no whole box has": (
+        make("dgrad", 3, 40, 24, (12, 13), (3, 3), stride=2, pad=1), {**PINGPONG, "tile.n": 40},
+    ),
+    "columns of two boxes": (
+        make("dgrad", 3, 184, 72, (12, 13), (3, 3), stride=2, pad=1), {**ONE, "tile.n": 96, "k_blocks": 1},
+    ),
     "float32": (typed(make("dgrad", 3, 40, 40, (9, 8), (3, 3), stride=2, pad=1), x="f32"), ONE),
     "channels before pixels": (
         laid_out(make("dgrad", 3, 40, 24, (9, 8), (3, 3), stride=2, pad=1), x="nchw", w="kcrs", y="nkpq"), NARROW,

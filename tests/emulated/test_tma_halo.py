@@ -226,6 +226,13 @@ DGRADS: dict[str, tuple[ConvProblem, Options]] = {
         {**CHANNELS, "tile.n": 128, "consumers": 2, "schedule": "cooperative"},
     ),
     "pixels": (make("dgrad", 3, 72, 40, (11, 13), (2, 3), pad=1), {**PIXELS, "tile.n": 64, "consumers": 2}),
+    "fewer columns than a box has": (
+        make("dgrad", 3, 24, 40, (11, 13), (2, 3), pad=1), {**PIXELS, "tile.n": 16, "consumers": 2},
+    ),
+    "columns of two boxes, streamed": (
+        make("dgrad", 3, 72, 40, (11, 13), (2, 3), pad=1),
+        {**PIXELS, "tile.n": 48, "consumers": 1, "weight_stages": 2},
+    ),
     "weights streamed": (
         make("dgrad", 3, 72, 136, (9, 9), (3, 3), pad=1, dilation=2), {**CHANNELS, "consumers": 2, "weight_stages": 3},
     ),

@@ -21,6 +21,8 @@ MAX_BOX, MAX_ELEMENT_STRIDE = 256, 8
 MAX_PIXELS = 1024  # of an im2col box (CUDA driver API, cuTensorMapEncodeIm2col: pixelsPerColumn)
 ROW_ALIGNMENT = 16  # bytes: strides of a tensor map
 SWIZZLE_ALIGNMENT = 1024  # bytes: where a tile in a swizzle of 128 bytes begins
+#: Columns of a box of B where these are contiguous: the widest swizzle's span, of 2-byte elements.
+COLUMNS_BOX = 64
 #: wgmma's smem descriptor: swizzle span in bytes -> value of its field.
 SWIZZLE_FIELD = {128: 1, 64: 2, 32: 3, 0: 0}
 #: Bits of an address that a swizzle of so many bytes changes, by the bits three places above them.

@@ -8,7 +8,6 @@ from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS,
 from convgen.kernels.parts.limits import MAX_REGISTERS
 from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import Layout, y_channels_last
-from convgen.kernels.tma_halo.maps import COLUMNS_BOX
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
@@ -39,9 +38,6 @@ def _tile(layout: Layout) -> Obstacles:
            option="tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_n > 64:
         no("swap_ab 0 takes at most 64 channels", option="tile.n")
-    if layout.w_columns and config.tile_n % COLUMNS_BOX:
-        no(f"tile n={config.tile_n} is not a multiple of {COLUMNS_BOX} channels, which lie together in the filter",
-           f"n={COLUMNS_BOX}", "tile.n")  # fmt: skip
     if not config.swap_ab and config.tile_m % (64 * config.shares):
         no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
     if problem.groups > 1 and problem.k_per_group % config.own_channels:

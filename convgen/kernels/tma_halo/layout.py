@@ -11,7 +11,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, lies_as, memory_order, products
+from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_ALIGNMENT, block_threads, lies_as, memory_order, products
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config, RingConfig
 from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
@@ -235,8 +235,13 @@ class Layout(RingLayout[Config]):
 
     @property
     def weight_box(self) -> int:
-        """A tap's input channels of a block, for a tile's output channels."""
-        return self.config.tile_n * self.span
+        """A tap's input channels of a block, for a tile's output channels, or for whole boxes of contiguous ones."""
+        return (self.column_boxes * COLUMNS_BOX if self.w_columns else self.config.tile_n) * self.span
+
+    @property
+    def column_boxes(self) -> int:
+        """TMA loads of such a box where output channels are contiguous."""
+        return -(-self.config.tile_n // COLUMNS_BOX)
 
     @cached_property
     def weight_boxes(self) -> int:

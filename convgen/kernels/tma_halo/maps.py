@@ -10,12 +10,10 @@ from convgen.ir.plan import Param, TensorMap
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import prepare
+from convgen.kernels.parts.hopper import COLUMNS_BOX
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Halo, depth, windows
 from convgen.kernels.tma_halo.layout import w_columns
-
-#: Output channels of a box of filters where they are contiguous: the widest swizzle's span, of 2-byte elements.
-COLUMNS_BOX = 64
 
 
 def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[str, TensorMap]]:

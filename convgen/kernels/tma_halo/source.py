@@ -20,12 +20,12 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
-from convgen.kernels.parts.hopper import REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
+from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Window, depth, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, in_vectors, y_channels_last
-from convgen.kernels.tma_halo.maps import COLUMNS_BOX, filter_vector, x_maps
+from convgen.kernels.tma_halo.maps import filter_vector, x_maps
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -49,6 +49,7 @@ def source(plan: Plan, layout: Layout) -> str:
         y=problem.y,
         w_columns=layout.w_columns,
         columns_box=COLUMNS_BOX,
+        column_boxes=layout.column_boxes,
         depth=deep,
         taps=taps,
         tap=tap,

@@ -20,7 +20,6 @@ from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
     layout_of,
-    output_channels_inside,
     y_channels_last,
 )
 from convgen.targets import Target
@@ -98,7 +97,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
         narrow = next((n for n in (16, 32, 48) if n >= k_per_group), 64)
     else:
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
-    narrow = FULL if fold > 1 or (output_channels_inside(problem) and not fills) else narrow
+    narrow = FULL if fold > 1 else narrow
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
         [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import (
+    COLUMNS_BOX,
     MULTIPLY_REGISTERS,
     SWIZZLE_ALIGNMENT,
     accumulators_at_launch,
@@ -12,7 +13,7 @@ from convgen.kernels.parts.hopper import (
 )
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, LEAST_BOX, Gemm
+from convgen.kernels.tma_im2col.gemm import LEAST_BOX, Gemm
 from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
 from convgen.kernels.tma_im2col.prologue import CHANNELS, UNPACK
 
@@ -199,10 +200,10 @@ def _shared_memory(layout: Layout) -> Obstacles:
 
 
 def _columns_of_b(layout: Layout) -> Obstacles:
-    """Where B's columns are contiguous, TMA brings them 64 at a time."""
+    """Where B's columns are contiguous, TMA brings them 64 at a time, of which wgmma may leave the last ones out."""
     config, found = layout.config, Obstacles()
-    share = COLUMNS_BOX * (config.cluster if config.shared == "b" else 1)
-    if layout.gemm.b_columns and config.tile_n % share:
+    share = COLUMNS_BOX * config.cluster
+    if layout.gemm.b_columns and config.shared == "b" and config.tile_n % share:
         found.no(f"tile n={config.tile_n} is not a multiple of {share} channels, which lie together in the filter",
                  f"n={share} or a multiple", "tile.n")  # fmt: skip
     if layout.gemm.b_columns and config.k_blocks * config.tile_m * layout.span % SWIZZLE_ALIGNMENT:

@@ -53,24 +53,25 @@ H200 = Rates()
 
 
 def time(
-    *, rows: int, columns: int, m: int, n: int, k: int, stages: int, consumers: int, pingpong: bool, blocks: int,
-    k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float, products: float,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, rewritten: int = 0,
-    epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
+    *, rows: int, columns: int, m: int, n: int, b_rows: int, k: int, stages: int, consumers: int, pingpong: bool,
+    blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str, stream_k: int, tiles: int, steps: float,
+    products: float, reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200,
+    rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
-    `products` of 16), `rows` x `columns` of them as wgmma sees it; a `cluster` of blocks fetches the operand
-    `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.  `reads` and
-    `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x, consumers
-    write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of fragments, and
-    compute `functions` cycles of each element, all of a multiprocessor's consumers at about the same time."""
+    `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
+    the operand `shared` once; `stream_k` deals the steps out evenly, and a second kernel finishes what blocks share.
+    `reads` and `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch` bytes.  Of x,
+    consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are rows of
+    fragments, and compute `functions` cycles of each element, all of a multiprocessor's consumers at about the same
+    time."""
     r = rates
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
-    load = max((a_rows + n) * k * 2 / r.l2, a_rows * r.row + n * r.weight_row) * loading(
+    load = max((a_rows + b_rows) * k * 2 / r.l2, a_rows * r.row + b_rows * r.weight_row) * loading(
         2 * k, x_pitch, r.straddle, r.ragged
     )
     load += r.stage / k_blocks

@@ -14,8 +14,6 @@ from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.hopper import ROW_ALIGNMENT, lies_as
 from convgen.kernels.tma_im2col.tap_rows import TapRows, tap_rows
 
-#: Channels of a box of B where it lies with its columns contiguous: the widest swizzle's span, of 2-byte elements.
-COLUMNS_BOX = 64
 #: Channels that the boxes of some tile do not reach beyond.
 LEAST_BOX = 16
 

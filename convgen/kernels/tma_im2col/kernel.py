@@ -107,8 +107,8 @@ def demands(layout: Layout) -> dict[str, Any]:
     if sums := layout.gemm.problem.sums:
         traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
     return dict(
-        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, k=config.tile_k, stages=config.stages,
-        consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
+        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
+        stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),

@@ -9,6 +9,7 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.parts import image_operands, operand_tiles, result_tiles
 from convgen.kernels.parts.hopper import (
+    COLUMNS_BOX,
     OTHER_REGISTERS,
     SWIZZLE_ALIGNMENT,
     block_threads,
@@ -19,7 +20,7 @@ from convgen.kernels.parts.hopper import (
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm
+from convgen.kernels.tma_im2col.gemm import Gemm
 from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
 #: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
@@ -46,6 +47,7 @@ class Layout(base.Layout[Config]):
         found = (
             "channel_blocks",
             "span",
+            "b_rows",
             "stage",
             "epi_tile_shape",
             "epi_tile_bytes",
@@ -150,7 +152,12 @@ class Layout(base.Layout[Config]):
     @cached_property
     def stage(self) -> int:
         """A stage holds `k_blocks` boxes of A and of B."""
-        return self.config.k_blocks * (self.config.tile_m + self.config.tile_n) * self.span
+        return self.config.k_blocks * (self.config.tile_m + self.b_rows) * self.span
+
+    @cached_property
+    def b_rows(self) -> int:
+        """Output channels of B in a stage: a tile's, or whole boxes where they are contiguous."""
+        return -(-self.config.tile_n // COLUMNS_BOX) * COLUMNS_BOX if self.gemm.b_columns else self.config.tile_n
 
     @cached_property
     def epi_tile_shape(self) -> tuple[int, int]:
@@ -323,7 +330,7 @@ class Layout(base.Layout[Config]):
         consumers = base.counted(c.consumers, "consumer")
         rows = [
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
-            ("B", f"{c.stages} stages{blocks} x {c.tile_n} channels x {self.span}"),
+            ("B", f"{c.stages} stages{blocks} x {self.b_rows} channels x {self.span}"),
         ]
         if self.epi_tile_bytes:
             names = " and ".join(["y", *(epi_tile.name for epi_tile in self.leaving)])
@@ -368,7 +375,7 @@ class Layout(base.Layout[Config]):
     @property
     def b_boxes(self) -> int:
         """TMA loads of a k block of B: where its columns are contiguous, of 64 columns each."""
-        rows = self.config.tile_n // (self.config.cluster if self.config.shared == "b" else 1)
+        rows = self.b_rows // (self.config.cluster if self.config.shared == "b" else 1)
         return rows // COLUMNS_BOX if self.gemm.b_columns else 1
 
 

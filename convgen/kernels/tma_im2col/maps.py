@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from convgen.ir.plan import TensorMap
 from convgen.ir.problem import Padding
+from convgen.kernels.parts.hopper import COLUMNS_BOX
 from convgen.kernels.parts.operand_tiles import EpilogueTile
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
 
 

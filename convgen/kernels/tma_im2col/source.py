@@ -19,10 +19,9 @@ from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.parts import fragments, image_operands, lowering, operand_tiles, result_tiles
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.hopper import SWIZZLE_FIELD, products, register_split
+from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_FIELD, products, register_split
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_im2col.config import Config
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX
 from convgen.kernels.tma_im2col.layout import Layout
 from convgen.kernels.tma_im2col.phases import phase_text, walk
 from convgen.kernels.tma_im2col.prologue import last_pixel, prologue

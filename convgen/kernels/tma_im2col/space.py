@@ -11,7 +11,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
-from convgen.kernels.tma_im2col.gemm import COLUMNS_BOX, Gemm, gemm
+from convgen.kernels.tma_im2col.gemm import Gemm, gemm
 from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
 from convgen.targets import Target
 
@@ -158,8 +158,6 @@ def _tile_shapes(g: Gemm, fixed: Options) -> Iterator[tuple[int, int, int, str, 
 
 def _widths(g: Gemm) -> list[int]:
     """Output channels a tile: the least for each number of tiles, where epilogue tiles are worth a store."""
-    if g.b_columns:
-        return list(range(COLUMNS_BOX, 257, COLUMNS_BOX))
     k = g.group_columns
     widths = [n for n in range(8, 257, 8) if n < 32 or epi_tile_columns(g, n) >= 16]
     return sorted({next(n for n in widths if -(-k // n) == tiles) for tiles in {-(-k // n) for n in widths}})
