@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from convgen.ir.problem import Padding
 from convgen.kernels.config import Config, Option, Options  # noqa: F401
@@ -57,6 +57,19 @@ class Layout(Generic[C]):
     problem: ConvProblem
     target: Target
     config: C
+
+    def knowing(self, *names: str) -> Self:
+        """The same, which has found these cached properties, for its siblings to have."""
+        for name in names:
+            getattr(self, name)
+        return self
+
+    def sibling(self, **changes: int | str) -> Self:
+        """The layout with other values of these fields of the configuration.  It takes over the cached properties that
+        this one has found, which must not depend on them: what all of many have in common is found once."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, config=self.config.but(**changes))
+        return made
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,18 @@ from convgen.kernels.tma_halo.layout import Layout, y_channels_last
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found = [*_sizes(layout), *_tile(layout), *_fold(layout), *_strips(layout), *_registers(layout)]
-    return found or _boxes(layout)
+    return found or [*_boxes(layout), *_shared_memory(layout)]
+
+
+def misshapen(layout: Layout) -> bool:
+    """Whether a tile is illegal in any strip, or number of images, and however deep its rings are."""
+    return bool(_tile(layout) or _registers(layout) or _fold(layout))
+
+
+def misfits(layout: Layout) -> bool:
+    """Whether the strip, or the number of images, of a tile that is not `misshapen` is illegal however deep its rings
+    are."""
+    return bool(_strips(layout) or _sizes(layout) or _boxes(layout))
 
 
 def _sizes(layout: Layout) -> Obstacles:
@@ -115,11 +126,10 @@ def _registers(layout: Layout) -> Obstacles:
 
 
 def _boxes(layout: Layout) -> Obstacles:
-    """Boxes and shared memory."""
+    """Boxes of x."""
     config, halo, found = layout.config, layout.halo, Obstacles()
     no = found.no
     _, h, w = layout.windows
-    limit = layout.target.shared_bytes_per_block
     if config.images > 1 and layout.line_tiles > 1:
         no(
             f"{config.images} images take {halo.line} pixels of padded width",
@@ -130,8 +140,13 @@ def _boxes(layout: Layout) -> Obstacles:
     if max(sides) > MAX_BOX:
         no(f"a halo tile spans {sides[1]} x {sides[0]} pixels of x; a box has at most {MAX_BOX} per side",
            "a narrower strip", "strip")  # fmt: skip
+    return found
+
+
+def _shared_memory(layout: Layout) -> Obstacles:
+    found, limit = Obstacles(), layout.target.shared_bytes_per_block
     if layout.shared_bytes > limit:
-        no(
+        found.no(
             f"halo tiles, filters and epilogue tiles take {layout.shared_bytes} bytes of shared memory; "
             f"{layout.target} has {limit}",
             "fewer pixels, stages or consumers, streamed weights",

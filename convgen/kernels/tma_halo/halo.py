@@ -139,16 +139,16 @@ class Halo:
     line: int
     phases: tuple[Phase, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.phases[-1].end
 
-    @property
+    @cached_property
     def box(self) -> int:
         """Bytes that TMA brings."""
         return sum(phase.box for phase in self.phases)
 
-    @property
+    @cached_property
     def tallest(self) -> int:
         return max(phase.height for phase in self.phases)
 

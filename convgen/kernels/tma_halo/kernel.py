@@ -26,7 +26,7 @@ from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_halo import cost
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.constraints import illegal
-from convgen.kernels.tma_halo.layout import Layout, in_vectors
+from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import w_param, x_maps
 from convgen.kernels.tma_halo.source import source
 from convgen.kernels.tma_halo.space import demands, space
@@ -79,7 +79,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
 
     def time(self, layout: Layout) -> float:
         us = cost.time(rates=cost.H200, **demands(layout))
-        return layout.prepared.time + us * (1.0 if in_vectors(layout.read) else ELEMENTWISE)
+        return layout.prepared.time + us * (1.0 if layout.in_vectors else ELEMENTWISE)
 
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from convgen.ir.problem import ConvProblem
+from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.hopper import COLUMNS_BOX, SWIZZLE_ALIGNMENT, block_threads, lies_as, memory_order, products
+from convgen.kernels.parts.cost import functions
+from convgen.kernels.parts.hopper import (
+    COLUMNS_BOX,
+    SWIZZLE_ALIGNMENT,
+    block_threads,
+    lies_as,
+    mean_products,
+    memory_order,
+    products,
+)
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_halo.config import Config, RingConfig
 from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
@@ -117,9 +126,13 @@ class RingLayout(base.Layout[C]):
         return aligned(math.prod(self.epi_tile_shape) * self.read.y.element.bytes)
 
     @cached_property
+    def in_vectors(self) -> bool:
+        return in_vectors(self.read)
+
+    @cached_property
     def arriving(self) -> tuple[EpilogueTile, ...]:
         """Operands, in epilogue tiles like those of y."""
-        return operand_tiles.copied(self.read, STORE_VECTOR, *self.epi_tile_shape) if in_vectors(self.read) else ()
+        return operand_tiles.copied(self.read, STORE_VECTOR, *self.epi_tile_shape) if self.in_vectors else ()
 
     @property
     def slots(self) -> int:
@@ -137,8 +150,17 @@ class RingLayout(base.Layout[C]):
 
     def shared_by(self, stages: int, weight_stages: int) -> int:
         """The same, with other numbers of stages."""
-        tiles = self.config.rings * stages * self.halo.bytes + self.epilogue_bytes
-        return SWIZZLE_ALIGNMENT + tiles + self._weights(weight_stages) + 8 * self._barriers(stages, weight_stages)
+        return stages * self.stage_bytes + self.fixed_by(weight_stages)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a halo tile in each ring, with its two barriers."""
+        return self.config.rings * (self.halo.bytes + 16)
+
+    def fixed_by(self, weight_stages: int) -> int:
+        """All but the halo tiles, with another number of boxes of filters: it does not depend on the halo tile."""
+        barriers = 8 * self._barriers(0, weight_stages)
+        return SWIZZLE_ALIGNMENT + self.epilogue_bytes + self._weights(weight_stages) + barriers
 
     @cached_property
     def epilogue_bytes(self) -> int:
@@ -171,15 +193,9 @@ class RingLayout(base.Layout[C]):
 class Layout(RingLayout[Config]):
     """Of tma_halo."""
 
-    def sibling(self, config: Config) -> Layout:
-        """The layout of a configuration that differs in its stages alone, on which nothing that is cached depends."""
-        made = Layout(self.problem, self.target, config, self.prepared)
-        made.__dict__.update((name, self.__dict__[name]) for name in _CACHED if name in self.__dict__)
-        return made
-
-    def with_windows(self, windows: tuple[Window, Window, Window]) -> Layout:
-        """The same, told its windows, which all layouts of a search have in common."""
-        self.__dict__["windows"] = windows
+    def told(self, **known: Any) -> Layout:
+        """The same, told properties of its own that many layouts of a search have in common."""
+        self.__dict__.update(known)
         return self
 
     @property
@@ -252,6 +268,26 @@ class Layout(RingLayout[Config]):
     def epi_tile_shape(self) -> tuple[int, int]:
         return _epi_tile_pixels(self.config.consumer_pixels), self.config.consumer_channels
 
+    # ---- the estimate
+
+    @cached_property
+    def tile_demands(self) -> dict[str, Any]:
+        """What the cost model asks of a tile in any strip."""
+        problem, config, (_, h, w) = self.read, self.config, self.windows
+        return dict(
+            pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k,
+            consumers=config.consumers, shares=config.shares, by_channels=config.swap_ab > 0, blocks=self.halos,
+            products=mean_products(products(config.tile_k), self.last_products, self.blocks),
+            weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
+            sms=self.target.sms, apart=problem.groups > 1 and self.span <= SECTOR, functions=functions(self.problem),
+            **self.prepared.traffic,
+        )  # fmt: skip
+
+    @cached_property
+    def demands(self) -> dict[str, Any]:
+        """And of one in its strip, however deep its rings are."""
+        return {**self.tile_demands, "box": self.halo.box, "tiles": self.tiles}
+
     # ---- threads
 
     @property
@@ -259,9 +295,6 @@ class Layout(RingLayout[Config]):
         """Of a block.  Streamed weights have a producer, and so a warp, of their own."""
         least = 128 * self.config.consumers + (64 if self.config.weight_stages else 32)
         return max(block_threads(self.config.consumers), least)
-
-
-_CACHED = ("windows", "halo", "tiles", "weight_boxes", "epi_tile_bytes", "epilogue_bytes", "arriving", "slot")
 
 
 @cache

@@ -24,7 +24,7 @@ from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, 
 from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Window, depth, windows
-from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, in_vectors, y_channels_last
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 from convgen.kernels.tma_halo.maps import filter_vector, x_maps
 
 
@@ -73,7 +73,7 @@ def source(plan: Plan, layout: Layout) -> str:
         pack=lowering.PACK[problem.y.dtype],
         epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving]),
         arriving=operand_tiles.text(layout.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
-        stored="" if in_vectors(problem) else _stored(layout),
+        stored="" if layout.in_vectors else _stored(layout),
         y_offset=offset(problem.y),
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),

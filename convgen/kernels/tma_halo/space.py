@@ -6,15 +6,13 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from convgen.ir.problem import SECTOR, ConvProblem, Op
+from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels.base import IMAGES
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
-from convgen.kernels.parts.cost import functions
-from convgen.kernels.parts.hopper import mean_products, products
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.constraints import illegal
+from convgen.kernels.tma_halo.constraints import misfits, misshapen
 from convgen.kernels.tma_halo.halo import depth, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
@@ -32,18 +30,8 @@ WEIGHT_STAGES = (6, 4, 3, 2)
 
 def demands(layout: Layout) -> dict[str, Any]:
     """A layout as the cost model sees it."""
-    problem, config = layout.read, layout.config
-    _, h, w = layout.windows
-    return dict(
-        pixels=config.consumer_pixels, channels=config.consumer_channels, k=config.tile_k, stages=config.stages,
-        weight_stages=config.weight_stages, consumers=config.consumers, shares=config.shares,
-        by_channels=config.swap_ab > 0, blocks=layout.halos,
-        products=mean_products(products(config.tile_k), layout.last_products, layout.blocks),
-        box=layout.halo.box, weight_box=layout.weight_box,
-        tiles=layout.tiles, channel_tiles=layout.channel_tiles, taps=len(h.offsets) * len(w.offsets),
-        sms=layout.target.sms, apart=problem.groups > 1 and layout.span <= SECTOR, functions=functions(layout.problem),
-        **layout.prepared.traffic,
-    )  # fmt: skip
+    stages, weight_stages = layout.config.stages, layout.config.weight_stages
+    return {**layout.demands, "stages": stages, "weight_stages": weight_stages}
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
@@ -105,31 +93,38 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     ):
         shares = consumers if schedule == "cooperative" else 1
         tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
-        for channels, k, (pixels, (strip, images)) in itertools.product(
-            values("tile.n", (64 * shares if swap_ab else narrow,)),
-            values("tile.k", spans),
-            _rows(tiles, strips) if of_rows else itertools.product(tiles, strips),
+        for channels, k, pixels in itertools.product(
+            values("tile.n", (64 * shares if swap_ab else narrow,)), values("tile.k", spans), tiles
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
-            tile, rest = (pixels, strip, images, channels, k), (consumers, schedule, swap_ab, pack, fold)
-            least = Layout(given, target, Config(*tile, min(depths), fewest, *rest), prepared).with_windows(along)
-            if illegal(least):
+            config = Config(
+                pixels, *strips[0], channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold
+            )  # fmt: skip
+            tile = Layout(given, target, config, prepared).told(windows=along)
+            if misshapen(tile):
                 continue
-            for weight_stages in ahead:
-                # fewer halo tiles ahead are no faster
-                fitting = (d for d in depths if least.shared_by(d, weight_stages) <= target.shared_bytes_per_block)
-                if stages := next(fitting, 0):
-                    yield least.sibling(Config(*tile, stages, weight_stages, *rest))
+            tile.knowing("tile_demands")
+            rooms = {n: target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
+            for strip, images in strips:
+                # where a strip is one row, a tile that is narrower than it is better a strip itself
+                if not of_rows or images > 1 or pixels >= min(strip, tiles[-1]):
+                    yield from _staged(tile.sibling(strip=strip, images=images), depths, rooms)
 
 
-def _rows(tiles: list[int], strips: list[tuple[int, int]]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Tiles and the strips for them, where a strip is one row: a tile that is narrower than its strip is better a strip
-    itself."""
-    for pixels, (strip, images) in itertools.product(tiles, strips):
-        if images > 1 or pixels >= min(strip, tiles[-1]):
-            yield pixels, (strip, images)
+def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator[Layout]:
+    """A tile with as many halo tiles in flight as there is room for, beside each number of boxes of filters."""
+    if misfits(least):
+        return
+    each = least.stage_bytes
+    if least.config.stages * each > rooms[least.config.weight_stages]:
+        return
+    least.knowing("demands")
+    for weight_stages, room in rooms.items():
+        # fewer halo tiles ahead are no faster
+        if stages := next((d for d in depths if d * each <= room), 0):
+            yield least.sibling(stages=stages, weight_stages=weight_stages)
 
 
 def _worth_folding(problem: ConvProblem, fold: int) -> bool:
