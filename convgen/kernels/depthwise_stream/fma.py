@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacles
 from convgen.kernels.depthwise_stream.config import Config
@@ -36,13 +38,13 @@ class Layout(Shared):
     def filter_bytes(self) -> int:
         return self.read.taps * self.filter_pitch * 4
 
-    @property
+    @cached_property
     def registers(self) -> int:
         c, columns = self.config, self.axes[1]
         filters = self.read.taps if self.in_registers else columns.filter
         return (c.tile_p * c.tile_q + filters) * c.vector + columns.inputs(c.tile_q) * self.inputs + OTHER_REGISTERS
 
-    @property
+    @cached_property
     def instructions(self) -> float:
         c, (rows, columns) = self.config, self.axes
         loads = rows.inputs(c.tile_p) * columns.inputs(c.tile_q)
@@ -51,7 +53,7 @@ class Layout(Shared):
         filters = 0 if self.in_registers else c.tile_p / rows.phases * self.read.taps * max(1, c.vector // 4) * 4
         return products + loads * (self.inputs + 1) + filters + c.tile_p * c.tile_q * (c.vector / 2 + 2)
 
-    @property
+    @cached_property
     def lines(self) -> float:
         c, (rows, columns) = self.config, self.axes
         words = self.inputs * self.element_bytes / 4

@@ -113,17 +113,17 @@ class Layout(Depthwise[Config]):
     def column_tiles(self) -> int:
         return -(-self.config.strip // self.config.tile_q)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         return self.row_tiles * self.column_tiles
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Input rows of a slab: what a band adds to the one before."""
         rows = self.axes[0]
         return rows.inputs(self.config.band) if self.p_tiles == 1 else rows.step(self.config.band)
 
-    @property
+    @cached_property
     def slabs(self) -> int:
         """Slabs that a band reads."""
         return -(-self.axes[0].inputs(self.config.band) // self.step)
@@ -143,7 +143,7 @@ class Layout(Depthwise[Config]):
         read = sum(max(0, min(start + width, columns.input) - max(start, 0)) for start in starts)
         return max(0, min(loaded, rows.input)), read
 
-    @property
+    @cached_property
     def outside_bytes(self) -> float:
         """Of a band's new slabs, on average: what TMA fills with zeros, and the columns that no output needs."""
         rows, columns = self.inside
@@ -164,7 +164,7 @@ class Layout(Depthwise[Config]):
     def row_bytes(self) -> int:
         return self.width * self.pitch
 
-    @property
+    @cached_property
     def slab_bytes(self) -> int:
         return self.step * self.row_bytes
 
@@ -198,7 +198,7 @@ class Layout(Depthwise[Config]):
         """Bytes of the filters, and up to where barriers may lie."""
         return -(-self.filter_bytes // 16) * 16
 
-    @property
+    @cached_property
     def fixed_bytes(self) -> int:
         """The alignment of the base, results and filters."""
         return self.alignment + 2 * self.staged_bytes + self.filter_room
@@ -212,17 +212,17 @@ class Layout(Depthwise[Config]):
         """Whether sectors of y are written in parts, which cost as much as several."""
         return self.slices > 1 and self.config.slice * self.read.y.element.bytes % SECTOR > 0
 
-    @property
+    @cached_property
     def registers(self) -> int:
         """What a thread needs, by experience."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def instructions(self) -> float:
         """Of a warp, for a tile: products, conversions, loads and stores."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def lines(self) -> float:
         """Of 128 bytes, that a warp reads from shared memory for a tile, where `instructions` does not say it."""
         return 0.0

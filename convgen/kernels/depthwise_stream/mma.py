@@ -15,7 +15,7 @@ results leave through shared memory, by TMA.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Obstacles
@@ -62,12 +62,14 @@ class Blocks:
         return self.p * self.sets
 
 
+@lru_cache(maxsize=64)  # asked for each configuration of a search, as the next
 def shapes(problem: ConvProblem) -> dict[int, int]:
     """Columns that a warp may make (whole blocks, and whole periods of a swizzle), and the rows of a set of blocks."""
     p, q = block_shape(problem)
     return {q * across: p * COLUMNS // across for across in (2, 4, 8) if q * across >= PERIOD}
 
 
+@lru_cache(maxsize=64)
 def block_shape(problem: ConvProblem) -> tuple[int, int]:
     """Rows and columns of a block: what takes the fewest mmas."""
     rows, columns = axes(problem)
@@ -147,14 +149,14 @@ class Layout(Shared):
     def filter_bytes(self) -> int:
         return (self.blocks.lines + self.zero_lines) * (self.config.slice // CHANNELS) * self.entries * UNIT
 
-    @property
+    @cached_property
     def registers(self) -> int:
         b = self.blocks
         rows = b.p * self.axes[0].stride * (b.sets - 1) + 2
         filters = self.filter_words if self.in_registers else 0
         return b.quads * WORDS * rows + filters + b.sets * 16 + OTHER_REGISTERS
 
-    @property
+    @cached_property
     def instructions(self) -> float:
         b, rows = self.blocks, self.axes[0]
         units = self.pitch // UNIT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels.config import Options
@@ -22,6 +21,11 @@ from convgen.targets import Target
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 LEAST_STRIP = 7  # output columns of a part of a row
+#: What does not depend on threads, blocks and stages.
+OF_PARTS = (
+    "registers", "instructions", "lines", "inside", "step", "slabs", "slab_bytes", "outside_bytes", "tiles",
+    "fixed_bytes",
+)  # fmt: skip
 FEW_THREADS = 96  # which leave a thread as many registers as it may have
 
 
@@ -29,20 +33,23 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     named = {"tile.p", "tile.q", "vector", "threads"} <= fixed.keys()
     tight: list[Layout] = []
     room = False
-    for layout in _layouts(problem, target, fixed):
-        if malformed(layout):
-            yield layout
-        elif named or fits_registers(layout):
-            room = True
-            yield _settled(layout, fixed)
-        else:
-            tight.append(layout)
+    for part in _parts(problem, target, fixed):
+        if malformed(part):  # with any threads and blocks
+            yield part
+            continue
+        part.knowing(*OF_PARTS)
+        for layout in _blocks(part, fixed):
+            if named or fits_registers(layout):
+                room = True
+                yield _settled(layout, fixed)
+            else:
+                tight.append(layout)
     if tight and not room:
         yield from _least(tight, fixed)
 
 
-def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
-    """With one stage, whatever the registers."""
+def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    """Slices, bands and strips, and a thread's tile of them; with one stage, and threads and blocks to be found."""
     assigned = assignment(problem.static)  # what is worth considering for the sizes in the spec
     read = assigned.problem
     rows, columns = axes(read, assigned.phases)
@@ -63,12 +70,21 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
                 p, q = int(fixed.get("tile.p", p)), int(fixed.get("tile.q", q))
                 whole = -(-rows.output // p) * p
                 bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))
-                for band, strip, threads, blocks in itertools.product(
-                    values("band", bands), values("strip", strips or [widest]),
-                    values("threads", maths.THREADS), values("blocks", maths.BLOCKS),
-                ):  # fmt: skip
-                    config = Config(name, p, q, vector, slice_, strip, band, 1, threads, blocks)
-                    yield layout_of(problem, target, config)
+                config = Config(name, p, q, vector, slice_, widest, p, 1, maths.THREADS[0], maths.BLOCKS[0])
+                tile = layout_of(problem, target, config).knowing("axes")
+                for band, strip in itertools.product(values("band", bands), values("strip", strips or [widest])):
+                    yield tile.sibling(band=band, strip=strip)
+
+
+def _blocks(part: Layout, fixed: Options) -> Iterator[Layout]:
+    """A part with as many threads and blocks as are worth considering; of threads that there is no work for, none."""
+    maths, found = MATHS[part.config.math], dict[int, Layout]()
+    for threads in [int(fixed["threads"])] if "threads" in fixed else maths.THREADS:
+        layout = part.sibling(threads=threads)
+        found.setdefault(layout.consumers, layout)
+    numbers = [int(fixed["blocks"])] if "blocks" in fixed else maths.BLOCKS
+    for layout, blocks in itertools.product(found.values(), numbers):
+        yield layout.sibling(blocks=blocks)
 
 
 def _least(tight: list[Layout], fixed: Options) -> Iterator[Layout]:
@@ -76,7 +92,7 @@ def _least(tight: list[Layout], fixed: Options) -> Iterator[Layout]:
     none has."""
     least = min(tight, key=lambda layout: (layout.registers, layout.config.blocks))
     if "threads" not in fixed:
-        least = replace(least, config=replace(least.config, threads=FEW_THREADS))
+        least = least.sibling(threads=FEW_THREADS)
     if fits_registers(least) or least.registers > MAX_REGISTERS:
         yield _settled(least, fixed)
 
@@ -84,16 +100,15 @@ def _least(tight: list[Layout], fixed: Options) -> Iterator[Layout]:
 def _settled(layout: Layout, fixed: Options) -> Layout:
     """No more threads than there is work for, and as many slabs in flight as shared memory holds, up to what
     memory's latency asks for."""
-    config = layout.config
-    if "threads" not in fixed:
-        config = replace(config, threads=layout.consumers)
+    blocks = layout.config.blocks
+    threads = layout.config.threads if "threads" in fixed else layout.consumers
     if "stages" in fixed:
         stages = int(fixed["stages"])
     else:
-        most = (layout.target.shared_limit(config.blocks) - layout.fixed_bytes) // layout.stage_bytes
-        ahead = -(-IN_FLIGHT // (config.blocks * layout.slab_bytes))
+        most = (layout.target.shared_limit(blocks) - layout.fixed_bytes) // layout.stage_bytes
+        ahead = -(-IN_FLIGHT // (blocks * layout.slab_bytes))
         stages = max(1, layout.slabs, min(most, MOST_STAGES, layout.slabs + ahead))
-    return replace(layout, config=replace(config, stages=stages))
+    return layout.sibling(threads=threads, stages=stages)
 
 
 def _slices(problem: ConvProblem, vector: int) -> list[int]:
