@@ -25,7 +25,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.im2col.config import DEFAULT_WORKSPACE_MB, Config
 from convgen.kernels.im2col.layout import MEBIBYTE, Layout
 from convgen.kernels.im2col.matrices import GEMM_TYPES, matrices
-from convgen.kernels.im2col.steps import kernels_of, steps_of, workspaces_of
+from convgen.kernels.im2col.steps import kernels_of, outline_of, steps_of, workspaces_of
 from convgen.kernels.parts.columns import channel_run, lowered_of
 from convgen.kernels.parts.elementwise import live_dims
 from convgen.kernels.parts.limits import type_obstacles
@@ -134,7 +134,7 @@ def _slice_obstacles(layout: Layout) -> list[Obstacle]:
                 "workspace_mb",
             )
         ]
-    steps = list(islice(steps_of(layout), MOST_STEPS + 1))
+    steps = list(islice(outline_of(layout), MOST_STEPS + 1))
     if len(steps) > MOST_STEPS:
         hint = "a larger workspace_mb, or a smaller batch" if layout.sliced else "a smaller batch"
         return [Obstacle(f"the plan has more than {MOST_STEPS} launches and GEMMs", hint, "workspace_mb")]

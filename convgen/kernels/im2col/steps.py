@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from convgen.ir.plan import Fill, Step, Workspace
+from convgen.ir.plan import Fill, Gemm, Step, Workspace
 from convgen.ir.problem import OPS, ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.im2col.gemms import dgrad_gemms, fprop_gemms, wgrad_gemms
@@ -39,12 +39,12 @@ def kernels_of(layout: Layout) -> dict[str, Kernel]:
     if layout.lowered:
         kernels["im2col"] = _im2col(layout, im2col_problem(problem, v.lowered), f"{entry}_im2col", LOWERED)
     accumulate = GEMM_TYPES[problem.x.dtype].accumulate
-    if problem.op is Op.FPROP and not gemm_writes_y(problem, v):
+    if problem.op is Op.FPROP and _finishes(layout):
         dims = ("n", *problem.spatial.output, "k")
         sums = Tensor("sums", "workspace", accumulate, dims, tuple(problem.extent(d) for d in dims))
         unit = "row" if layout.sliced else ""
         kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, unit, len(dims) - 1)
-    if layout.sums_apart:
+    if problem.op is Op.WGRAD and _finishes(layout):
         sums = replace(problem.w, name="sums", role="workspace", dtype=accumulate)
         kernels["finish"] = columns.finish(problem, f"{entry}_finish", sums, SUMS, parts=layout.parts)
     return kernels
@@ -85,7 +85,8 @@ def steps_of(layout: Layout, units: int | None = None) -> Iterator[Step]:
     elif op is Op.COL2IM:
         yield from _col2im_steps(layout, kernels)
     else:
-        yield from _gemm_steps(layout, kernels, layout.total if units is None else units)
+        for step in outline_of(layout, units):
+            yield kernels[step.kernel].launch(*step.units) if isinstance(step, Call) else step
 
 
 def _col2im_steps(layout: Layout, kernels: dict[str, Kernel]) -> tuple[Step, ...]:
@@ -96,17 +97,38 @@ def _col2im_steps(layout: Layout, kernels: dict[str, Kernel]) -> tuple[Step, ...
     return (Fill("x" if scatters_into_x(problem) else SUMS), *launches)
 
 
-def _gemm_steps(layout: Layout, kernels: dict[str, Kernel], units: int) -> Iterator[Step]:
+@dataclass(frozen=True)
+class Call:
+    """A launch of a kernel that need not be written yet: for so many `units`, from the first one on."""
+
+    kernel: str
+    units: tuple[int, ...] = ()
+
+
+def _finishes(layout: Layout) -> bool:
+    """Whether a kernel makes the result of a product from sums."""
+    problem = layout.problem
+    if problem.op is Op.FPROP:
+        return not gemm_writes_y(problem, layout.matrices)
+    if problem.op is Op.WGRAD:
+        return layout.sums_apart
+    return layout.config.method == "scatter" and not scatters_into_x(problem)
+
+
+def outline_of(layout: Layout, units: int | None = None) -> Iterator[Fill | Gemm | Call]:
+    """The steps of a product, without its kernels."""
     problem, v = layout.problem, layout.matrices
-    lowered = LOWERED if "im2col" in kernels else "x"
-    result = SUMS if "finish" in kernels else OPS[problem.op].writes
+    units = layout.total if units is None else units
+    lowers, finishes = problem.op is not Op.DGRAD and layout.lowered > 0, _finishes(layout)
+    lowered = LOWERED if lowers else "x"
+    result = SUMS if finishes else OPS[problem.op].writes
     scatter = problem.op is Op.DGRAD and layout.config.method == "scatter"
     if scatter and result == "x":
         yield Fill("x")
     for first in range(0, units, layout.slice):
         count = min(layout.slice, units - first)
-        if "im2col" in kernels:
-            yield kernels["im2col"].launch(first * layout.rows, count * layout.rows)
+        if lowers:
+            yield Call("im2col", (first * layout.rows, count * layout.rows))
         if problem.op is Op.FPROP:
             yield from fprop_gemms(problem, v, lowered, result, first, count)
         elif problem.op is Op.WGRAD:
@@ -115,11 +137,11 @@ def _gemm_steps(layout: Layout, kernels: dict[str, Kernel], units: int) -> Itera
             yield from dgrad_gemms(problem, v, first, count)
             if scatter and result == SUMS:
                 yield Fill(SUMS)
-            yield kernels["col2im"].launch(first, count)
-        if "finish" in kernels and problem.op is not Op.WGRAD:
-            yield kernels["finish"].launch(first, count)
-    if "finish" in kernels and problem.op is Op.WGRAD:
-        yield kernels["finish"].launch()
+            yield Call("col2im", (first, count))
+        if finishes and problem.op is not Op.WGRAD:
+            yield Call("finish", (first, count))
+    if finishes and problem.op is Op.WGRAD:
+        yield Call("finish")
 
 
 def workspaces_of(layout: Layout) -> tuple[Workspace, ...]:
