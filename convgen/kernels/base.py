@@ -67,8 +67,12 @@ class Layout(Generic[C]):
     def sibling(self, **changes: int | str) -> Self:
         """The layout with other values of these fields of the configuration.  It takes over the cached properties that
         this one has found, which must not depend on them: what all of many have in common is found once."""
+        return self.having(self.config.but(**changes))
+
+    def having(self, config: C) -> Self:
+        """The same of a whole configuration."""
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, config=self.config.but(**changes))
+        made.__dict__.update(self.__dict__, config=config)
         return made
 
     @property

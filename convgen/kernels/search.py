@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 
 from convgen.diagnostics import listing
 from convgen.ir.problem import ConvProblem
@@ -83,15 +84,14 @@ class Search:
 
     def _all(self) -> list[Timed]:
         """Every configuration, the fastest first.  They are not kept: thousands of layouts a search are a burden."""
-        space = self._timed(self._layouts)
+        unique: dict[object, Layout] = {layout.config: layout for layout in self._layouts}
+        space = self._timed(unique.values())
         more = self.kernel.refine((t.layout for t in self._legal(space)), self.fixed)
-        known = {t.layout.config for t in space}
-        fresh = [t for t in self._timed(more) if t.layout.config not in known]
-        return sorted([*space, *fresh], key=lambda t: t.us) if fresh else space
+        fresh = {layout.config: layout for layout in more if layout.config not in unique}
+        return sorted([*space, *self._timed(fresh.values())], key=_us) if fresh else space
 
     def _timed(self, layouts: Iterable[Layout]) -> list[Timed]:
-        unique: dict[object, Layout] = {layout.config: layout for layout in layouts}
-        return sorted((Timed(self.kernel.time(x), x) for x in unique.values()), key=lambda t: t.us)
+        return sorted((Timed(self.kernel.time(layout), layout) for layout in layouts), key=_us)
 
     def _legal(self, ranked: list[Timed]) -> Iterator[Timed]:
         return (t for t in ranked if not self._obstacles_of(t.layout))
@@ -157,6 +157,9 @@ class Search:
             if len(found) == most:
                 break
         return found
+
+
+_us = attrgetter("us")
 
 
 @contextmanager

@@ -42,24 +42,6 @@ class Layout(base.Layout[Config]):
         last = self.gemm.channels - (self.channel_blocks - 1) * self.config.tile_k
         return self.config.group_pack > 1 or (self.gemm.group is not None and last < 16 * self.last_products)
 
-    def with_parts_of(self, other: Layout) -> Layout:
-        """This layout, knowing what another one that differs in its stages alone has found out."""
-        found = (
-            "channel_blocks",
-            "span",
-            "b_rows",
-            "stage",
-            "epi_tile_shape",
-            "epi_tile_bytes",
-            "arriving",
-            "leaving",
-            "slots",
-            "slot",
-            "fixed_bytes",
-        )
-        self.__dict__.update((name, other.__dict__[name]) for name in found if name in other.__dict__)
-        return self
-
     # ---- tiles
 
     @property
@@ -149,12 +131,12 @@ class Layout(base.Layout[Config]):
         """tile_k channels of a row of A or B: the swizzle's span."""
         return self.config.tile_k * self.gemm.element_bytes
 
-    @cached_property
+    @property
     def stage(self) -> int:
         """A stage holds `k_blocks` boxes of A and of B."""
         return self.config.k_blocks * (self.config.tile_m + self.b_rows) * self.span
 
-    @cached_property
+    @property
     def b_rows(self) -> int:
         """Output channels of B in a stage: a tile's, or whole boxes where they are contiguous."""
         return -(-self.config.tile_n // COLUMNS_BOX) * COLUMNS_BOX if self.gemm.b_columns else self.config.tile_n
@@ -292,7 +274,7 @@ class Layout(base.Layout[Config]):
         columns = self.config.columns // self.config.split_k
         return image_operands.registers(self.of_images, self.config.own_rows // 32, columns)
 
-    @cached_property
+    @property
     def slots(self) -> int:
         """Of each consumer, for an epilogue tile of each of the operands."""
         return operand_tiles.slots(self.arriving, self.config.consumers * self.config.blocks) if self.arriving else 0

@@ -32,6 +32,10 @@ K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
 CLUSTERS = ((2, "a"), (2, "b"))
 CLUSTERED = 24
+#: What follows from tile_k, and from the columns that a block stores.
+OF_KIND = (
+    "channel_blocks", "phase_k_blocks", "span", "epi_tile_shape", "epi_tile_bytes", "arriving", "leaving", "slot",
+)  # fmt: skip
 #: The best so many are considered with their k loops shared evenly, too.
 STREAMED = 4
 
@@ -46,9 +50,14 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
         g = gemm(problem, pack)
+        of_kind = OF_KIND if g.tap_rows else (*OF_KIND, "tap_rows")  # without rows to leave out, no tile leaves any
+        alike: dict[object, Layout] = {}
         for config in _tiles(g, target, fixed, pack):
+            kind = config.tile_k, config.swap_ab, config.columns // config.split_k
+            if kind not in alike:
+                alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
             for multicast in operands:
-                yield _staged(Layout(problem, target, config, g), fixed, cluster, multicast, config.stream_k)
+                yield _staged(alike[kind].having(config), fixed, cluster, multicast, config.stream_k)
 
 
 def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
@@ -76,26 +85,23 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     """In a cluster, and with as many stages as fit, but no more than a tile has use for."""
     c = layout.config
 
-    def of(stages: int, like: Layout | None = None) -> Layout:
-        config = c.but(stages=stages, cluster=cluster, multicast=multicast, stream_k=stream_k)
-        made = Layout(layout.problem, layout.target, config, layout.gemm)
-        return made.with_parts_of(like) if like else made
-
-    if "stages" in fixed:
-        return of(int(fixed["stages"]))
     # most searches ask for it as it came: no copy
-    as_it_is = (c.stages, c.cluster, c.multicast, c.stream_k) == (2, cluster, multicast, stream_k)
-    found = layout if as_it_is else of(2)
+    found = layout
+    if (c.stages, c.cluster, c.multicast, c.stream_k) != (2, cluster, multicast, stream_k):
+        config = c.but(stages=2, cluster=cluster, multicast=multicast, stream_k=stream_k)
+        found = Layout(layout.problem, layout.target, config, layout.gemm)
+    if "stages" in fixed:
+        return found.sibling(stages=int(fixed["stages"]))
     limit = layout.target.shared_limit(c.blocks)
     useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4)
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
     # another number of stages may need room to align the epilogue tiles
     while stages > 2:
-        found = of(stages, found)
+        found = found.sibling(stages=stages)
         if found.shared_bytes <= limit:
             break
         stages -= 1
-    return found if stages > 2 else of(2, found)
+    return found if stages > 2 else found.sibling(stages=2)
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Config]:
