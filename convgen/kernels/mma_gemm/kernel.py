@@ -23,11 +23,10 @@ from convgen.kernels.mma_gemm.launches import launches, workspaces
 from convgen.kernels.mma_gemm.layout import Layout
 from convgen.kernels.mma_gemm.sizes import illegal_sizes, limits, size_obstacles
 from convgen.kernels.mma_gemm.source import source
-from convgen.kernels.parts.cost import functions, traffic, written
+from convgen.kernels.parts.cost import traffic, written
 from convgen.kernels.parts.limits import MAX_REGISTERS, MAX_THREADS
 from convgen.kernels.parts.mma import COLUMNS, ROWS, math_obstacles, maths, mma_obstacles
 from convgen.kernels.parts.prepare import words_last
-from convgen.kernels.parts.reader import Loading
 from convgen.targets import Target
 
 MOST_GROUPS = 65535  # blocks along a grid's y
@@ -44,11 +43,6 @@ class Shape:
     warps_n: int
 
 
-#: Cycles of an element that is loaded by itself: from a sector that others share, or from one of its own
-#: (ResNet-50 in NCHW on an NVIDIA H200; the model was 2 to 10 times too fast without).
-TOGETHER, APART = 0.12, 0.5
-#: The same of one that cp.async copies by itself.
-COPIED_ALONE = 0.15
 #: Tiles that are worth a try, by warp tiles of at most 64 x 64: larger ones read shared memory less often.
 SHAPES = tuple(
     Shape(wm * m, wn * n, wm, wn)
@@ -138,29 +132,17 @@ class MmaGemm(base.Kernel[Config, Layout]):
 
     def time(self, layout: Layout) -> float:
         problem, c = layout.problem, layout.config
-        loads = [(layout.tile(role).rows, layout.loads[role]) for role in "xw"]
-        instructions = layout.slices * layout.warp_rows / ROWS * layout.warp_columns / COLUMNS
-        results = c.tile_m * c.tile_n / c.threads
         us = cost.gemm_time(
-            instructions=instructions * (3 if layout.apart else 1) * (2 if layout.element_bytes == 4 else 1),
-            reads=layout.slices * c.warps_m * c.warps_n * (layout.warp_rows + layout.warp_columns) / 4,
-            writes=(c.tile_m + c.tile_n) * layout.row_bytes / 128,
-            copies=sum(rows * c.tile_k / how.piece for rows, how in loads if how.asynchronous),
-            alone=sum(rows * c.tile_k * _alone(how) for rows, how in loads),
-            warps=c.warps_m * c.warps_n,
             steps=layout.steps,
             stages=c.stages,
             held=max(c.blocks, layout.held),
-            results=results,
-            stores=results / layout.run,
             tiles=layout.tile_count * c.split_k,
-            traffic=(c.tile_m + c.tile_n) * layout.row_bytes,
             ragged=layout.ragged,
             reduced=2 * problem.y.size * 4 * c.split_k if c.split_k > 1 else 0,
             bytes=_bytes(layout),
             sms=layout.target.sms,
             rates=cost.H200,
-            functions=functions(problem) * c.tile_m * c.tile_n,
+            **layout.tile_demands,
         )
         return us * (1 + max(0, layout.registers - MAX_REGISTERS) / 10) + layout.prepared.time
 
@@ -190,13 +172,6 @@ def _layout(problem: ConvProblem, target: Target, shape: Shape, k: int, fixed: O
     order, relayout = str(fixed.get("order", "channel_first")), int(fixed.get("relayout", 0))
     config = Config(shape.m, shape.n, k, shape.warps_m, shape.warps_n, 2, order=order, math=math, relayout=relayout)
     return Layout(problem, target, config)
-
-
-def _alone(how: Loading) -> float:
-    """Cycles of an element that is copied by itself, beyond those of a copy."""
-    if how.asynchronous:
-        return COPIED_ALONE if how.piece == 1 else 0.0
-    return TOGETHER if how.together else APART
 
 
 def _bytes(layout: Layout) -> float:

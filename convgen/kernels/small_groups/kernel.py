@@ -39,35 +39,37 @@ from convgen.targets import Target
 
 #: Registers of a thread that filters may take.
 MOST_FILTER_REGISTERS = 108
+#: What all layouts of a search have in common.
+OF_PROBLEM = ("axes", "in_channels", "out_channels", "warp_n", "k_slices", "filter_registers")
 
 
 @dataclass(frozen=True)
 class Layout(base.Layout[Config]):
     """What follows from a problem and a configuration."""
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return self.problem.x.element.bytes
 
-    @property
+    @cached_property
     def k_elements(self) -> int:
         """Input channels of one instruction."""
         return K_BYTES // self.element_bytes
 
-    @property
+    @cached_property
     def join(self) -> int:
         return joined(self.problem)
 
-    @property
+    @cached_property
     def in_channels(self) -> int:
         """Of a joined group."""
         return self.join * self.problem.c_per_group
 
-    @property
+    @cached_property
     def out_channels(self) -> int:
         return self.join * self.problem.k_per_group
 
-    @property
+    @cached_property
     def warp_n(self) -> int:
         """Output channels of a warp."""
         return 16 if self.out_channels % 16 == 0 else 8
@@ -81,12 +83,12 @@ class Layout(base.Layout[Config]):
     def threads(self) -> int:
         return WARP * self.units * self.config.warps_m
 
-    @property
+    @cached_property
     def k_slices(self) -> int:
         """Instructions of a tap."""
         return self.in_channels // self.k_elements
 
-    @property
+    @cached_property
     def filter_registers(self) -> int:
         return self.problem.taps * self.k_slices * self.warp_n // COLUMNS * 2
 
@@ -250,13 +252,14 @@ class SmallGroups(base.Kernel[Config, Layout]):
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
             return (int(fixed[name]),) if name in fixed else values
 
-        p = axes(problem)[0].output
+        root = Layout(problem, target, Config(1, 1, 1, 1, 1)).knowing(*OF_PROBLEM)
+        p = root.axes[0].output
         rows = tuple(sorted({min(r, p) for r in (1, 2, 4, 7, 8, 14, 16)}))
         for row, slice_, warps, stages, blocks in product(
             given("tile.p", rows), given("slice", (8, 4, 2, 1)), given("warps.m", (1, 2, 4, 8)),
             given("stages", (2, 1)), given("blocks", (1, 2, 3, 4, 6)),
         ):  # fmt: skip
-            yield Layout(problem, target, Config(row, slice_, warps, stages, blocks))
+            yield root.having(Config(row, slice_, warps, stages, blocks))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()

@@ -21,10 +21,14 @@ def misshapen(layout: Layout) -> bool:
     return bool(_tile(layout) or _registers(layout) or _fold(layout))
 
 
+def unstrippable(layout: Layout) -> bool:
+    """Whether the strip, or the number of images, is illegal for any tile."""
+    return bool(_sizes(layout) or _strips(layout))
+
+
 def misfits(layout: Layout) -> bool:
-    """Whether the strip, or the number of images, of a tile that is not `misshapen` is illegal however deep its rings
-    are."""
-    return bool(_strips(layout) or _sizes(layout) or _boxes(layout))
+    """Whether a tile and a strip, each of them legal, are illegal together however deep the tile's rings are."""
+    return bool(_boxes(layout))
 
 
 def _sizes(layout: Layout) -> Obstacles:

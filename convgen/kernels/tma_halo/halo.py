@@ -36,7 +36,7 @@ class Window:
     lower: int
     offsets: tuple[int, ...]
 
-    @property
+    @cached_property
     def step(self) -> int:
         """From an offset to the next; 0 where they are not evenly spaced."""
         steps = {b - a for a, b in itertools.pairwise(self.offsets)}
@@ -153,6 +153,18 @@ class Halo:
         return max(phase.height for phase in self.phases)
 
 
+def line_of(h: Window, w: Window, strip: int, images: int) -> int:
+    """Pixels of padded width that hold all outputs of a strip of an image, or of all of `images` images."""
+    width = width_of(w, strip)
+    line = (h.output - 1) * width + strip
+    return line + (images - 1) * h.pitch * width if images > 1 else line
+
+
+def width_of(w: Window, strip: int) -> int:
+    """Pixels of a row of a strip's halo tile."""
+    return w.pitch if strip == w.output else strip + w.reach()
+
+
 @lru_cache(maxsize=1024)
 def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: int) -> Halo:
     """The halo tile of `pixels` outputs along a line of padded width, `span` bytes a pixel.
@@ -160,13 +172,12 @@ def halo_of(h: Window, w: Window, pixels: int, strip: int, images: int, span: in
     The line runs down a strip of `strip` output columns of one image and may start within a row, or holds
     all outputs of `images` images, `strip` being all columns.
     """
-    width = w.pitch if strip == w.output else strip + w.reach()
-    line = (h.output - 1) * width + strip
+    width = width_of(w, strip)
+    line = line_of(h, w, strip, images)
     first = 0  # pixel of a halo tile that a tile starts at, at most
     if images > 1:
         rows = h.pitch - h.reach()
         image = h.pitch * width
-        line += (images - 1) * image
     else:
         decided = isinstance(line, Size)  # by a call: it may be long
         first = width - math.gcd(pixels, width) if decided or line > pixels else 0

@@ -12,8 +12,8 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.constraints import misfits, misshapen
-from convgen.kernels.tma_halo.halo import depth, windows
+from convgen.kernels.tma_halo.constraints import misfits, misshapen, unstrippable
+from convgen.kernels.tma_halo.halo import depth, line_of, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
@@ -76,7 +76,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
 
     c, k_per_group = problem.c_per_group, problem.k_per_group
     spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
-    strips, ahead = _strips(problem, options, fold), values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
+    ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
     d, h, w = along = (depth(problem), *windows(problem, fold))
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
@@ -86,6 +86,8 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     else:
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
     narrow = FULL if fold > 1 else narrow
+    root = layout_of(given, target, _plainest(pack, fold)).told(windows=along).knowing("in_vectors")
+    strips = _legal_strips(root, _strips(problem, options, fold))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
         [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],
@@ -99,18 +101,27 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
-            config = Config(
-                pixels, *strips[0], channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold
-            )  # fmt: skip
-            tile = Layout(given, target, config, prepared).told(windows=along)
+            config = Config(pixels, 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
+            tile = root.having(config)
             if misshapen(tile):
                 continue
             tile.knowing("tile_demands")
             rooms = {n: target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
-            for strip, images in strips:
+            for strip, images, line in strips:
                 # where a strip is one row, a tile that is narrower than it is better a strip itself
-                if not of_rows or images > 1 or pixels >= min(strip, tiles[-1]):
+                if line <= pixels if images > 1 else not of_rows or pixels >= min(strip, tiles[-1]):
                     yield from _staged(tile.sibling(strip=strip, images=images), depths, rooms)
+
+
+def _plainest(pack: int, fold: int) -> Config:
+    return Config(PIXELS[0], 1, 1, FULL, FULL, 1, 0, 1, "pingpong", 1, pack, fold)
+
+
+def _legal_strips(root: Layout, strips: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Those that are legal for some tile, with the pixels of padded width that hold all of their outputs."""
+    _, h, w = root.windows
+    legal = (pair for pair in strips if not unstrippable(root.sibling(strip=pair[0], images=pair[1])))
+    return [(strip, images, line_of(h, w, strip, images)) for strip, images in legal]
 
 
 def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator[Layout]:
