@@ -31,6 +31,8 @@ from convgen.kernels.parts.reader import LEAST_ASYNC_BYTES
 WORD = 4
 #: Elements that a thread loads before it stores the first: of 16 bits, 16 registers.
 MOST_TOGETHER = 16
+#: What all layouts of a search have in common, with what these follow from.
+OF_PROBLEM = ("k_steps", "pitch", "vector")
 MOST_HELD = 16  # values of operands that a lane keeps for its channels, in registers
 
 
@@ -144,7 +146,7 @@ class Lines(base.Layout[Any]):
         """Elements from a word's start to where the windows of a phase begin."""
         return (self.first_elements + phase * self.step) % self.per_word
 
-    @property
+    @cached_property
     def run_words(self) -> int:
         longest = max(self.shift(p) for p in range(self.phases)) + self.window.run
         return -(-longest // self.per_word)
@@ -153,7 +155,7 @@ class Lines(base.Layout[Any]):
     def words(self) -> int:
         return self.window.lines * self.run_words
 
-    @property
+    @cached_property
     def k_steps(self) -> int:
         return -(-self.words // (K_BYTES // WORD))
 
@@ -222,11 +224,11 @@ class Lines(base.Layout[Any]):
     def halo_lines(self) -> int:
         return self.halo_rows * (self.problem.c if self.window.planes else 1)
 
-    @property
+    @cached_property
     def line_elements(self) -> int:
         return self.problem.input[-1] * self.window.pixel
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Bytes of a line in shared memory."""
         last = (self.padded_q - 1) * self.step * self.element_bytes + self.first_bytes
@@ -237,7 +239,7 @@ class Lines(base.Layout[Any]):
     def halo_bytes(self) -> int:
         return self.halo_lines * self.pitch
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Elements of one copy to shared memory."""
         x = self.problem.x

@@ -7,7 +7,7 @@ windows of any length and types of any size are served.  Each warp works on one 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from convgen.codegen.render import render
@@ -88,10 +88,11 @@ class StemMma(base.Kernel[Config, Layout]):
         if not fitting:
             warps = int(fixed.get("warps.m", 4))
             fitting = [(int(fixed.get("tile.m", 64 * warps)), warps)]
+        root = Layout(problem, target, Config(ROWS, n, 1, 1, math)).knowing(*lines.OF_PROBLEM)
         for (m, warps), stages in product(fitting, [int(fixed["stages"])] if "stages" in fixed else (2, 1)):
-            layout = Layout(problem, target, Config(m, n, warps, stages, math))
+            layout = root.having(Config(m, n, warps, stages, math))
             for blocks in [int(fixed["blocks"])] if "blocks" in fixed else _blocks(layout):
-                yield replace(layout, config=replace(layout.config, blocks=blocks))
+                yield layout.sibling(blocks=blocks)
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c = layout.config

@@ -94,11 +94,13 @@ class StemWgmma(base.Kernel[Config, Layout]):
         def given(name: str, values: tuple[int, ...]) -> tuple[int, ...]:
             return (int(fixed[name]),) if name in fixed else values
 
-        for m, n, warps, stages, blocks in product(
-            given("tile.m", (128, 256, 384, 512, 768, 1024)), given("tile.n", (lines.tile_channels(problem),)),
+        n = int(fixed.get("tile.n", lines.tile_channels(problem)))
+        root = Layout(problem, target, Config(UNIT, n, 4, 1)).knowing(*lines.OF_PROBLEM)
+        for m, warps, stages, blocks in product(
+            given("tile.m", (128, 256, 384, 512, 768, 1024)),
             given("warps.m", (4, 8, 16)), given("stages", (2, 1)), given("blocks", (4, 3, 2, 1)),
         ):  # fmt: skip
-            yield Layout(problem, target, Config(m, n, warps, stages, blocks))
+            yield root.having(Config(m, n, warps, stages, blocks))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, found = layout.config, Obstacles()
