@@ -21,12 +21,12 @@ from convgen.targets import Target
 IN_FLIGHT = 64 << 10  # bytes a multiprocessor: memory's rate times its latency, and some more
 WHOLE_PLANE = 16  # output rows: images so low are taken whole, too
 LEAST_STRIP = 7  # output columns of a part of a row
-#: What does not depend on threads, blocks and stages.
+FEW_THREADS = 96  # which leave a thread as many registers as it may have
+#: What follows from a part, whatever its threads, blocks and stages.
 OF_PARTS = (
     "registers", "instructions", "lines", "inside", "step", "slabs", "slab_bytes", "outside_bytes", "tiles",
     "fixed_bytes",
 )  # fmt: skip
-FEW_THREADS = 96  # which leave a thread as many registers as it may have
 
 
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
@@ -64,13 +64,14 @@ def _parts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Lay
     for name, maths in MATHS.items():
         if name != fixed.get("math", name) or ("math" not in fixed and maths.obstacles(assigned)):
             continue
+        threads, blocks = values("threads", maths.THREADS)[0], values("blocks", maths.BLOCKS)[0]
         for vector in values("vector", maths.vectors(read)):
             slices = values("slice", sorted(maths.slices(read, _slices(read, vector)), reverse=True))
             for slice_, (p, q) in itertools.product(slices, maths.tiles(assigned, vector)):
                 p, q = int(fixed.get("tile.p", p)), int(fixed.get("tile.q", q))
                 whole = -(-rows.output // p) * p
                 bands = sorted({p, min(2 * p, whole)} | ({whole} if whole <= WHOLE_PLANE else set()))
-                config = Config(name, p, q, vector, slice_, widest, p, 1, maths.THREADS[0], maths.BLOCKS[0])
+                config = Config(name, p, q, vector, slice_, widest, p, 1, threads, blocks)
                 tile = layout_of(problem, target, config).knowing("axes")
                 for band, strip in itertools.product(values("band", bands), values("strip", strips or [widest])):
                     yield tile.sibling(band=band, strip=strip)

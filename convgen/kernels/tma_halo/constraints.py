@@ -16,17 +16,17 @@ def illegal(layout: Layout) -> list[Obstacle]:
     return found or [*_boxes(layout), *_shared_memory(layout)]
 
 
-def misshapen(layout: Layout) -> bool:
-    """Whether a tile is illegal in any strip, or number of images, and however deep its rings are."""
+def illegal_tile(layout: Layout) -> bool:
+    """Whether a tile is illegal in any strip, and however deep its rings are."""
     return bool(_tile(layout) or _registers(layout) or _fold(layout))
 
 
-def unstrippable(layout: Layout) -> bool:
+def illegal_strip(layout: Layout) -> bool:
     """Whether the strip, or the number of images, is illegal for any tile."""
     return bool(_sizes(layout) or _strips(layout))
 
 
-def misfits(layout: Layout) -> bool:
+def illegal_together(layout: Layout) -> bool:
     """Whether a tile and a strip, each of them legal, are illegal together however deep the tile's rings are."""
     return bool(_boxes(layout))
 

@@ -193,11 +193,6 @@ class RingLayout(base.Layout[C]):
 class Layout(RingLayout[Config]):
     """Of tma_halo."""
 
-    def told(self, **known: Any) -> Layout:
-        """The same, told properties of its own that many layouts of a search have in common."""
-        self.__dict__.update(known)
-        return self
-
     @property
     def assigned(self) -> Assignment:
         return assignment(self.problem)

@@ -12,8 +12,8 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.constraints import misfits, misshapen, unstrippable
-from convgen.kernels.tma_halo.halo import depth, line_of, windows
+from convgen.kernels.tma_halo.constraints import illegal_strip, illegal_tile, illegal_together
+from convgen.kernels.tma_halo.halo import line_of, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
@@ -68,8 +68,8 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
 
 def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Layout]:
     """Legal layouts that go with options, in packs of so many groups."""
-    prepared = as_read(given, pack, fold)
-    problem, fills = prepared.problem, pack > 1 or fold > 1
+    root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "in_vectors")
+    problem, fills = root.read, pack > 1 or fold > 1
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(options[name])] if name in options else list(defaults)
@@ -77,7 +77,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     c, k_per_group = problem.c_per_group, problem.k_per_group
     spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
     ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
-    d, h, w = along = (depth(problem), *windows(problem, fold))
+    d, h, w = root.windows
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
@@ -86,7 +86,6 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     else:
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
     narrow = FULL if fold > 1 else narrow
-    root = layout_of(given, target, _plainest(pack, fold)).told(windows=along).knowing("in_vectors")
     strips = _legal_strips(root, _strips(problem, options, fold))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
@@ -103,12 +102,12 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
             fewest = min(ahead, key=lambda n: n * consumers // shares or boxes)
             config = Config(pixels, 1, 1, channels, k, min(depths), fewest, consumers, schedule, swap_ab, pack, fold)
             tile = root.having(config)
-            if misshapen(tile):
+            if illegal_tile(tile):
                 continue
             tile.knowing("tile_demands")
             rooms = {n: target.shared_bytes_per_block - tile.fixed_by(n) for n in ahead}
             for strip, images, line in strips:
-                # where a strip is one row, a tile that is narrower than it is better a strip itself
+                # a tile holds images, or none; where a strip is one row, a narrower tile is better a strip itself
                 if line <= pixels if images > 1 else not of_rows or pixels >= min(strip, tiles[-1]):
                     yield from _staged(tile.sibling(strip=strip, images=images), depths, rooms)
 
@@ -120,13 +119,13 @@ def _plainest(pack: int, fold: int) -> Config:
 def _legal_strips(root: Layout, strips: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Those that are legal for some tile, with the pixels of padded width that hold all of their outputs."""
     _, h, w = root.windows
-    legal = (pair for pair in strips if not unstrippable(root.sibling(strip=pair[0], images=pair[1])))
+    legal = (pair for pair in strips if not illegal_strip(root.sibling(strip=pair[0], images=pair[1])))
     return [(strip, images, line_of(h, w, strip, images)) for strip, images in legal]
 
 
 def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator[Layout]:
     """A tile with as many halo tiles in flight as there is room for, beside each number of boxes of filters."""
-    if misfits(least):
+    if illegal_together(least):
         return
     each = least.stage_bytes
     if least.config.stages * each > rooms[least.config.weight_stages]:
