@@ -146,11 +146,7 @@ class RingLayout(base.Layout[C]):
     @property
     def shared_bytes(self) -> int:
         """Of a block, with barriers, and room to begin where a swizzle does."""
-        return self.shared_by(self.config.stages, self.config.weight_stages)
-
-    def shared_by(self, stages: int, weight_stages: int) -> int:
-        """The same, with other numbers of stages."""
-        return stages * self.stage_bytes + self.fixed_by(weight_stages)
+        return self.config.stages * self.stage_bytes + self.fixed_by(self.config.weight_stages)
 
     @property
     def stage_bytes(self) -> int:
