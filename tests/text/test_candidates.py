@@ -1,6 +1,10 @@
-"""What strategies offer for measuring can be said in the language, and means the same there."""
+"""What strategies offer for measuring can be said in the language, and means the same there; a search's layouts."""
 
 from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 from gemm_problems import PLANES, laid_out
@@ -8,8 +12,11 @@ from gpu_runs import spec_text
 from problems import make
 
 from convgen import frontend
+from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import strategies
+from convgen.kernels.base import AnyKernel
+from convgen.kernels.registry import KERNELS
 from convgen.targets import TARGETS
 
 TARGET = TARGETS["sm_90a"]
@@ -48,6 +55,29 @@ def test_candidates_can_be_said(name: str, problem: ConvProblem) -> None:
     for options in offered[:: max(1, len(offered) // 8)]:
         plan = strategy.plan(problem, TARGET, options)
         assert (plan.options or options) == options
+
+
+@pytest.mark.parametrize("kernel", [row.kernel for row in KERNELS], ids=[row.name for row in KERNELS])
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_what_layouts_hand_on_is_what_each_finds_itself(kernel: AnyKernel, problem: ConvProblem) -> None:
+    for read in (problem, with_residual(problem)):
+        if kernel.unserved(read, TARGET, {}):
+            continue
+        for layout in islice(kernel.space(read, TARGET, {}), 0, None, 41):
+            alone = replace(layout)
+            assert kernel.time(layout) == kernel.time(alone)
+            assert kernel.illegal(layout) == kernel.illegal(alone)
+            fields = {f.name for f in dataclasses.fields(layout)}
+            for name, known in vars(layout).items():
+                assert name in fields or known == getattr(alone, name), name
+
+
+def with_residual(problem: ConvProblem) -> ConvProblem:
+    """With an epilogue that adds a tensor like the result."""
+    y = problem.result
+    z = replace(y, name="z", role="operand")
+    body = ep.Assignment(y.name, ep.Binary("+", ep.Acc(), ep.OperandRef("z")))
+    return replace(problem, epilogue=ep.Epilogue((z,), (body,)))
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if "mma" in t.features], ids=str)
