@@ -36,7 +36,7 @@ from convgen.kernels.search import search
 from convgen.kernels.tma_halo import cost as halo_cost
 from convgen.kernels.tma_halo.space import demands as halo_demands
 from convgen.kernels.tma_im2col import cost as im2col_cost
-from convgen.kernels.tma_im2col.kernel import demands as im2col_demands
+from convgen.kernels.tma_im2col.demands import demands as im2col_demands
 from convgen.planner import database
 from convgen.targets import TARGETS
 

@@ -23,7 +23,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from convgen.frontend import load
 from convgen.ir.problem import Op
 from convgen.kernels import registry, renamed
 from convgen.kernels.base import Layout
-from convgen.kernels.config import option_name
+from convgen.kernels.config import defaults
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
 from convgen.kernels.tma_wgrad import cost as tma_wgrad
@@ -68,12 +68,7 @@ MODELS = {
     "stem_wgmma": replace(fit_kernels.MODELS["stem_wgmma"], told=STEMS),
 }  # fmt: skip
 #: The options that a configuration's text leaves out.
-DEFAULTS = {
-    kernel: {
-        option_name(f.name): f.default for f in fields(registry.kernel(kernel).config) if f.default not in (MISSING, "")
-    }
-    for kernel in MODELS
-}
+DEFAULTS = {kernel: defaults(registry.kernel(kernel).config) for kernel in MODELS}
 #: How strongly the logarithm of a rate is held to where it was.
 HOLD = 0.35
 #: How much a comparison with a layer's fastest counts beside an estimate; and of it, a slower one's being thought
@@ -122,7 +117,7 @@ def candidates() -> Iterator[Row]:
     for row in _json("candidates")["rows"] + _json("functions")["rows"]:
         kernel = row["options"]["kernel"]
         problem = load(row["spec"])[0].problem
-        if kernel in MODELS and (layout := layout_of(kernel, problem, row["options"])):
+        if kernel in MODELS and (layout := layout_of(kernel, problem, DEFAULTS[kernel] | row["options"])):
             us = math.sqrt(row.get("us", row["chain_us"]) * row["chain_us"])
             yield Row("candidates", f"{row['layer']} n={row['n']}", kernel, layout, us)
 

@@ -47,7 +47,10 @@ TARGET = TARGETS["sm_90a"]
 #: Configurations of each convolution, all at most so many times slower, by the models, than the best.
 MOST, WITHIN = 7, 1.6
 #: Values of tma_im2col's options of which the best is measured, too, where it seems at most so many times slower.
-FORCED: tuple[Options, ...] = (*({"split_k": n} for n in range(1, 6)), {"stream_k": 1}, {"blocks": 2}, {"cluster": 2})
+FORCED: tuple[Options, ...] = (
+    *({"split_k": n} for n in range(1, 6)), {"stream_k": 1}, {"blocks": 2}, {"cluster": 2}, {"resident": 0},
+    {"resident": 1},
+)  # fmt: skip
 FORCED_WITHIN = 1.8
 
 

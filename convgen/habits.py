@@ -71,7 +71,8 @@ OPTION = "put options in the strategy's block: `strategy tma_im2col { stages 4 }
 _OPTIONS = (
     "tile", "stages", "consumers", "warps", "cluster", "split", "math", "blocks", "threads", "schedule", "multicast",
     "raster", "span", "slice", "slices", "strip", "band", "vector", "fold", "form", "order", "product", "splitk",
-    "streamk", "swapab", "kblocks", "grouppack", "rowtaps", "lowerrows", "relayout", "weightstages", "workspacemb",
+    "streamk", "swapab", "kblocks", "grouppack", "rowtaps", "lowerrows", "relayout", "resident", "weightstages",
+    "workspacemb",
 )  # fmt: skip
 #: What follows a word that is otherwise another name of a setting, where it is an option.
 METHODS = ("gather", "scatter")

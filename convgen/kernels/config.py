@@ -148,6 +148,12 @@ def _bounds(option: Option) -> tuple[int, int]:
     return (min(values), max(values)) if values else (option.low, option.high)
 
 
+def defaults(config: type[Config]) -> dict[str, int | str]:
+    """The options that a configuration need not say, and their values; not those that are empty words."""
+    fields = dataclasses.fields(cast(Any, config))
+    return {option_name(f.name): f.default for f in fields if f.default not in (dataclasses.MISSING, "")}
+
+
 def has_all(options: Options, config: type[Config]) -> bool:
     """Whether a configuration has these options, be it with other values."""
     return options.keys() <= {row.name for row in option_rows(config)}

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 
 from convgen.kernels.base import AnyKernel
-from convgen.kernels.config import Config, Options, excess
+from convgen.kernels.config import Config, Options, defaults, excess
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ KERNELS: tuple[KernelRow, ...] = (
 def kernels_of(strategy: str) -> tuple[KernelRow, ...]:
     """The kernels of a strategy."""
     return tuple(row for row in KERNELS if row.strategy == strategy)
+
+
+def completed(name: str, options: Options) -> Options:
+    """A kernel's options as they were kept, with the defaults of those that it did not have then."""
+    config = {row.name: row.config for row in KERNELS if row.name == name}.get(name)
+    return defaults(config) | dict(options) if config else options
 
 
 def kernel(name: str) -> AnyKernel:

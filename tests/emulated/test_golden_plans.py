@@ -67,7 +67,9 @@ def _tma_im2col(p: ConvProblem, c: tma_im2col.Config) -> Work:
     steps = taps * -(-p.c_per_group * c.group_pack // c.tile_k) // (c.k_blocks * c.split_k)
     tiles = {"m": (pixels, c.tile_m)}
     if p.groups == 1:  # tiles divide the channels of a group
-        tiles |= {"n": (p.k, c.tile_n), "k": (p.c, c.tile_k)}
+        tiles |= {"k": (p.c, c.tile_k)} | ({} if c.resident else {"n": (p.k, c.tile_n)})
+    if c.resident:  # a tile has all output channels, and the ring turns with a block's tiles
+        steps *= pixels // c.tile_m
     n_tiles = -(-p.k // c.tile_n)
 
     def full(tile: int) -> bool:

@@ -13,6 +13,7 @@ from problems import make
 from runs import emulated_plan
 from tma_specs import (
     PLAIN,
+    RESIDENT,
     SCHEDULES,
     SEEDS,
     STREAMS,
@@ -120,6 +121,23 @@ def test_schedule(name: str, seed: int) -> None:
     tiles = launch.grid[0] // launch.cluster
     takers = int(options["consumers"]) if options["schedule"] == "pingpong" else 1
     assert tiles >= 2 * takers * launch.blocks_per_sm, "on one multiprocessor each consumer has a second tile"
+
+
+@pytest.mark.parametrize("op", ["fprop", "dgrad"])
+@pytest.mark.parametrize("name", RESIDENT)
+def test_resident(name: str, op: str, seed: int) -> None:
+    """B is loaded once, and serves a block's later tiles: with a tail of channels, with columns contiguous (dgrad)."""
+    c, k = (72, 40) if op == "fprop" else (40, 24)
+    problem = make(op, 4, c, k, (13, 11), (3, 3), pad=1)
+    check_emulated(spec(problem, "tma_im2col", {**PLAIN, **RESIDENT[name], "resident": 1}), seed, sms=(1, 2))
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+def test_pixels_that_end_inside_a_sector_are_stored_whole(resident: int, seed: int) -> None:
+    problem = make("fprop", 3, 72, 120, (13, 11), (1, 1))
+    options = {**PLAIN, "tile.m": 64, "tile.n": 120, "tile.k": 64, "consumers": 1, "resident": resident, "stages": 2}
+    made = check_emulated(spec(problem, "tma_im2col", options, "residual"), seed, sms=(1, 2))
+    assert "constexpr int epi_tile_n = 120;" in made.source
 
 
 def test_consumers_take_turns_with_tiles_of_one_k_step() -> None:

@@ -14,6 +14,7 @@ from problems import make
 from tma_specs import (
     EPILOGUES,
     PLAIN,
+    RESIDENT,
     SCHEDULES,
     SEEDS,
     STREAMS,
@@ -56,6 +57,21 @@ LARGE_ODD = make("fprop", 33, 72, 199, (29, 27), (3, 3), pad=1)
 def test_schedule(name: str, seed: int) -> None:
     problem = LARGE_ODD if list(SCHEDULES).index(name) % 3 == 2 else LARGE
     check(spec(problem, "tma_im2col", {**PLAIN, "tile.n": 16, **SCHEDULES[name]}, "residual"), seed)
+
+
+@pytest.mark.parametrize("op", ["fprop", "dgrad"])
+@pytest.mark.parametrize("name", RESIDENT)
+def test_resident(name: str, op: str, seed: int) -> None:
+    c, k = (72, 40) if op == "fprop" else (40, 24)
+    problem = make(op, 33, c, k, (29, 27), (3, 3), pad=1)
+    check(spec(problem, "tma_im2col", {**PLAIN, **RESIDENT[name], "resident": 1}), seed)
+
+
+@pytest.mark.parametrize("channels", [120, 136, 216, 248])
+def test_pixels_that_end_inside_a_sector_are_stored_whole(channels: int, seed: int) -> None:
+    problem = make("fprop", 33, 72, channels, (29, 27), (1, 1))
+    for options in ({"tile.m": 64, "consumers": 1, "resident": 1}, {"tile.m": 128, "consumers": 2}):
+        check(spec(problem, "tma_im2col", {**PLAIN, "tile.n": channels, "tile.k": 32, **options}, "residual"), seed)
 
 
 @pytest.mark.parametrize("images", [1, 33])

@@ -16,6 +16,7 @@ from dynamic_problems import with_dynamic
 from convgen.ir import epilogue as ep
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.kernels import registry
 from convgen.planner import CannotServe, choose, database, shipping
 from convgen.planner.database import Database, DatabaseError, DatabaseWarning, Measurement, Status
 from convgen.targets import TARGETS
@@ -215,7 +216,9 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
     with Database(path) as db:
         db.record(measured(p, 5.0, "tma_im2col", options={"tile.m": 64, "tile.n": 96}))
         choice = choose(p, SM_90A, "auto", {})
-        assert (choice.strategy.name, choice.options) == ("tma_im2col", {"tile.m": 64, "tile.n": 96})
+        whole = registry.completed("tma_im2col", {"tile.m": 64, "tile.n": 96})
+        assert whole["resident"] == 0  # an option that the row is older than
+        assert (choice.strategy.name, choice.options) == ("tma_im2col", whole)
         assert choice.reason == "tuned on NVIDIA H200: 5.0 us"
         assert choose(p, SM_90A, "tma_im2col", {}).options == choice.options
         assert choose(p, SM_90A, "tma_im2col", {"tile.m": 128}).options == {"tile.m": 128}
@@ -237,7 +240,9 @@ def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_ti
     z = replace(bare.y, name="z", role="operand")
     body = ep.Assignment("y", ep.Binary("+", ep.Acc(), ep.OperandRef("z")))
     residual = replace(bare, epilogue=ep.Epilogue((z,), (body,)))
-    full = {"tile.m": 128, "tile.n": 96, "tile.k": 64, "consumers": 2, "stages": 7}
+    full = dict(
+        registry.completed("tma_im2col", {"tile.m": 128, "tile.n": 96, "tile.k": 64, "consumers": 2, "stages": 7})
+    )
     with Database(path) as db:
         db.record(measured(bare, 5.0, "tma_im2col", options=full))
         assert choose(bare, SM_90A, "auto", {}).options == full

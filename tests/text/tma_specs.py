@@ -62,7 +62,7 @@ def in_turn(*ways: int) -> list[tuple[str, int]]:
 #: that no cost model does.
 PLAIN: Options = {
     "schedule": "cooperative", "order": "channels_inner", "blocks": 1, "k_blocks": 1, "split_k": 1,
-    "swap_ab": 0, "cluster": 1, "raster": 1, "stream_k": 0,
+    "swap_ab": 0, "cluster": 1, "raster": 1, "stream_k": 0, "resident": 0,
 }  # fmt: skip
 SCHEDULES: dict[str, Options] = {
     "one consumer": {"tile.m": 64, "tile.k": 64, "consumers": 1, "stages": 2},
@@ -121,6 +121,21 @@ SCHEDULES: dict[str, Options] = {
     "in bands": {"tile.m": 64, "tile.k": 64, "consumers": 1, "raster": 2, "stages": 3},
     "in bands, two share w": {
         "tile.m": 64, "tile.k": 32, "consumers": 1, "raster": 3, "cluster": 2, "multicast": "b", "stages": 3,
+    },
+}  # fmt: skip
+#: Where a block keeps B, for tiles of all of up to 64 output channels.
+RESIDENT: dict[str, Options] = {
+    "one consumer": {"tile.m": 64, "tile.n": 40, "tile.k": 64, "consumers": 1, "stages": 2},
+    "two consumers, merged": {
+        "tile.m": 128, "tile.n": 40, "tile.k": 16, "consumers": 2, "k_blocks": 3, "stages": 2,
+    },
+    "two blocks, taps inside": {
+        "tile.m": 64, "tile.n": 48, "tile.k": 32, "consumers": 1, "blocks": 2, "order": "taps_inner", "stages": 3,
+    },
+    "ping-pong": {"tile.m": 64, "tile.n": 40, "tile.k": 64, "consumers": 2, "schedule": "pingpong", "stages": 3},
+    "channels as rows": {"swap_ab": 1, "tile.m": 48, "tile.n": 64, "tile.k": 32, "consumers": 1, "stages": 3},
+    "channels as rows, ping-pong of three": {
+        "swap_ab": 1, "tile.m": 32, "tile.n": 64, "tile.k": 64, "consumers": 3, "schedule": "pingpong", "stages": 2,
     },
 }  # fmt: skip
 #: Splits want a wider tile, since a tile's channels are shared out in eights.

@@ -47,7 +47,7 @@ def prologue_obstacles(problem: ConvProblem) -> Obstacles:
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
     found = [*_consumers(layout), *_groups(layout), *_phases(layout), *_k_loop(layout), *_cluster(layout),
-             *_columns_of_b(layout), *_fill(layout), *_prologue(layout)]  # fmt: skip
+             *_columns_of_b(layout), *_resident(layout), *_fill(layout), *_prologue(layout)]  # fmt: skip
     return found or _shared_memory(layout)
 
 
@@ -182,6 +182,25 @@ def _cluster(layout: Layout) -> Obstacles:
     axis, extent = ("m", config.tile_m) if config.shared == "a" else ("n", config.tile_n)
     if extent % (8 * config.cluster):
         found.no(f"tile {axis}={extent} does not split into {config.cluster} slices of whole 8 rows", option="cluster")
+    return found
+
+
+def _resident(layout: Layout) -> Obstacles:
+    """What a block needs to load B once."""
+    config, g, found = layout.config, layout.gemm, Obstacles()
+    if not config.resident:
+        return found
+    if g.columns > config.tile_n:
+        found.no(f"resident 1 needs tiles of all {g.columns} output channels, not of {config.tile_n}",
+                 "resident 0", "resident")  # fmt: skip
+    if g.phases:
+        found.no("resident 1 is not served for a strided dgrad, whose phases have taps of their own",
+                 "resident 0", "resident")  # fmt: skip
+    for name in ("split_k", "cluster"):
+        if getattr(config, name) > 1:
+            found.no(f"resident 1 needs {name} 1: blocks of a cluster share loads of B", f"{name} 1", name)
+    if config.stream_k:
+        found.no("resident 1 needs stream_k 0: a block would begin within a tile", "stream_k 0", "stream_k")
     return found
 
 

@@ -9,7 +9,6 @@ and a TMA store.  Blocks are persistent: each takes tiles until none is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem, Op, Padding
@@ -17,12 +16,12 @@ from convgen.kernels import base
 from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import assignment, patches, prepare
-from convgen.kernels.parts.cost import functions
-from convgen.kernels.parts.hopper import mean_products, products, wgmma_obstacles
+from convgen.kernels.parts.hopper import wgmma_obstacles
 from convgen.kernels.parts.lowering import PACK
 from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prologue_obstacles
+from convgen.kernels.tma_im2col.demands import demands
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
 from convgen.kernels.tma_im2col.layout import Layout
@@ -97,24 +96,6 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
         return source(plan, plan.layout)
-
-
-def demands(layout: Layout) -> dict[str, Any]:
-    """A layout as the cost model sees it."""
-    config = layout.config
-    rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
-    traffic = layout.gemm.traffic
-    if sums := layout.gemm.problem.sums:
-        traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
-    return dict(
-        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
-        stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
-        k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
-        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
-        products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **traffic,
-        epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
-    )  # fmt: skip
 
 
 KERNEL = TmaIm2col()

@@ -82,7 +82,8 @@ class Layout(base.Layout[Config]):
     def tap_rows(self) -> TapRows | None:
         """Where tiles leave out rows of taps that meet padding alone; None where every tile takes all taps."""
         config = self.config
-        whole = config.order == "channels_inner" and config.k_blocks == config.split_k == 1 and not config.stream_k
+        whole = config.order == "channels_inner" and config.k_blocks == config.split_k == 1
+        whole = whole and not (config.stream_k or config.resident)
         found = self.gemm.tap_rows if whole and config.shared != "b" else None
         return found if found and mean_rows(found, config.tile_m) <= (1 - LEAST_SAVED) * found.taps else None
 
@@ -133,12 +134,17 @@ class Layout(base.Layout[Config]):
 
     @property
     def stage(self) -> int:
-        """A stage holds `k_blocks` boxes of A and of B."""
-        return self.config.k_blocks * (self.config.tile_m + self.b_rows) * self.span
+        """A stage holds `k_blocks` boxes of A and, unless B is resident, of B."""
+        return self.config.k_blocks * (self.config.tile_m + (0 if self.config.resident else self.b_rows)) * self.span
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of all of B's k blocks, where these stay."""
+        return self.k_blocks * self.b_rows * self.span if self.config.resident else 0
 
     @property
     def b_rows(self) -> int:
-        """Output channels of B in a stage: a tile's, or whole boxes where they are contiguous."""
+        """Output channels of a k block of B: a tile's, or whole boxes where they are contiguous."""
         return -(-self.config.tile_n // COLUMNS_BOX) * COLUMNS_BOX if self.gemm.b_columns else self.config.tile_n
 
     @cached_property
@@ -286,19 +292,20 @@ class Layout(base.Layout[Config]):
     @property
     def aligned(self) -> bool:
         """Whether the epilogue tiles begin where a swizzle repeats."""
-        ragged = self.config.stages * self.stage % SWIZZLE_ALIGNMENT > 0
+        ragged = (self.config.stages * self.stage + self.resident_bytes) % SWIZZLE_ALIGNMENT > 0
         return self.gemm.plane > 0 or (
             self.epi_tile_bytes > 0 and (self.config.swap_ab > 0 or self.slots > 0) and ragged
         )
 
     @cached_property
     def fixed_bytes(self) -> int:
-        """All but the stages and the epilogue tiles' alignment: the base's, these tiles, operands, a split's sums,
-        barriers."""
+        """All but the stages and the epilogue tiles' alignment: the base's, resident filters, these tiles, operands, a
+        split's sums, barriers."""
         c = self.config
         partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
-        return SWIZZLE_ALIGNMENT + c.consumers * (2 * self.leaving_bytes + self.slots * self.slot) + partials + barriers
+        tiles = c.consumers * (2 * self.leaving_bytes + self.slots * self.slot)
+        return SWIZZLE_ALIGNMENT + self.resident_bytes + tiles + partials + barriers
 
     @property
     def shared_bytes(self) -> int:
@@ -308,11 +315,11 @@ class Layout(base.Layout[Config]):
     def shared_table(self) -> tuple[tuple[str, str], ...]:
         """What shared memory holds, in order: what for, and how many times how many bytes."""
         c = self.config
-        blocks = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else ""
+        blocks, kept = f" x {c.k_blocks} k blocks" if c.k_blocks > 1 else "", base.counted(self.k_blocks, "k block")
         consumers = base.counted(c.consumers, "consumer")
         rows = [
             ("A", f"{c.stages} stages{blocks} x {c.tile_m} pixels x {self.span}"),
-            ("B", f"{c.stages} stages{blocks} x {self.b_rows} channels x {self.span}"),
+            ("B", f"{kept if c.resident else f'{c.stages} stages{blocks}'} x {self.b_rows} channels x {self.span}"),
         ]
         if self.epi_tile_bytes:
             names = " and ".join(["y", *(epi_tile.name for epi_tile in self.leaving)])
@@ -323,7 +330,8 @@ class Layout(base.Layout[Config]):
         if c.split_k > 1:
             sums = c.tile_m * c.tile_n * 4 // c.split_k
             rows.append(("sums", f"{base.counted(c.split_k - 1, 'other block')} x {sums}"))
-        count = 2 * c.stages + (c.consumers if c.schedule == "pingpong" else 0) + 2 * c.consumers * self.slots
+        turns = c.consumers if c.schedule == "pingpong" else 0
+        count = 2 * c.stages + c.resident + turns + 2 * c.consumers * self.slots
         rows.append(("barriers", f"{count} x 8"))
         return tuple(rows)
 
@@ -362,8 +370,13 @@ class Layout(base.Layout[Config]):
 
 
 def epi_tile_columns(gemm: Gemm, columns: int) -> int:
-    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn."""
-    return _epi_tile_columns(columns, gemm.stores_by_tma and not gemm.plane)
+    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn.
+
+    Where these are all of C's, and its pixels begin inside sectors, whole pixels leave, which fill each other's."""
+    any_width, y = gemm.stores_by_tma and not gemm.plane, gemm.problem.y
+    if any_width and columns == gemm.columns and columns % 16 and not y.pitch:
+        return columns
+    return _epi_tile_columns(columns, any_width)
 
 
 @cache

@@ -87,7 +87,7 @@ def source(plan: Plan, layout: Layout) -> str:
         shares=config.shared,
         window_sum=_window_sum(layout) if layout.fills else None,
         look=_look(layout) if layout.fills else "",
-        place=_place(layout, pixels=finds_pixels),
+        place=_place(layout, pixels=finds_pixels, columns=not config.resident),
         finds_pixels=finds_pixels,
         load_from=load_from,
         own_place=_place(layout, own=True),
@@ -213,7 +213,7 @@ def _place(
     if planes and not own:
         return [*lines, f"const int image = {image};", f"const int pixel = {pixel};", f"const int n0 = {n};"]
     if not pixels:
-        return [*lines, f"const int n0 = {n};"]
+        return [*lines, *([f"const int n0 = {n};"] if columns else [])]
     if planes:
         m = f"{image} * plane + {pixel}"
         if ends and layout.gemm.plane % config.tile_m:

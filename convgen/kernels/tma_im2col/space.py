@@ -28,6 +28,10 @@ SHAPES = (
 MAX_STAGES = 12
 #: k blocks of a stage that are worth considering, and channels of all of them, at most.
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
+#: Bytes that a multiprocessor has on their way where device memory is what it waits for.
+IN_FLIGHT = 64 << 10
+#: Bytes of B that stay in shared memory, at most, for stages and epilogue tiles to find room beside them.
+MOST_RESIDENT = 128 << 10
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
 CLUSTERS = ((2, "a"), (2, "b"))
@@ -64,7 +68,7 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
     """The best configurations in clusters that load an operand together, and with their k loops shared evenly."""
     if "cluster" in fixed:
         return
-    alone = list(itertools.islice((x for x in best if x.config.split_k == 1), CLUSTERED))
+    alone = list(itertools.islice((x for x in best if x.config.split_k == 1 and not x.config.resident), CLUSTERED))
     for layout in alone:
         for blocks, operand in CLUSTERS:
             if fixed.get("multicast", operand) == operand and _neighbors(layout, operand) >= blocks:
@@ -93,7 +97,8 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     if "stages" in fixed:
         return found.sibling(stages=int(fixed["stages"]))
     limit = layout.target.shared_limit(c.blocks)
-    useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4)
+    # where B stays, a stage is small, and a block has many tiles
+    useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4, c.resident * -(-IN_FLIGHT // found.stage))
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
     # another number of stages may need room to align the epilogue tiles
     while stages > 2:
@@ -125,12 +130,15 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
             few = schedule == "cooperative" and tiles < target.sms and not g.phases
             splits = [s for s in clusters.SIZES if columns % (LEAST_SPLIT[swap_ab] * s) == 0] if few else [1]
             many = rows == 64 and consumers == 1 and tiles > target.sms
-            for together, split_k, blocks in itertools.product(
-                shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,))
-            ):
+            stays = g.columns <= n and tiles > target.sms and not g.phases
+            stays = stays and k_blocks * n * k * g.element_bytes <= MOST_RESIDENT
+            for together, split_k, blocks, resident in itertools.product(
+                shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,)),
+                values("resident", (0, 1) if stays else (0,)),
+            ):  # fmt: skip
                 yield Config(
                     m, n, k, 2, consumers, schedule, order, blocks, together, split_k, swap_ab, 1, "a", raster,
-                    stream_k, pack,
+                    stream_k, pack, resident,
                 )  # fmt: skip
 
 

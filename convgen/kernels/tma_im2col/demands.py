@@ -1,0 +1,51 @@
+"""A layout as the cost model sees it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from convgen.kernels.parts.cost import LINE, functions, lines
+from convgen.kernels.parts.hopper import COLUMNS_BOX, mean_products, products
+from convgen.kernels.tma_im2col.layout import Layout
+
+
+def demands(layout: Layout) -> dict[str, Any]:
+    """What `cost.time` asks."""
+    config = layout.config
+    rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
+    traffic = layout.gemm.traffic
+    if sums := layout.gemm.problem.sums:
+        traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
+    if _whole_pixels(layout):
+        traffic = traffic | {"y_pitch": 0}
+    return dict(
+        rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
+        resident=config.resident > 0, crowd=_crowd(layout),
+        stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
+        k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
+        stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
+        products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
+        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **traffic,
+        epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
+    )  # fmt: skip
+
+
+def _crowd(layout: Layout) -> float:
+    """Requests for a line of B, for a tile, by all multiprocessors that have such a tile at the same time: rows of
+    boxes that are no whole lines ask for each line several times."""
+    g, c, size = layout.gemm, layout.config, layout.gemm.element_bytes
+    if g.b_columns:
+        each = lines(COLUMNS_BOX * size, (g.problem.w.pitch or g.columns) * size)
+    else:
+        row = g.channels * size
+        apart = math.gcd(row if g.taps_outside else row * g.problem.taps, layout.span)
+        each = layout.channel_blocks * lines(min(layout.span, row), apart) * LINE / row
+    together = min(layout.tile_count * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
+    return each * together / (c.cluster if c.shared == "b" else 1)
+
+
+def _whole_pixels(layout: Layout) -> bool:
+    """Whether TMA stores whole pixels of C: those that follow fill the sectors in which they end."""
+    g = layout.gemm
+    return g.stores_by_tma and not g.plane and not layout.config.swap_ab and layout.epi_tile_n == g.columns
