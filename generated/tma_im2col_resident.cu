@@ -2,27 +2,27 @@
 //
 //   conv tma_im2col_resident {
 //     input x: f16[n=64, h=56, w=56, c=72]
-//     filter w: f16[k=216, c=72]
-//     output y: f16[n=64, p=56, q=56, k=216]
+//     filter w: f16[k=72, c=72]
+//     output y: f16[n=64, p=56, q=56, k=72]
 //     stride h=1 w=1
 //     pad h=(0,0) w=(0,0)
 //     dilation h=1 w=1
 //     groups 1
 //     accumulate f32
 //     epilogue {
-//       operand b: f32[k=216]
+//       operand b: f32[k=72]
 //       y = relu(acc + b)
 //     }
 //     op fprop
 //   }
 //
-// digest   a1ae3ee1bc30fe1a
-// strategy tma_im2col { tile m=64 n=216 k=64  stages 7  consumers 2  schedule pingpong  resident 1 }
+// digest   24af66f849d54881
+// strategy tma_im2col { tile m=256 n=72 k=64  stages 4  consumers 2  schedule cooperative  resident 1 }
 // target   sm_90a
-// launch   convgen_tma_im2col_resident: blocks of 384 threads, 1 per SM, at most 3136 in all, 224400 bytes of shared memory
-// map      a_map: x of 72 x 200704 f16, tiled: boxes of 64 x 64, 128-byte swizzle
-// map      b_map: w of 72 x 1 x 216 f16, tiled: boxes of 64 x 1 x 216, 128-byte swizzle
-// map      c_map: y of 216 x 200704 f16, tiled: boxes of 216 x 64
+// launch   convgen_tma_im2col_resident: blocks of 384 threads, 1 per SM, at most 784 in all, 187488 bytes of shared memory
+// map      a_map: x of 72 x 200704 f16, tiled: boxes of 64 x 256, 128-byte swizzle
+// map      b_map: w of 72 x 1 x 72 f16, tiled: boxes of 64 x 1 x 72, 128-byte swizzle
+// map      c_map: y of 72 x 200704 f16, tiled: boxes of 72 x 64
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -121,37 +121,24 @@ __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
 }
 
-// d = a b (+ d where `accumulate`): 64 x 216 over 16, a and b from shared memory.
+// d = a b (+ d where `accumulate`): 64 x 72 over 16, a and b from shared memory.
 // A major of 0: the operand is contiguous along k; of 1: along m or n.
 template <int a_major = 0, int b_major = 0>
-__device__ __forceinline__ void wgmma_m64n216k16_f32_f16_f16(float (&d)[108], u64 a, u64 b, u32 accumulate) {
+__device__ __forceinline__ void wgmma_m64n72k16_f32_f16_f16(float (&d)[36], u64 a, u64 b, u32 accumulate) {
   asm volatile("{\n"
                ".reg .pred p;\n"
-               "setp.ne.b32 p, %110, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n216k16.f32.f16.f16 {"
+               "setp.ne.b32 p, %38, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {"
                "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-               "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-               "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107"
-               "}, %108, %109, p, 1, 1, %111, %112;\n"
+               "%32, %33, %34, %35"
+               "}, %36, %37, p, 1, 1, %39, %40;\n"
                "}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
                  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                 "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                 "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                 "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-                 "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-                 "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-                 "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-                 "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-                 "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-                 "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107])
+                 "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
                : "l"(a), "l"(b), "r"(accumulate), "n"(a_major), "n"(b_major));
 }
 
@@ -216,11 +203,11 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // Epilogue: y = relu(acc + b)
 
 constexpr int GEMM_M = 200704;
-constexpr int GEMM_N = 216;
-constexpr int tile_m = 64;
-constexpr int tile_n = 216;
+constexpr int GEMM_N = 72;
+constexpr int tile_m = 256;
+constexpr int tile_n = 72;
 constexpr int tile_k = 64;  // channels of one tap
-constexpr int stages = 7;
+constexpr int stages = 4;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
@@ -228,13 +215,13 @@ constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
 constexpr int last_products = 1;  // of 16 channels each: the last block has no more
 constexpr int k_blocks = channel_blocks;
-constexpr int rows = 64;  // of a tile, for each consumer
+constexpr int rows = 128;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
-//   A         7 stages x 64 pixels x 128
-//   B         2 k blocks x 216 channels x 128
-//   y         2 consumers x 2 epilogue tiles x 27648
-//   barriers  17 x 8
+//   A         4 stages x 256 pixels x 128
+//   B         2 k blocks x 72 channels x 128
+//   y         2 consumers x 2 epilogue tiles x 9216
+//   barriers  9 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
@@ -246,13 +233,12 @@ constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;  // of all k steps: B stays, once it is loaded
-constexpr int epi_tile_n = 216;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
+constexpr int epi_tile_n = 72;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
 constexpr u32 epi_tiles = b_tiles + k_blocks * b_tile_bytes;
 constexpr u32 full_barriers = epi_tiles + 2 * consumers * epi_tile_bytes;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 b_barrier = empty_barriers + 8 * stages;  // on which B arrives
-constexpr u32 turn_barriers = b_barrier + 8;
 
 // Two neighboring output channels of one pixel.
 __device__ __forceinline__ void epilogue(
@@ -288,12 +274,10 @@ void convgen_tma_im2col_resident(
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, 1);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
     mbarrier_init(base + b_barrier, 1);
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + turn_barriers + 8 * i, 1);
     fence_mbarrier_init();
-    mbarrier_arrive(base + turn_barriers);  // consumer 0 begins
   }
   __syncthreads();
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -338,13 +322,10 @@ void convgen_tma_im2col_resident(
     const int lane = thread % 32;
     int epi_tile = 0;
     mbarrier_wait_parity(base + b_barrier, 0);
-    u32 turn = 0;
-    u32 first_step = consumer * k_blocks;  // its steps begin where those of the other consumers' tiles end
-    for (int tile = blockIdx.x + consumer * gridDim.x; tile < m_tiles * n_tiles; tile += consumers * gridDim.x) {
-      int stage = first_step % stages;
-      u32 parity = first_step / stages & 1;
-      first_step += consumers * k_blocks;
-      const int m0 = tile / n_tiles * tile_m;
+    int stage = 0;
+    u32 parity = 0;
+    for (int tile = blockIdx.x; tile < m_tiles * n_tiles; tile += gridDim.x) {
+      const int m0 = tile / n_tiles * tile_m + consumer * rows;
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       // this thread's channels of b, on their way while the tensor cores work
@@ -354,12 +335,10 @@ void convgen_tma_im2col_resident(
         const int k = n0 + 8 * j + accumulator_column(lane);
         load_pair_f32(operand_b + k, channel_b[j]);
       }
-      mbarrier_wait_parity(base + turn_barriers + 8 * consumer, turn);
-      turn ^= 1;
       int previous = -1;
       for (int step = 0; step < k_blocks; ++step) {
         mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
         const u32 b_tile = base + b_tiles + step * b_tile_bytes;
         // a fence and a commit of its own for each way: ptxas would wait at those that they share
         if (step % channel_blocks < channel_blocks - 1) {
@@ -368,7 +347,7 @@ void convgen_tma_im2col_resident(
           for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n216k16_f32_f16_f16(
+              wgmma_m64n72k16_f32_f16_f16(
                   acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
                   wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
             }
@@ -380,7 +359,7 @@ void convgen_tma_im2col_resident(
           for (int k = 0; k < last_products; ++k) {
 #pragma unroll
             for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n216k16_f32_f16_f16(
+              wgmma_m64n72k16_f32_f16_f16(
                   acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
                   wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
             }
@@ -396,7 +375,6 @@ void convgen_tma_im2col_resident(
           parity ^= 1;
         }
       }
-      if (thread == 0) mbarrier_arrive(base + turn_barriers + 8 * ((consumer + 1) % consumers));
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 

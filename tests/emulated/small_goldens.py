@@ -73,7 +73,7 @@ GEOMETRIES = {
     "tma_im2col_odd_channels": Small({"n": 3, "h": 9, "w": 10, "c": 392, "k": 263}),
     "tma_im2col_pingpong": Small({"n": 3, "h": 7, "w": 7, "c": 72, "k": 264}),
     "tma_im2col_prologue": Small({"n": 3, "h": 13, "w": 11, "c": 328, "k": 136}),
-    "tma_im2col_resident": Small({"n": 5, "h": 9, "w": 11, "c": 72, "k": 216}, sms=1),
+    "tma_im2col_resident": Small({"n": 15, "h": 9, "w": 11, "c": 104, "k": 72}),
     "tma_im2col_residual": Small({"n": 3, "h": 9, "w": 11, "c": 328, "k": 264}),
     "tma_im2col_slices": Small({"n": 3, "h": 9, "w": 11, "c": 72, "k": 168}),
     "tma_im2col_split_k": Small({"n": 3, "h": 7, "w": 6, "c": 264, "k": 72}, sms=4),
