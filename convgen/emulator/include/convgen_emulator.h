@@ -4,16 +4,43 @@
 // ../runtime.  The last parameter of each, a default argument, is the line of the call.
 #pragma once
 
-// What is declared here is compiled with every kernel, and takes longer than many of them.  So C's own math.h, without
-// GNU's types of other widths: libstdc++'s brings all of <cmath>.
-#ifndef CONVGEN_EMULATOR_RUNTIME
-#undef _GNU_SOURCE
-#define _DEFAULT_SOURCE
-#endif
-#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+// What is declared here is compiled with every kernel, and takes longer than many of them: so the part of C's math.h and
+// string.h that CUDA has is declared here, and not included.
+#ifdef CONVGEN_EMULATOR_RUNTIME
 #include <math.h>
-#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <string.h>
+#else
+using size_t = decltype(sizeof 0);
+extern "C" {
+void* memcpy(void* to, const void* from, size_t bytes) noexcept;
+void* memset(void* to, int value, size_t bytes) noexcept;
+#define CONVGEN_MATH(NAME)             \
+  double NAME(double v) noexcept;      \
+  float NAME##f(float v) noexcept;
+#define CONVGEN_MATH_2(NAME)                \
+  double NAME(double a, double b) noexcept; \
+  float NAME##f(float a, float b) noexcept;
+// clang-format off
+CONVGEN_MATH(exp) CONVGEN_MATH(exp2) CONVGEN_MATH(expm1) CONVGEN_MATH(log) CONVGEN_MATH(log2) CONVGEN_MATH(log10)
+CONVGEN_MATH(log1p) CONVGEN_MATH(sqrt) CONVGEN_MATH(cbrt) CONVGEN_MATH(erf) CONVGEN_MATH(erfc) CONVGEN_MATH(sin)
+CONVGEN_MATH(cos) CONVGEN_MATH(tan) CONVGEN_MATH(asin) CONVGEN_MATH(acos) CONVGEN_MATH(atan) CONVGEN_MATH(sinh)
+CONVGEN_MATH(cosh) CONVGEN_MATH(tanh) CONVGEN_MATH(fabs) CONVGEN_MATH(ceil) CONVGEN_MATH(floor) CONVGEN_MATH(trunc)
+CONVGEN_MATH(round) CONVGEN_MATH(rint) CONVGEN_MATH(nearbyint) CONVGEN_MATH_2(pow) CONVGEN_MATH_2(fmod)
+CONVGEN_MATH_2(fmin) CONVGEN_MATH_2(fmax) CONVGEN_MATH_2(atan2) CONVGEN_MATH_2(hypot) CONVGEN_MATH_2(copysign)
+// clang-format on
+double fma(double a, double b, double c) noexcept;
+float fmaf(float a, float b, float c) noexcept;
+double ldexp(double v, int exponent) noexcept;
+float ldexpf(float v, int exponent) noexcept;
+int abs(int v) noexcept;
+}
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+#define isnan(v) __builtin_isnan(v)
+#define isinf(v) __builtin_isinf(v)
+#define isfinite(v) __builtin_isfinite(v)
+#define signbit(v) __builtin_signbit(v)
+#endif
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -105,6 +132,8 @@ inline T __ldg(const T* p) {
   return *p;
 }
 
+// Few kernels have atomic operations: who has none is compiled without them (compiler.py).
+#if defined(CONVGEN_ATOMICS) || defined(CONVGEN_EMULATOR_RUNTIME)
 void atomics_order();  // what other blocks see may follow from this atomic operation
 
 #define CONVGEN_INTEGER_ATOMICS(T)                                                                           \
@@ -148,6 +177,7 @@ inline float atomicAdd(float* p, float v) {
   } while (!__atomic_compare_exchange_n(bits, &old, sum, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   return value;
 }
+#endif
 
 // ---- arithmetic ------------------------------------------------------------------------------------------
 

@@ -232,29 +232,29 @@ CONVGEN_EXPORT void __asan_storeN_noabort(u64 address, u64 bytes) {
 }
 CONVGEN_EXPORT void __asan_handle_no_return() {}
 
-CONVGEN_EXPORT void __ubsan_handle_out_of_bounds(SourceLocation* where, u64 index) {
+CONVGEN_EXPORT void __ubsan_handle_out_of_bounds_abort(SourceLocation* where, u64 index) {
   undefined(*where, "out of bounds", format("index %lld of a local array", (long long)index));
 }
-CONVGEN_EXPORT void __ubsan_handle_type_mismatch_v1(SourceLocation* where, u64 address) {
+CONVGEN_EXPORT void __ubsan_handle_type_mismatch_v1_abort(SourceLocation* where, u64 address) {
   const u8 alignment = reinterpret_cast<const u8*>(where + 1)[sizeof(void*)];  // its logarithm
   undefined(*where, "misaligned",
             format("%s, which is not a multiple of %u bytes", describe_global(address).c_str(), 1u << alignment));
 }
 #define CONVGEN_OVERFLOW(NAME, SIGN)                                                                  \
-  CONVGEN_EXPORT void __ubsan_handle_##NAME##_overflow(SourceLocation* where, u64 left, u64 right) {  \
+  CONVGEN_EXPORT void __ubsan_handle_##NAME##_overflow_abort(SourceLocation* where, u64 left, u64 right) { \
     undefined(*where, "overflow",                                                                     \
               format("%lld " SIGN " %lld does not fit its type", (long long)left, (long long)right)); \
   }
 CONVGEN_OVERFLOW(add, "+")
 CONVGEN_OVERFLOW(sub, "-")
 CONVGEN_OVERFLOW(mul, "*")
-CONVGEN_EXPORT void __ubsan_handle_negate_overflow(SourceLocation* where, u64 value) {
+CONVGEN_EXPORT void __ubsan_handle_negate_overflow_abort(SourceLocation* where, u64 value) {
   undefined(*where, "overflow", format("-(%lld) does not fit its type", (long long)value));
 }
-CONVGEN_EXPORT void __ubsan_handle_divrem_overflow(SourceLocation* where, u64 left, u64 right) {
+CONVGEN_EXPORT void __ubsan_handle_divrem_overflow_abort(SourceLocation* where, u64 left, u64 right) {
   undefined(*where, "arithmetic", format("%lld / %lld", (long long)left, (long long)right));
 }
-CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds(SourceLocation* where, u64 left, u64 right) {
+CONVGEN_EXPORT void __ubsan_handle_shift_out_of_bounds_abort(SourceLocation* where, u64 left, u64 right) {
   undefined(*where, "arithmetic", format("%lld shifted by %lld bits", (long long)left, (long long)right));
 }
 
