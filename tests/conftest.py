@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _spare_the_processor() -> None:
     """Tests run on all cores already, and keep most of what they make: plans, formulas, modules."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # tests start a hundred Pythons: each would compile every module
-    gc.set_threshold(50_000, 20, 100)  # the default looks through all of it again and again: a tenth of the time
+    gc.set_threshold(2_000_000, 20, 100)  # the default looks through all of it again and again: a tenth of the time
     for library in ("OPENBLAS", "OMP", "MKL"):  # read when NumPy is imported, which is later; threads of theirs spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     # Inductor compiles five programs to learn what vectors the processor has, more than tests have it compile
@@ -85,6 +85,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)  # at the end, one core would wait for them
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests stay: nobody who collects garbage need look through them
+
+
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # the process ends: pytest would look through all that is left, ten times
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """32 bits for a random generator: other ones in each test, the same ones in each run."""
@@ -96,7 +104,6 @@ def own_garbage() -> Iterator[None]:
     """Garbage is collected of what the test makes alone: of all that others have made, it takes a second."""
     gc.freeze()
     yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -538,7 +538,7 @@ def test_the_module_that_is_in_training_mode_is_named():
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_examples_are_not_kept(compiled):
+def test_examples_are_not_kept(compiled, own_garbage):
     torch.compiler.reset()
     options = {"options": {"inductor": False}}
     with torch.no_grad():
