@@ -38,6 +38,7 @@ class Counts {
     if (counts_[e.agent] < e.count) counts_[e.agent] = e.count;
   }
   void join(const Counts& other) {
+    if (other.counts_.empty()) return;
     if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size());
     take_larger(counts_.data(), other.counts_.data(), other.counts_.size());
   }

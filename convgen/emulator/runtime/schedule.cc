@@ -77,9 +77,29 @@ static void wake_all(std::vector<Thread*>& threads) {
   threads.clear();
 }
 
+static Thread* choose(std::vector<Thread*>& threads) {
+  const u32 i = machine->random.below(u32(threads.size()));
+  Thread* t = threads[i];
+  threads[i] = threads.back();
+  threads.pop_back();
+  return t;
+}
+
+constexpr u32 steps_unwatched = 256;  // after which the scheduler looks whether to go on
+
+// Lets another thread run.  The next one continues right from here where the scheduler would do no more than choose it.
 static void to_scheduler() {
+  Machine& m = *machine;
   Thread* self = current;
-  convgen_switch(&self->context, &machine->scheduler);
+  if (m.temper.deliver || m.stop || m.runnable.empty() || (m.steps + 1) % steps_unwatched == 0) {
+    convgen_switch(&self->context, &m.scheduler);
+    return;
+  }
+  ++m.steps;
+  Thread* next = choose(m.runnable);
+  current = next;
+  place = &next->place;
+  convgen_switch(&self->context, &next->context);
 }
 
 // Sleeps until woken; the caller looks again whether what it waits for is there.
@@ -154,14 +174,6 @@ static bool deliver(bool needed_only) {
   }
   if (count) perform(chosen);
   return count != 0;
-}
-
-static Thread* choose(std::vector<Thread*>& threads) {
-  const u32 i = machine->random.below(u32(threads.size()));
-  Thread* t = threads[i];
-  threads[i] = threads.back();
-  threads.pop_back();
-  return t;
 }
 
 // ---- deadlock --------------------------------------------------------------------------------------------
@@ -340,8 +352,8 @@ static void run_cluster(u32 index) {
   m.pending.clear();
   m.calls = m.accesses = m.started = 0;
   build_cluster(index);
-  for (u32 steps = 1; m.cluster->alive && !m.stop; ++steps) {
-    if (steps % 256 == 0 && !go_on(*m.work)) m.stop = true;
+  for (m.steps = 1; m.cluster->alive && !m.stop; ++m.steps) {
+    if (m.steps % steps_unwatched == 0 && !go_on(*m.work)) m.stop = true;
     if (chance(m.temper.deliver)) deliver(false);
     if (!m.runnable.empty()) {
       resume(choose(m.runnable));

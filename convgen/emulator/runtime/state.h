@@ -191,6 +191,7 @@ struct Warpgroup {
   std::deque<Multiply*> issued;  // instructions that not every warp has reached
   u32 first_issued = 0;
   std::vector<u32> outstanding;  // MMAs of each group that have not happened
+  u32 awaited = 0;               // a thread sleeps until groups before this one have none
   u32 over = 0;                  // groups before this one have none
   std::vector<std::unique_ptr<Accumulators>> accumulators;
 };
@@ -250,7 +251,7 @@ struct Machine {
   std::vector<Thread*> runnable, slow;  // slow: of the starved warpgroup
   std::vector<std::unique_ptr<Operation>> pending;
   std::unique_ptr<Cluster> cluster;
-  u32 calls, accesses, started;  // of this cluster so far: by threads, to global memory, operations
+  u32 calls, accesses, started, steps;  // of this cluster so far: by threads, to global memory, operations, switches
   u32 loads = 0, meetings = 0;   // of the launch so far: TMA loads, named barriers that were left
   volatile bool stop = false;
   Work* work;

@@ -84,14 +84,7 @@ struct Multiply : Operation {
 
   using Operation::Operation;
   bool ready() const override { return arrived == warpgroup->warps.size() && accumulators->queue.front() == this; }
-  bool needed() const override {
-    for (const Warp* w : warpgroup->warps) {
-      for (const Thread* t : w->threads) {
-        if (sleeps_for(t, WaitFor::wgmma, group)) return true;
-      }
-    }
-    return false;
-  }
+  bool needed() const override { return group < warpgroup->awaited; }
   bool perform() override;
   const char* left_over() const override {
     return "the block ends while this MMA is under way: nobody has waited for it";
@@ -154,6 +147,7 @@ bool Multiply::perform() {
   }
   accumulators->queue.pop_front();
   --warpgroup->outstanding[group];
+  warpgroup->awaited = 0;
   for (Warp* w : warpgroup->warps) {
     for (Thread* t : w->threads) {
       if (t->wait.what == WaitFor::wgmma) wake(t);
@@ -385,7 +379,10 @@ void wgmma_wait(int pending, int line) {
     while (group->over < target && !group->outstanding[group->over]) ++group->over;
     return group->over >= target;
   };
-  while (!done()) sleep({WaitFor::wgmma, line, group, target});
+  while (!done()) {
+    if (group->awaited < target) group->awaited = target;
+    sleep({WaitFor::wgmma, line, group, target});
+  }
   note(Did::multiply_wait, t, line, target);
   t->wait.line = line;
   take_back(t, target);
