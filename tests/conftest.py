@@ -15,6 +15,7 @@ files that no test checks any more.
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import gc
 import os
@@ -91,6 +92,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.freeze()  # the process ends: pytest would look through all that is left, ten times
+    atexit.register(gc.unfreeze)  # Python itself does so once more, or libraries report leaks
 
 
 @pytest.fixture
