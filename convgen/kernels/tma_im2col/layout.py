@@ -25,6 +25,8 @@ from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
 #: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
 WIDEST_EPI_TILE = 104
+#: Bytes of a multiprocessor's epilogue tiles of whole pixels, at most.
+WHOLE_PIXELS = 112 << 10
 #: Pixels that a warp adds up where they are rows of its fragments.
 PARTIAL_PIXELS = 16
 
@@ -154,7 +156,21 @@ class Layout(base.Layout[Config]):
         columns = self.config.columns // self.config.split_k
         if self.config.swap_ab:
             return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
-        return 64, epi_tile_columns(self.gemm, columns)
+        return 64, columns if self._stores_pixels else epi_tile_columns(self.gemm, columns)
+
+    @property
+    def _stores_pixels(self) -> bool:
+        """Whether epilogue tiles have whole pixels, which fill the sectors in which those before them end; where pixels
+        of C begin inside sectors, and there is room."""
+        g, c, problem = self.gemm, self.config, self.gemm.problem
+        ragged = g.columns % 16 and not problem.y.pitch and g.stores_by_tma and not g.plane
+        if not ragged or c.tile_n != g.columns or c.split_k > 1:
+            return False
+        # of y, and of what is shaped as it is; operands have two slots, too
+        each = 1 + len(operand_tiles.shaped(problem)) + len(problem.elementwise)
+        tiles = 2 * c.consumers * each * 64 * c.tile_n * g.element_bytes
+        others = c.stages * self.stage + self.resident_bytes + 3 * SWIZZLE_ALIGNMENT
+        return tiles * c.blocks <= WHOLE_PIXELS and tiles + others <= self.target.shared_limit(c.blocks)
 
     @property
     def epi_tiles(self) -> int:
@@ -370,13 +386,8 @@ class Layout(base.Layout[Config]):
 
 
 def epi_tile_columns(gemm: Gemm, columns: int) -> int:
-    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn.
-
-    Where these are all of C's, and its pixels begin inside sectors, whole pixels leave, which fill each other's."""
-    any_width, y = gemm.stores_by_tma and not gemm.plane, gemm.problem.y
-    if any_width and columns == gemm.columns and columns % 16 and not y.pitch:
-        return columns
-    return _epi_tile_columns(columns, any_width)
+    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn."""
+    return _epi_tile_columns(columns, gemm.stores_by_tma and not gemm.plane)
 
 
 @cache

@@ -36,10 +36,9 @@ MOST_RESIDENT = 128 << 10
 #: blocks leave multiprocessors idle: an H200 places them within groups of 16 and 18.
 CLUSTERS = ((2, "a"), (2, "b"))
 CLUSTERED = 24
-#: What follows from tile_k, and from the columns that a block stores.
-OF_KIND = (
-    "channel_blocks", "phase_k_blocks", "span", "epi_tile_shape", "epi_tile_bytes", "arriving", "leaving", "slot",
-)  # fmt: skip
+#: What follows from tile_k, and from the columns that a block stores, unless it stores whole pixels where these fit.
+OF_K = ("channel_blocks", "phase_k_blocks", "span")
+OF_COLUMNS = ("epi_tile_shape", "epi_tile_bytes", "arriving", "leaving", "slot")
 #: The best so many are considered with their k loops shared evenly, too.
 STREAMED = 4
 
@@ -54,7 +53,8 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
         g = gemm(problem, pack)
-        of_kind = OF_KIND if g.tap_rows else (*OF_KIND, "tap_rows")  # without rows to leave out, no tile leaves any
+        of_kind = OF_K if g.columns % 16 else (*OF_K, *OF_COLUMNS)
+        of_kind = of_kind if g.tap_rows else (*of_kind, "tap_rows")  # without rows to leave out, no tile leaves any
         alike: dict[object, Layout] = {}
         for config in _tiles(g, target, fixed, pack):
             kind = config.tile_k, config.swap_ab, config.columns // config.split_k
@@ -94,19 +94,25 @@ def _staged(layout: Layout, fixed: Options, cluster: int, multicast: str, stream
     if (c.stages, c.cluster, c.multicast, c.stream_k) != (2, cluster, multicast, stream_k):
         config = c.but(stages=2, cluster=cluster, multicast=multicast, stream_k=stream_k)
         found = Layout(layout.problem, layout.target, config, layout.gemm)
+
+    def of(stages: int) -> Layout:
+        if layout.gemm.columns % 16:  # whether whole pixels leave hangs on the room for them
+            return Layout(layout.problem, layout.target, found.config.but(stages=stages), layout.gemm)
+        return found.sibling(stages=stages)
+
     if "stages" in fixed:
-        return found.sibling(stages=int(fixed["stages"]))
+        return of(int(fixed["stages"]))
     limit = layout.target.shared_limit(c.blocks)
     # where B stays, a stage is small, and a block has many tiles
     useful = max(-(-found.k_blocks // (c.k_blocks * c.split_k)), 4, c.resident * -(-IN_FLIGHT // found.stage))
     stages = min((limit - found.fixed_bytes) // (found.stage + 16), MAX_STAGES, useful)
-    # another number of stages may need room to align the epilogue tiles
+    # another number of stages may need room to align the epilogue tiles, or leave none for whole pixels
     while stages > 2:
-        found = found.sibling(stages=stages)
-        if found.shared_bytes <= limit:
-            break
+        made = of(stages)
+        if made.shared_bytes <= limit and made.epi_tile_shape == found.epi_tile_shape:
+            return made
         stages -= 1
-    return found if stages > 2 else found.sibling(stages=2)
+    return of(2)
 
 
 def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Config]:
