@@ -27,7 +27,7 @@ class Rates:
     row: float = 2.713  # cycles a row of a box
     weight_row: float = 1.805
     stage: float = 10.0  # cycles to signal a stage, besides what it loads
-    line: float = 4.5  # cycles a request for a line of B, which multiprocessors get one after the other
+    line: float = 6.5  # cycles a request for a line of B, which multiprocessors get one after the other
     straddle: float = 0.5007  # more, for each line that a row touches beyond its first
     ragged: float = 0.676  # more, where rows begin inside a sector
     latency: float = 736.9  # cycles of a load, to be covered by stages in flight
@@ -54,30 +54,30 @@ H200 = Rates()
 
 
 def time(
-    *, rows: int, columns: int, m: int, n: int, b_rows: int, resident: bool, crowd: float, k: int, stages: int,
+    *, rows: int, columns: int, m: int, n: int, b_rows: int, resident: int, crowd: float, k: int, stages: int,
     consumers: int, pingpong: bool, blocks: int, k_blocks: int, split_k: int, cluster: int, shared: str,
     stream_k: int, tiles: int, steps: float, products: float, reads: int, writes: int, x_pitch: int, y_pitch: int,
     sms: int, rates: Rates = H200, rewritten: int = 0, epi_tiles: int = 0, row_sums: int = 0, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_im2col kernel of 2-byte elements: `tiles` of m x n, `steps` of k each (on average
     `products` of 16), `rows` x `columns` of them as wgmma sees it, with `b_rows` of B; a `cluster` of blocks fetches
-    the operand `shared` once, and a block B, where it is `resident`; else `crowd` requests for a line of B come in one
-    tile's time from all multiprocessors; `stream_k` deals the steps out evenly, and a second
-    kernel finishes what blocks share.  `reads` and `writes` are bytes of device memory, a pixel of x and of y takes
-    `x_pitch` and `y_pitch` bytes.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums`
-    sums over pixels that are rows of fragments, and compute `functions` cycles of each element, all of a
-    multiprocessor's consumers at about the same time."""
+    the operand `shared` once, and a block the `resident` rows of B; of a line of B, `crowd` requests beyond the first
+    of each multiprocessor come for a tile; `stream_k` deals the steps out evenly, and a second kernel finishes what
+    blocks share.  `reads` and `writes` are bytes of device memory, a pixel of x and of y takes `x_pitch` and `y_pitch`
+    bytes.  Of x, consumers write `rewritten` elements a step anew.  Of y they make `row_sums` sums over pixels that are
+    rows of fragments, and compute `functions` cycles of each element, all of a multiprocessor's consumers at about the
+    same time."""
     r = rates
     written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
     units = tiles * split_k
     start = r.start + r.spread * min(units / sms, 1)
-    # a resident B comes with the first tile's A, at no cost that was seen
-    loaded, queue = (0, 0.0) if resident else (b_rows, r.line * crowd / CYCLES)
+    dearer = loading(2 * k, x_pitch, r.straddle, r.ragged)
+    loaded, queue = b_rows, r.line * crowd / CYCLES
+    if resident:  # all of B comes before the first product
+        start, loaded, queue = start + resident * r.weight_row * dearer / CYCLES, 0, 0.0
     mma = rows / 64 * products * product(columns, r.shared_wait) * r.mma
     a_rows = m * (1 - min(r.multicast, 1.0) * (1 - 1 / cluster) * (shared == "a"))
-    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * r.weight_row) * loading(
-        2 * k, x_pitch, r.straddle, r.ragged
-    )
+    load = max((a_rows + loaded) * k * 2 / r.l2, a_rows * r.row + loaded * r.weight_row) * dearer
     load += r.stage / k_blocks
     if rewritten:  # while the step before is multiplied
         mma = max(mma, r.rewrite + rewritten * r.rewrite_element)
@@ -86,7 +86,7 @@ def time(
     # of a tile: its multiplying and its storing, and the bytes of device memory that go with each
     share = 1 / max(units / sms, 1) / r.memory
     main = own_steps * (max(mma, load, ring) + r.joint * (cluster > 1) / k_blocks) / CYCLES
-    main = over(max(main, queue), reads * share)
+    main = over(main + queue, reads * share)
     epilogue = r.epi_tile * epi_tiles + r.store * m * n * storing(r.ragged_store, y_pitch) / split_k
     epilogue += row_sums * r.row_sum * m * n / split_k / CYCLES
     epilogue += functions * m * n * blocks * (consumers if pingpong else 1) / split_k / CYCLES
@@ -94,7 +94,9 @@ def time(
         epilogue += r.split + r.split_store * m * n * (split_k - 1) / split_k
     alone = main + over(epilogue, written * share)
     # of a multiprocessor that always has another tile to multiply while one is stored; a cluster joins in step
-    busy = alone if split_k > 1 else max(own_steps * max(mma, load) / CYCLES + r.turn, queue, (reads + written) * share)
+    busy = alone
+    if split_k == 1:
+        busy = max(own_steps * max(mma, load) / CYCLES + r.turn + queue, (reads + written) * share)
     if stream_k:
         parts = r.finish + r.part * m * n
         stores = math.ceil(units / sms) * over(epilogue, written * share)  # its consumers multiply nothing meanwhile

@@ -21,7 +21,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         traffic = traffic | {"y_pitch": 0}
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
-        resident=config.resident > 0, crowd=_crowd(layout),
+        resident=layout.resident_bytes // layout.span, crowd=_crowd(layout),
         stages=config.stages, consumers=config.consumers, pingpong=config.schedule == "pingpong", blocks=config.blocks,
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
@@ -32,8 +32,8 @@ def demands(layout: Layout) -> dict[str, Any]:
 
 
 def _crowd(layout: Layout) -> float:
-    """Requests for a line of B, for a tile, by all multiprocessors that have such a tile at the same time: rows of
-    boxes that are no whole lines ask for each line several times."""
+    """Requests for a line of B, for a tile, by all multiprocessors that have such a tile at the same time, but for the
+    first of each: rows of boxes that are no whole lines ask for each line several times."""
     g, c, size = layout.gemm, layout.config, layout.gemm.element_bytes
     if g.b_columns:
         each = lines(COLUMNS_BOX * size, (g.problem.w.pitch or g.columns) * size)
@@ -42,7 +42,7 @@ def _crowd(layout: Layout) -> float:
         apart = math.gcd(row if g.taps_outside else row * g.problem.taps, layout.span)
         each = layout.channel_blocks * lines(min(layout.span, row), apart) * LINE / row
     together = min(layout.tile_count * c.split_k, layout.target.sms) / (-(-g.columns // c.tile_n) * c.split_k)
-    return each * together / (c.cluster if c.shared == "b" else 1)
+    return (each - 1) * together / (c.cluster if c.shared == "b" else 1)
 
 
 def _whole_pixels(layout: Layout) -> bool:
