@@ -132,6 +132,29 @@ def test_resident(name: str, op: str, seed: int) -> None:
     check_emulated(spec(problem, "tma_im2col", {**PLAIN, **RESIDENT[name], "resident": 1}), seed, sms=(1, 2))
 
 
+#: Of several parts of the output channels, each block has one, also where there are fewer multiprocessors than parts.
+IN_PARTS: dict[str, tuple[ConvProblem, Options]] = {
+    "three parts": (make("fprop", 4, 72, 104, (13, 11), (1, 1)), {"tile.n": 40, "tile.k": 64, "tile.m": 64}),
+    "channels as rows": (
+        make("fprop", 4, 40, 136, (13, 11), (3, 3), pad=1),
+        {"swap_ab": 1, "tile.m": 48, "tile.n": 64, "tile.k": 32},
+    ),
+    "dgrad": (make("dgrad", 4, 72, 24, (13, 11), (3, 3), pad=1), {"tile.n": 40, "tile.k": 32, "tile.m": 64}),
+    "groups": (
+        make("fprop", 4, 72, 72, (13, 11), (3, 3), pad=1, groups=3),
+        {"tile.n": 48, "tile.k": 64, "tile.m": 64, "group_pack": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_resident_in_parts(name: str, schedule: str, seed: int) -> None:
+    problem, options = IN_PARTS[name]
+    more: Options = {"resident": 1, "stages": 3, "schedule": schedule, "consumers": 1 + (schedule == "pingpong")}
+    check_emulated(spec(problem, "tma_im2col", {**PLAIN, **options, **more}), seed, sms=(1, 2, 5))
+
+
 @pytest.mark.parametrize("resident", [0, 1])
 def test_pixels_that_end_inside_a_sector_are_stored_whole(resident: int, seed: int) -> None:
     problem = make("fprop", 3, 72, 120, (13, 11), (1, 1))

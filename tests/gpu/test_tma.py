@@ -67,6 +67,15 @@ def test_resident(name: str, op: str, seed: int) -> None:
     check(spec(problem, "tma_im2col", {**PLAIN, **RESIDENT[name], "resident": 1}), seed)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+def test_resident_in_parts(schedule: str, groups: int, seed: int) -> None:
+    problem = make("fprop", 33, 72, 72, (29, 27), (3, 3), pad=1, groups=groups)
+    part: Options = {"tile.n": 48, "group_pack": 2} if groups > 1 else {"tile.n": 24}
+    options: Options = {"tile.m": 64, "tile.k": 64, "consumers": 1 + (schedule == "pingpong"), "schedule": schedule}
+    check(spec(problem, "tma_im2col", {**PLAIN, **part, **options, "resident": 1}), seed)
+
+
 @pytest.mark.parametrize("channels", [120, 136, 216, 248])
 def test_pixels_that_end_inside_a_sector_are_stored_whole(channels: int, seed: int) -> None:
     problem = make("fprop", 33, 72, channels, (29, 27), (1, 1))

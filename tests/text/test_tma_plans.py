@@ -180,6 +180,15 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
         "smaller",
     ),
     "k_blocks": ("tma_im2col", {"k_blocks": 4}, "k_blocks", "k_blocks 4 does not divide the 9 of a tile", ""),
+    "resident in bands": (
+        "tma_im2col", {"resident": 1, "raster": 2, "tile.n": 16}, "raster", "a block's tiles differ", "raster 1",
+    ),
+    "resident in a cluster": (
+        "tma_im2col", {"resident": 1, "cluster": 2, "tile.n": 64}, "cluster", "share loads of B", "cluster 1",
+    ),
+    "resident, k shared evenly": (
+        "tma_im2col", {"resident": 1, "stream_k": 1, "tile.n": 64}, "stream_k", "begin within a tile", "stream_k 0",
+    ),
     "split and ping-pong": ("tma_im2col", {"split_k": 2, "schedule": "pingpong"}, "split_k", "cooperative", ""),
     "split of channels": (
         "tma_im2col", {"swap_ab": 0, "split_k": 4, "tile.n": 48}, "split_k", "4 times 8 channels", "",

@@ -49,7 +49,7 @@ class Config(config.Config):
         int, Field("1: blocks share the k blocks of all tiles evenly; a second kernel finishes shared tiles", (0, 1))
     ] = 0
     group_pack: GROUP_PACK = 1
-    resident: Annotated[int, Field("1: a block loads B once, for tiles of all output channels", (0, 1))] = 0
+    resident: Annotated[int, Field("1: a block loads B once, for tiles of the same output channels", (0, 1))] = 0
 
     @property
     def shared(self) -> str:

@@ -187,13 +187,12 @@ def _cluster(layout: Layout) -> Obstacles:
 
 def _resident(layout: Layout) -> Obstacles:
     """What a block needs to load B once."""
-    config, g, found = layout.config, layout.gemm, Obstacles()
+    config, found = layout.config, Obstacles()
     if not config.resident:
         return found
-    if g.columns > config.tile_n:
-        found.no(f"resident 1 needs tiles of all {g.columns} output channels, not of {config.tile_n}",
-                 "resident 0", "resident")  # fmt: skip
-    if g.phases:
+    if config.raster > 1 and layout.n_tiles > 1:
+        found.no("resident 1 needs raster 1: in bands, a block's tiles differ in output channels", "raster 1", "raster")
+    if layout.gemm.phases:
         found.no("resident 1 is not served for a strided dgrad, whose phases have taps of their own",
                  "resident 0", "resident")  # fmt: skip
     for name in ("split_k", "cluster"):

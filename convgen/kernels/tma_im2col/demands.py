@@ -19,6 +19,9 @@ def demands(layout: Layout) -> dict[str, Any]:
         traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
     if _whole_pixels(layout):
         traffic = traffic | {"y_pitch": 0}
+    sms = layout.target.clustered_sms(max(config.split_k, config.cluster))
+    if config.resident:  # as many for each part of the output channels
+        sms -= sms % layout.n_tiles if sms > layout.n_tiles else 0
     return dict(
         rows=rows, columns=columns, m=config.tile_m, n=config.tile_n, b_rows=layout.b_rows, k=config.tile_k,
         resident=layout.resident_bytes // layout.span, crowd=_crowd(layout),
@@ -26,7 +29,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         k_blocks=config.k_blocks, split_k=config.split_k, cluster=config.cluster, shared=config.shared,
         stream_k=config.stream_k, rewritten=layout.rewritten, tiles=layout.tile_count, steps=layout.mean_k_blocks,
         products=mean_products(products(config.tile_k), layout.last_products, layout.channel_blocks),
-        sms=layout.target.clustered_sms(max(config.split_k, config.cluster)), **traffic,
+        sms=sms, **traffic,
         epi_tiles=layout.epi_tiles, row_sums=0 if config.swap_ab else len(sums), functions=functions(layout.problem),
     )  # fmt: skip
 

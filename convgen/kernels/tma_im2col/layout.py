@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from convgen.ir.tensor import Tensor
 from convgen.kernels import base
@@ -20,11 +20,10 @@ from convgen.kernels.parts.hopper import (
 from convgen.kernels.parts.operand_tiles import EpilogueTile
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
+from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm
 from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
-#: Channels of the widest epilogue tile without a swizzle; two of 64 pixels take 26 KB a consumer.
-WIDEST_EPI_TILE = 104
 #: Bytes of a multiprocessor's epilogue tiles of whole pixels, at most.
 WHOLE_PIXELS = 112 << 10
 #: Pixels that a warp adds up where they are rows of its fragments.
@@ -57,9 +56,14 @@ class Layout(base.Layout[Config]):
         return self.config.tile_n * (self.config.cluster if self.config.shared == "a" else 1)
 
     @property
+    def n_tiles(self) -> int:
+        """Tiles of the same pixels, of a cluster each."""
+        return -(-self.gemm.columns // self.cluster_n)
+
+    @property
     def tile_count(self) -> int:
         """Tiles, counted by whole clusters."""
-        tiles = self.gemm.m_tiles(self.cluster_m) * -(-self.gemm.columns // self.cluster_n)
+        tiles = self.gemm.m_tiles(self.cluster_m) * self.n_tiles
         return len(self.gemm.taps) * tiles * self.config.cluster
 
     @property
@@ -383,18 +387,3 @@ class Layout(base.Layout[Config]):
         """TMA loads of a k block of B: where its columns are contiguous, of 64 columns each."""
         rows = self.b_rows // (self.config.cluster if self.config.shared == "b" else 1)
         return rows // COLUMNS_BOX if self.gemm.b_columns else 1
-
-
-def epi_tile_columns(gemm: Gemm, columns: int) -> int:
-    """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn."""
-    return _epi_tile_columns(columns, gemm.stores_by_tma and not gemm.plane)
-
-
-@cache
-def _epi_tile_columns(columns: int, any_width: bool) -> int:
-    """A swizzle span (PTX ISA, "Swizzling modes") of 128 or 64 bytes, which stmatrix writes without bank conflicts; or,
-    for TMA, an odd number of 16 bytes, which needs no swizzle for that.  Threads and planes take powers of two."""
-    spans = [c for c in (64, 32, 16, 8, 1) if columns % c == 0]
-    if spans[0] >= 32 or not any_width:
-        return spans[0]
-    return max([spans[0], *(c for c in range(8, WIDEST_EPI_TILE + 1, 16) if columns % c == 0)])

@@ -88,6 +88,7 @@ def source(plan: Plan, layout: Layout) -> str:
         window_sum=_window_sum(layout) if layout.fills else None,
         look=_look(layout) if layout.fills else "",
         place=_place(layout, pixels=finds_pixels, columns=not config.resident),
+        n_tiles=layout.n_tiles,
         finds_pixels=finds_pixels,
         load_from=load_from,
         own_place=_place(layout, own=True),

@@ -11,8 +11,9 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters, prepare
 from convgen.kernels.parts.assignment import assignment
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT, Config
+from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm, gemm
-from convgen.kernels.tma_im2col.layout import Layout, epi_tile_columns
+from convgen.kernels.tma_im2col.layout import Layout
 from convgen.targets import Target
 
 #: wgmma's rows of a tile, and how many consumers share them in which way, that are worth considering.
@@ -30,6 +31,8 @@ MAX_STAGES = 12
 K_BLOCKS, WIDEST_STAGE = (1, 2, 3, 5, 7, 9), 160
 #: Bytes that a multiprocessor has on their way where device memory is what it waits for.
 IN_FLIGHT = 64 << 10
+#: Multiprocessors for each part of the output channels, at least, where B stays.
+LEAST_SHARING = 8
 #: Bytes of B that stay in shared memory, at most, for stages and epilogue tiles to find room beside them.
 MOST_RESIDENT = 128 << 10
 #: (blocks, operand) of the clusters that are considered, for the best so many configurations without one.  Four
@@ -136,7 +139,8 @@ def _tiles(g: Gemm, target: Target, fixed: Options, pack: int) -> Iterator[Confi
             few = schedule == "cooperative" and tiles < target.sms and not g.phases
             splits = [s for s in clusters.SIZES if columns % (LEAST_SPLIT[swap_ab] * s) == 0] if few else [1]
             many = rows == 64 and consumers == 1 and tiles > target.sms
-            stays = g.columns <= n and tiles > target.sms and not g.phases
+            # several tiles a block, which has some of few parts of the output channels
+            stays = tiles > target.sms >= LEAST_SHARING * -(-g.columns // n) and not g.phases and raster == 1
             stays = stays and k_blocks * n * k * g.element_bytes <= MOST_RESIDENT
             for together, split_k, blocks, resident in itertools.product(
                 shared, values("split_k", splits), values("blocks", (1, 2, 3) if many else (1,)),
