@@ -161,6 +161,12 @@ CASES = {
     "tma_im2col, last channels": layer("tma_im2col { tile m=64 n=64 k=64 consumers 1 k_blocks 1 }", c=136),
     "tma_halo, last channels": layer("tma_halo { tile k=64 weight_stages 0 }", c=72, k=64),
     "tma_halo, last channels, streamed": layer("tma_halo { tile k=64 weight_stages 4 }", c=136, k=64),
+    "tma_im2col, resident filters": layer(
+        "tma_im2col { resident 1 tile m=64 n=72 k=64 swap_ab 0 consumers 2 schedule pingpong }", c=40, k=72
+    ),
+    "tma_im2col, resident filters in parts": layer(
+        "tma_im2col { resident 1 tile m=64 n=64 k=32 swap_ab 1 consumers 1 }", c=72, k=136
+    ),
     "tma_im2col, stream": layer("tma_im2col { tile m=64 n=64 consumers 1 stream_k 1 }"),
     "tma_halo, channels": layer("tma_halo { swap_ab 1 }", c=64, k=64),
     "tma_halo, pixels": layer("tma_halo { swap_ab 0 }", c=64, k=32),
