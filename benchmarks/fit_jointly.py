@@ -33,6 +33,7 @@ from fit_cost import problem_of
 from fit_kernels import Model, layout_of
 from scipy.optimize import least_squares
 
+from convgen.diagnostics import ConvgenError
 from convgen.frontend import load
 from convgen.ir.problem import Op
 from convgen.kernels import registry, renamed
@@ -40,6 +41,7 @@ from convgen.kernels.base import Layout
 from convgen.kernels.config import defaults
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
+from convgen.kernels.tma_im2col.epi_tiles import WIDEST_EPI_TILE
 from convgen.kernels.tma_wgrad import cost as tma_wgrad
 from convgen.planner import database
 
@@ -180,6 +182,25 @@ def benches() -> Iterator[Row]:
             yield Row("benches", f"{row.layer} n={row.n}", row.kernel, row.layout, row.us)
 
 
+def resident() -> Iterator[Row]:
+    """1x1 layers with filters that stay in shared memory, and without: as the kernel stores them today."""
+    for row in _json("resident")["rows"]:
+        n, hw, c, k, taps = (row[name] for name in ("n", "hw", "c", "k", "filter"))
+        spec = (
+            f"conv a {{\n input x: f16[n={n}, h={hw}, w={hw}, c={c}]\n"
+            f" filter w: f16[k={k}, r={taps}, s={taps}, c={c}]\n"
+            f" output y: f16[n, p, q, k]\n stride {row['stride']}\n pad {taps // 2}\n}}"
+        )
+        for timed in row["timed"]:
+            config, whole = timed["config"], timed.get("whole_pixels", False)
+            if "group" not in config and "warps" not in config and (whole or k % 16 == 0 or k <= WIDEST_EPI_TILE):
+                strategy = "tma_halo" if "strip" in config else "tma_im2col"
+                try:
+                    yield from _in_words("resident", f"{n} {hw} {c} {k}", spec, strategy, config, timed["us"])
+                except ConvgenError:
+                    continue
+
+
 def swept() -> Iterator[Row]:
     """What `sweep.py` timed: the seven networks' layers, recent networks', geometries at random."""
     for row in _json("sweep")["rows"]:
@@ -190,7 +211,7 @@ def swept() -> Iterator[Row]:
 
 
 SOURCES: tuple[Callable[[], Iterator[Row]], ...] = (
-    candidates, gradients, filter_gradients, networks, tuned, benches, swept,
+    candidates, gradients, filter_gradients, networks, tuned, benches, swept, resident,
 )  # fmt: skip
 
 

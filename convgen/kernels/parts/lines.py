@@ -352,7 +352,8 @@ class Lines(base.Layout[Any]):
             bytes_read=traffic["reads"],
             bytes_written=traffic["writes"],
             y_pitch=traffic["y_pitch"],
-            in_parts=self.n_tiles > 1,
+            # pixels longer than a line, too, take twice the time: 72 channels, of 32 or 72 (resident_h200.json)
+            in_parts=self.n_tiles > 1 or traffic["y_pitch"] > cost.LINE,
             sms=self.target.sms,
             rates=rates,
             functions=cost.functions(self.problem) * c.tile_m * c.tile_n,
