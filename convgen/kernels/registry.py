@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 
 from convgen.kernels.base import AnyKernel
-from convgen.kernels.config import Config, Options, defaults, excess
+from convgen.kernels.config import Config, Options, defaults, excess, has_all
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,11 @@ def kernels_of(strategy: str) -> tuple[KernelRow, ...]:
 
 
 def completed(name: str, options: Options) -> Options:
-    """A kernel's options as they were kept, with the defaults of those that it did not have then."""
-    config = {row.name: row.config for row in KERNELS if row.name == name}.get(name)
-    return defaults(config) | dict(options) if config else options
+    """A kernel's options as they were kept, with the defaults of those that it did not have then.  What is none of its
+    options stays alone."""
+    config = next((row.config for row in KERNELS if row.name == name), None)
+    said = {option: value for option, value in options.items() if option != "kernel"}
+    return defaults(config) | dict(options) if config and has_all(said, config) else options
 
 
 def kernel(name: str) -> AnyKernel:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import registry, strategies
+from convgen.kernels import strategies
 from convgen.kernels.base import Obstacle, Options
 from convgen.kernels.strategies import Strategy
 from convgen.planner import database
@@ -107,12 +107,11 @@ def _legal(tuned: database.Tuned, problem: ConvProblem, target: Target) -> Choic
         return None
     chosen = strategies.load(tuned.strategy)
     rows = {option.name: option for option in chosen.options}
-    whole = registry.completed(str(tuned.options.get("kernel", tuned.strategy)), tuned.options)
-    legal = all(name in rows and rows[name].allows(value) for name, value in whole.items())
+    legal = all(name in rows and rows[name].allows(value) for name, value in tuned.options.items())
     if not legal:
         return None
     for yielding in _YIELDING if tuned.left_out else _YIELDING[:1]:
-        options = {name: value for name, value in whole.items() if name not in yielding}
+        options = {name: value for name, value in tuned.options.items() if name not in yielding}
         if not chosen.obstacles(problem, target, options):
             return Choice(chosen, options, tuned.reason, {})
     return None

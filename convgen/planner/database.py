@@ -22,7 +22,7 @@ from pathlib import Path
 
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem
-from convgen.kernels import renamed, strategies
+from convgen.kernels import registry, renamed, strategies
 from convgen.planner.keys import THE_EPILOGUE, key, standing_in  # noqa: F401
 from convgen.targets import Target
 
@@ -196,7 +196,8 @@ def _measurement(row: tuple) -> Measurement:
     if not isinstance(us, float | None):
         raise ValueError(f"its time {us!r:.40} is not a number")
     named, options = renamed.strategy(strategy), renamed.options(strategy, options)
-    return Measurement(problem, gpu, named, options, Status(status), us, detail, date)
+    whole = registry.completed(str(options.get("kernel", named)), options)
+    return Measurement(problem, gpu, named, whole, Status(status), us, detail, date)
 
 
 # ---- writing: what `convgen tune` keeps ------------------------------------------------------------

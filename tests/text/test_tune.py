@@ -27,7 +27,7 @@ from convgen.bench.build import Failure, Job
 from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
-from convgen.kernels import strategies
+from convgen.kernels import registry, strategies
 from convgen.kernels.base import Obstacle
 from convgen.planner import database, shipping
 from convgen.planner.database import Database, Measurement, Status
@@ -615,7 +615,7 @@ def test_export_keeps_a_choice_that_was_not_measured_again(spec: Path, db: Datab
     """A budget may end before the choice's turn, and times of other days are not to be compared."""
     shipped = tmp_path / "shipped.sqlite"
     key = database.key(problem())
-    old = [("direct", {}, 5.0), ("im2col", {"workspace_mb": 2}, 9.0)]
+    old = [("direct", {}, 5.0), ("im2col", dict(registry.completed("im2col", {"workspace_mb": 2})), 9.0)]
     for strategy, options, us in old:
         db.record(Measurement(key, GPU, strategy, options, Status.RIGHT, us))
     assert cli.main(["tune", "--export", str(shipped)]) == 0
