@@ -245,12 +245,39 @@ def with_specials(problem: ConvProblem, role: str, seed: int) -> dict[str, np.nd
 
 
 def expected(problem: ConvProblem, arrays: Mapping[str, Any], arithmetic: str = "", xp: Any = np) -> Expectation:
-    """What a right kernel may answer.  A forward kernel may multiply padding, or leave it out: where the product of its
-    zero and a special value of the filter decides, both are right."""
+    """What a right kernel may answer.  A kernel may multiply padding, or leave it out: where the product of its zero
+    and a special value of the filter decides, both are right.  What dgrad pads is y."""
     found = verify.expect(problem, arrays, xp, arithmetic)
-    if problem.op is not Op.FPROP or "w" not in arrays:
+    if problem.op not in (Op.FPROP, Op.DGRAD) or "w" not in arrays:
         return found
     ones = {t.role: xp.ones(t.shape) for t in problem.reads}
     bare = replace(problem, prologue=None)
-    padded = accumulate(bare, ones, xp).reshape(problem.y.shape) < problem.taps * problem.c_per_group
-    return replace(found, special=found.special & ~(padded & xp.isnan(found.value)))
+    padded = accumulate(bare, ones, xp).reshape(problem.result.shape) < xp.asarray(_products(problem))
+    if problem.op is Op.FPROP:
+        return replace(found, special=found.special & ~(padded & xp.isnan(found.value)))
+    # the reference leaves these products out, so that any value may stand where a kernel has them
+    free = padded & xp.asarray(_special_channels(problem, arrays["w"]))
+    nan = xp.where(free, xp.nan, 0.0)
+    return Expectation(found.value + nan, found.low + nan, found.high + nan, found.special & ~free)
+
+
+def _products(problem: ConvProblem) -> np.ndarray:
+    """Of each element of the result of fprop or dgrad, were there no padding."""
+    if problem.op is Op.FPROP:
+        return np.array(problem.taps * problem.c_per_group)
+    found = np.array(problem.k_per_group)
+    for i, dim in enumerate(problem.spatial.input):
+        stride, dilation = problem.stride[i], problem.dilation[i]
+        at = np.arange(problem.input[i])[:, None] + problem.pad_lo[i]
+        taps = ((at - dilation * np.arange(problem.filter[i])) % stride == 0).sum(axis=1)
+        found = found * taps.reshape([-1 if d == dim else 1 for d in problem.x.dims])
+    return found
+
+
+def _special_channels(problem: ConvProblem, w: Any) -> np.ndarray:
+    """Whether a filter of an input channel has an infinity or a NaN, along the channels of x."""
+    bad = ~np.isfinite(np.asarray(w, "f4"))
+    dims = ("k", "c", *problem.spatial.filter)
+    order = [problem.w.dims.index(d) for d in dims if d in problem.w.dims]  # depthwise filters may have no c
+    bad = bad.transpose(order).reshape(problem.groups, problem.k_per_group, problem.c_per_group, -1)
+    return bad.any(axis=(1, 3)).reshape([-1 if d == "c" else 1 for d in problem.x.dims])

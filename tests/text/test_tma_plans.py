@@ -35,6 +35,7 @@ from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.kernels.config import option_rows
+from convgen.kernels.parts.patches import folded
 from convgen.kernels.parts.prepare import group_packs
 
 BOTH = ("tma_im2col", "tma_halo")
@@ -396,7 +397,8 @@ def test_any_options_are_refused_in_words_or_planned(strategy: str, data: st.Dat
     plan = compilation(spec(problem, strategy, options)).plan
     assert str(plan.problem) == str(problem)
     for name, value in options.items():
-        assert plan.options[name] == value
+        if (name, value) != ("kernel", strategy):  # a strategy's own kernel goes by the strategy's name
+            assert plan.options[name] == value
     check_plan(plan)
 
 
@@ -473,7 +475,7 @@ def walk(map: TensorMap, start: Sequence[int], tap: Sequence[int]) -> Iterator[t
 @given(problem=im2col_problems(pixels=150), m=st.sampled_from((64, 128)), data=st.data())
 def test_x_s_map_walks_the_pixels_of_each_tile_in_order(problem: ConvProblem, m: int, data: st.DataObject) -> None:
     options: Options = {"tile.m": m, "tile.n": 8, "cluster": 1}
-    assume(problem.c % 8 == 0)  # x as it lies
+    assume(problem.c % 8 == 0 and folded(problem) == problem)  # x as it lies
     assume(serves(problem, "tma_im2col", options))
     (found,) = maps(compilation(spec(problem, "tma_im2col", options)).plan, "x")
     sp, lo = problem.spatial, problem.pad_lo
