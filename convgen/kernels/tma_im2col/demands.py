@@ -51,4 +51,4 @@ def _crowd(layout: Layout) -> float:
 def _whole_pixels(layout: Layout) -> bool:
     """Whether TMA stores whole pixels of C: those that follow fill the sectors in which they end."""
     g = layout.gemm
-    return g.stores_by_tma and not g.plane and not layout.config.swap_ab and layout.epi_tile_n == g.columns
+    return g.stores_pixels and not layout.config.swap_ab and layout.epi_tile_n == g.columns

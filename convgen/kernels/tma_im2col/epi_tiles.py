@@ -12,7 +12,7 @@ WIDEST_EPI_TILE = 104
 
 def epi_tile_columns(gemm: Gemm, columns: int) -> int:
     """Channels of an epilogue tile of 64 pixels where wgmma's rows are pixels; `columns` of C leave in turn."""
-    return _epi_tile_columns(columns, gemm.stores_by_tma and not gemm.plane)
+    return _epi_tile_columns(columns, gemm.stores_pixels)
 
 
 @cache

@@ -107,6 +107,11 @@ class Gemm:
         """Whether A is multiplied as it lies, in planes: an image is the matrix [channels, pixels] already."""
         return self.phases is None and x_in_planes(self.problem)
 
+    @property
+    def stores_pixels(self) -> bool:
+        """Whether TMA stores channels of pixels, not pixels of planes."""
+        return self.stores_by_tma and not self.plane
+
     @cached_property
     def stores_by_tma(self) -> bool:
         """Whether a tile of C can leave by TMA stores: channels innermost, pixels in order, rows aligned; or planes,

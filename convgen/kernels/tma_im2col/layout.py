@@ -160,14 +160,14 @@ class Layout(base.Layout[Config]):
         columns = self.config.columns // self.config.split_k
         if self.config.swap_ab:
             return max(d for d in (16, 32, 48, 64) if columns % d == 0 or d == 16), 64
-        return 64, columns if self._stores_pixels else epi_tile_columns(self.gemm, columns)
+        return 64, columns if self._stores_whole_pixels else epi_tile_columns(self.gemm, columns)
 
     @property
-    def _stores_pixels(self) -> bool:
+    def _stores_whole_pixels(self) -> bool:
         """Whether epilogue tiles have whole pixels, which fill the sectors in which those before them end; where pixels
         of C begin inside sectors, and there is room."""
         g, c, problem = self.gemm, self.config, self.gemm.problem
-        ragged = g.columns % 16 and not problem.y.pitch and g.stores_by_tma and not g.plane
+        ragged = g.columns % 16 and not problem.y.pitch and g.stores_pixels
         if not ragged or c.tile_n != g.columns or c.split_k > 1:
             return False
         # of y, and of what is shaped as it is; operands have two slots, too

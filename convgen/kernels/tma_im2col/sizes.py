@@ -36,7 +36,7 @@ def size_obstacles(problem: ConvProblem, gemm: Gemm) -> Obstacles:
     if any(copy.source.role == "x" for copy in gemm.prepared.copies):
         lies = "lies otherwise than n, pixels, channels in rows of 16 bytes"
         found.no(f"{x.name} needs fixed sizes, since it is copied: it {lies}", hint)
-    if not gemm.stores_by_tma or gemm.plane:
+    if not gemm.stores_pixels:
         lies = "lies otherwise than n, pixels, channels of 2 bytes in rows of 16"
         found.no(f"{y.name} needs fixed sizes, since TMA cannot store it: it {lies}", hint)
     for axis in gemm.axes:  # whose corner varies with what a stride leaves over
