@@ -140,6 +140,12 @@ __device__ __forceinline__ float selp_f32(float a, float b, u32 first) {
   return v;
 }
 
+__device__ __forceinline__ float cvt_f32_f16(f16 v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
+  return r;
+}
+
 // Two floats rounded and packed, `low` in the lower half.
 __device__ __forceinline__ u32 cvt_f16x2_f32(float low, float high) {
   u32 r;
@@ -235,6 +241,30 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // The blocks share all steps evenly, in order: the first of a block's.
 __device__ __forceinline__ int first_of(int share) { return share * (steps / shares) + min(share, steps % shares); }
+
+// w[k, r, s, c] before the epilogue: the pixels that its tap reads, and nothing else.
+__device__ __forceinline__ float filter_sum(const f16* __restrict__ x, const f16* __restrict__ y, int offset) {
+  float sum = 0.0f;
+  const int c = offset % 256;
+  const int s = (offset / 256) % 3;
+  const int r = (offset / 768) % 3;
+  const int k = offset / 2304;
+#pragma unroll 1
+  for (int n = 0; n < 8 && sum == sum; ++n) {
+#pragma unroll 1
+    for (int p = 0; p < 14 && sum == sum; ++p) {
+      const int in_h = p + r - 1;
+      if (in_h < 0 || in_h >= 14) continue;
+#pragma unroll 1
+      for (int q = 0; q < 14 && sum == sum; ++q) {
+        const int in_w = q + s - 1;
+        if (in_w < 0 || in_w >= 14) continue;
+        sum += cvt_f32_f16(y[n * 50176 + p * 3584 + q * 256 + k]) * cvt_f32_f16(x[n * 50176 + in_h * 3584 + in_w * 256 + c]);
+      }
+    }
+  }
+  return sum;
+}
 
 extern "C" __global__ __launch_bounds__(384, 1)
 void convgen_tma_wgrad_3x3(
@@ -365,7 +395,9 @@ void convgen_tma_wgrad_3x3(
 extern "C" __global__ __launch_bounds__(256)
 void convgen_tma_wgrad_3x3_sum(
     const float* __restrict__ partials,
-    f16* __restrict__ w
+    f16* __restrict__ w,
+    const f16* __restrict__ x,
+    const f16* __restrict__ y
 ) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -382,6 +414,30 @@ void convgen_tma_wgrad_3x3_sum(
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }
+  // a zero around y's rows makes a NaN of an infinity or NaN of x
+  float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    total[i % 4] += v[i];
+  }
+  total[0] += total[1] + (total[2] + total[3]);
+  if (total[0] != total[0]) {
+#pragma unroll 1
+    for (int at = 0; at < 4; ++at) {
+      float value = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == at) value = v[i];
+      }
+      if (value == value) continue;
+      value = filter_sum(x, y, offset + at);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == at) v[i] = value;
+      }
+    }
+  }
+
   *reinterpret_cast<u64*>(w + offset) =
       u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
 }

@@ -47,11 +47,11 @@ def check(kernel: Kernel, problem: ConvProblem, role: str, seed: int, xp: Any) -
     assert report, f"{role}: {report}\nseed {seed}, {kernel.manifest.strategy}\n{problem}"
 
 
-@pytest.mark.parametrize("role", ["x", "w"])
+@pytest.mark.parametrize("factor", [0, 1])
 @pytest.mark.parametrize("case", FILLED)
-def test_zeros_of_their_own(case: str, role: str, seed: int) -> None:
+def test_zeros_of_their_own(case: str, factor: int, seed: int) -> None:
     strategy, problem, options = FILLED[case]
-    check(gpu_runs.compiled(problem, strategy, options), problem, role, seed, numpy)
+    check(gpu_runs.compiled(problem, strategy, options), problem, problem.reads[factor].role, seed, numpy)
 
 
 @pytest.mark.parametrize("name", ["grouped", "convnext", "mobilenet_v2", "resnet50"])

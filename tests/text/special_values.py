@@ -73,6 +73,14 @@ _BANDS: Options = {
     "kernel": "depthwise_stream", "math": "mma", "tile.p": 4, "tile.q": 16, "vector": 8, "slice": 16, "band": 4,
     "stages": 4, "threads": 64,
 }  # fmt: skip
+_ROWS: Options = {
+    "kernel": "tma_wgrad", "row_taps": 1, "tile.m": 64, "tile.n": 48, "tile.k": 32, "span": 16, "stages": 3,
+    "warps.m": 4, "warps.n": 1, "split_k": 1, "slices": 1, "blocks": 1, "cluster": 1,
+}  # fmt: skip
+_STEM: Options = {
+    "kernel": "stem_wgrad", "tile.m": 64, "tile.k": 16, "stages": 2, "depth": 2, "warps.m": 4, "warps.n": 1,
+    "slices": 1,
+}  # fmt: skip
 #: Kernels whose products have zeros of their own, or factors that are taken apart or transformed: a strategy, a problem
 #: and options.
 FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
@@ -219,6 +227,47 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         laid_out(make("fprop", 2, 48, 48, (9, 8), (3, 3), pad=1, groups=2), x="nchw", w="kcrs", y="nkpq"),
         {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "group_pack": 2},
     ),
+    "rows of y with zeros around them": (
+        "tma_im2col", make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), _ROWS,
+    ),
+    "rows of y with zeros around them, tails": (
+        "tma_im2col", make("wgrad", 3, 24, 72, (5, 4), (3, 3), pad=1, dtype="bf16"),
+        {**_ROWS, "tile.m": 128, "tile.n": 96, "warps.m": 8},
+    ),
+    "rows of y with zeros around them, columns shared": (
+        "tma_im2col", make("wgrad", 2, 32, 40, (4, 5), (2, 3), dilation=(1, 2), pad=((1, 0), (2, 2))),
+        {**_ROWS, "tile.n": 96, "warps.n": 2},
+    ),
+    "rows of y with zeros around them, slices": (
+        "tma_im2col", make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), {**_ROWS, "slices": 3},
+    ),
+    "rows of y with zeros around them, many slices": (
+        "tma_im2col", make("wgrad", 9, 16, 24, (7, 6), (1, 3), pad=1), {**_ROWS, "slices": 12},
+    ),
+    "rows of y with zeros around them, a cluster": (
+        "tma_im2col", make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), {**_ROWS, "split_k": 2},
+    ),
+    "rows of y with zeros around them, groups": (
+        "tma_im2col", make("wgrad", 3, 32, 128, (5, 4), (3, 3), pad=1, groups=2), _ROWS,
+    ),
+    "rows of y with zeros around them, packed groups": (
+        "tma_im2col", make("wgrad", 3, 32, 64, (5, 4), (3, 3), pad=1, groups=4), {**_ROWS, "group_pack": 2},
+    ),
+    "rows of y with zeros around them, of planes, beyond them the edge": (
+        "tma_im2col",
+        laid_out(
+            make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1, padding=Padding.REPLICATE), x="nchw", w="kcrs", y="nkpq"
+        ),
+        {**_ROWS, "slices": 2},
+    ),
+    "zeros behind rows of y": ("implicit_gemm", make("wgrad", 2, 3, 40, (7, 9), (3, 3), pad=1), _STEM),
+    "zeros behind rows of y, slices": (
+        "implicit_gemm", make("wgrad", 3, 3, 24, (7, 9), (3, 3), pad=1, dtype="bf16"), {**_STEM, "slices": 2},
+    ),
+    "zeros behind rows of y, stride 2": (
+        "implicit_gemm", laid_out(make("wgrad", 2, 2, 136, (9, 14), (7, 7), 2, 3), x="nchw", w="kcrs", y="nkpq"),
+        {**_STEM, "tile.m": 128, "warps.m": 4, "warps.n": 2},
+    ),
     "tiles of Winograd": (
         "winograd", make("fprop", 2, 24, 18, (9, 7), (3, 3), pad=1), {"tile": 2, "product": "mma_gemm"},
     ),
@@ -246,14 +295,14 @@ def with_specials(problem: ConvProblem, role: str, seed: int) -> dict[str, np.nd
 
 def expected(problem: ConvProblem, arrays: Mapping[str, Any], arithmetic: str = "", xp: Any = np) -> Expectation:
     """What a right kernel may answer.  A kernel may multiply padding, or leave it out: where the product of its zero
-    and a special value of the filter decides, both are right.  What dgrad pads is y."""
+    and a special value of the other factor decides, both are right.  What dgrad pads is y."""
     found = verify.expect(problem, arrays, xp, arithmetic)
-    if problem.op not in (Op.FPROP, Op.DGRAD) or "w" not in arrays:
+    if problem.op not in (Op.FPROP, Op.DGRAD, Op.WGRAD) or {"x", "w", "y"} - {problem.result.role} - arrays.keys():
         return found
     ones = {t.role: xp.ones(t.shape) for t in problem.reads}
     bare = replace(problem, prologue=None)
     padded = accumulate(bare, ones, xp).reshape(problem.result.shape) < xp.asarray(_products(problem))
-    if problem.op is Op.FPROP:
+    if problem.op is not Op.DGRAD:
         return replace(found, special=found.special & ~(padded & xp.isnan(found.value)))
     # the reference leaves these products out, so that any value may stand where a kernel has them
     free = padded & xp.asarray(_special_channels(problem, arrays["w"]))
@@ -262,9 +311,11 @@ def expected(problem: ConvProblem, arrays: Mapping[str, Any], arithmetic: str = 
 
 
 def _products(problem: ConvProblem) -> np.ndarray:
-    """Of each element of the result of fprop or dgrad, were there no padding."""
+    """Of each element of the result, were there no padding."""
     if problem.op is Op.FPROP:
         return np.array(problem.taps * problem.c_per_group)
+    if problem.op is Op.WGRAD:
+        return np.array(problem.output_pixels)
     found = np.array(problem.k_per_group)
     for i, dim in enumerate(problem.spatial.input):
         stride, dilation = problem.stride[i], problem.dilation[i]

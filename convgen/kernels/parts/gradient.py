@@ -20,6 +20,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
+from convgen.kernels.parts.window_sum import WindowSum, filter_sum, gradient_pointers
 
 #: Two neighboring ones, by type.
 ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
@@ -112,11 +113,14 @@ class Sum:
     index: str
     load: Sequence[str]
     result: output.Result
+    filter_sum: WindowSum | None
+    spoils: str
 
 
-def _pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
+def _pointers(problem: ConvProblem, fills: bool) -> tuple[Pointer, ...]:
     w = Pointer("w", problem.w.dtype, "w", written=True)
-    return (Pointer("partials", "f32", PARTIALS.buffer), w, *epilogue_pointers(problem))
+    factors = gradient_pointers(problem) if fills else ()
+    return (Pointer("partials", "f32", PARTIALS.buffer), w, *epilogue_pointers(problem), *factors)
 
 
 def _run(problem: ConvProblem) -> int:
@@ -132,10 +136,11 @@ def _lanes(problem: ConvProblem, slices: int, sms: int) -> int:
     return lanes
 
 
-def sum_launch(problem: ConvProblem, slices: int, sms: int, dependent: bool) -> Launch:
+def sum_launch(problem: ConvProblem, slices: int, sms: int, dependent: bool, fills: bool = False) -> Launch:
+    """The second kernel's launch.  It reads the factors where the first one `fills` in zeros."""
     lanes = _lanes(problem, slices, sms)
     blocks = -(-problem.w.size // (SUM_BLOCK // lanes * _run(problem)))
-    reads = tuple(p.vector_param for p in _pointers(problem))
+    reads = tuple(p.vector_param for p in _pointers(problem, fills))
     shared = 16 * SUM_BLOCK + 16 if lanes > 1 else 0
     return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
 
@@ -147,8 +152,9 @@ def workspaces(problem: ConvProblem, slices: int, parts: int) -> tuple[Workspace
     return of_y if is_whole(problem, slices) else (Workspace(PARTIALS.buffer, 4 * problem.w.size * slices), *of_y)
 
 
-def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch) -> Sum:
-    """Finished values for templates/parts/gradient_sum.j2."""
+def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch, spoils: str = "") -> Sum:
+    """Finished values for templates/parts/gradient_sum.j2.  Where a zero that the product's kernel filled in `spoils`
+    sums, says a comment, those that are NaN are made once more."""
     w, run = problem.w, _run(problem)
     names = {"c": "c_in_group"}
     absent: dict[str, Expr] = {names.get(d, d): Integer(0) for d in ("k", *problem.spatial.filter, "c")}
@@ -157,8 +163,9 @@ def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch) ->
     maps = derive(problem, (variable("offset", w.size),), loop)
     along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
     return Sum(
-        launch, _pointers(problem), epilogue_formulas(problem), slices, _lanes(problem, slices, sms), w.size, run,
-        lowering.index_type(problem, (w.size * slices + SUM_BLOCK * run,)),
+        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), slices, _lanes(problem, slices, sms),
+        w.size, run, lowering.index_type(problem, (w.size * slices + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
+        filter_sum(problem) if spoils else None, spoils,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Sums by the definition, for kernels that multiply zeros which x does not have.
 
 Where a kernel fills its tiles up with zeros of its own (in the filters of packed groups or folded rows, between the
-bands of a banded matrix), such a zero times an infinity or a NaN of x is a NaN, in sums to which x's element does not
-belong.  So is the difference of a factor and its rounding, where f32 is taken apart for tf32's tensor cores.  A kernel
-of that kind looks for NaNs among its sums and computes those again, each from its own window and group.  Where there
-are none, the look is the only cost.
+bands of a banded matrix, around the rows of a gradient), such a zero times an infinity or a NaN of x is a NaN, in sums
+to which x's element does not belong.  So is the difference of a factor and its rounding, where f32 is taken apart for
+tf32's tensor cores.  A kernel of that kind looks for NaNs among its sums and computes those again, each from its own
+window and group.  Where there are none, the look is the only cost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from convgen.ir import formula
 from convgen.ir.index_map import decompose
 from convgen.ir.integer import floordiv
 from convgen.ir.problem import ConvProblem, Padding, exchanged_dims
-from convgen.kernels.parts.elementwise import Level, Nest, all_zero, element, factor_pointers
-from convgen.kernels.parts.lowering import CONVERSIONS, Scope, any_fails, index_type, load, offset, window
+from convgen.kernels.parts.elementwise import Level, Nest, Pointer, all_zero, element, factor_pointers
+from convgen.kernels.parts.lowering import (
+    CONVERSIONS,
+    Scope,
+    any_fails,
+    coordinate_name,
+    index_type,
+    load,
+    offset,
+    window,
+)
 
 #: What a sum reads of x, as far as zeros are concerned: groups, or pairs of a group and an input row.
 Part = Collection[Hashable]
@@ -28,12 +37,14 @@ Part = Collection[Hashable]
 
 @dataclass(frozen=True)
 class WindowSum:
-    """The device function `window_sum`, as finished text for templates/parts/window_sum.j2."""
+    """A device function, as finished text for templates/parts/window_sum.j2."""
 
     formula: str
     parameters: tuple[str, ...]
     nest: Nest
     product: str
+    name: str = "window_sum"
+    of: str = "its own window and group"
 
 
 def window_sum(
@@ -90,6 +101,42 @@ def window_sum(
         nest,
         f"{x} * {w}",
     )
+
+
+def filter_sum(problem: ConvProblem) -> WindowSum:
+    """The sum of an element of w of a wgrad, from x and y as they lie in memory: its own pixels, and no others.
+
+    Its parameters are x, y and the element's `offset` in w."""
+    sp = problem.spatial
+    scope = Scope(index_type(problem, ()))
+    extents = {d: problem.c_per_group if d == "c" else problem.extent(d) for d in problem.w.dims}
+    at = all_zero(problem)
+    number = scope.declare("offset", problem.w.size)
+    for dim, value in decompose(number, problem.w.dims, lambda d: Integer(extents[d])).items():
+        at[dim] = scope.let(coordinate_name(dim), value, extents[dim])
+    group = scope.let("group", floordiv(at["k"], Integer(problem.k_per_group)), problem.groups)
+    nest = Nest(scope.take())
+    at["n"] = _loop(nest, scope, "n", problem.n)
+    for o, i in zip(sp.output, sp.input, strict=True):
+        at[o] = _loop(nest, scope, o, problem.extent(o))
+        at[i], tests = window(scope, problem, "x", i, at)
+        nest.add(scope.take())
+        nest.only_where(tests)
+    x, y = (
+        load(t.dtype, f"{t.role}[{offset(scope, t, place)}]", "f32")
+        for t, place in ((problem.x, {**at, "c": group * problem.c_per_group + at["c"]}), (problem.y, at))
+    )
+    nest.drop_unused(y + x)
+    pointers = [p.declaration for p in gradient_pointers(problem)]
+    return WindowSum(
+        f"{element('w', problem.w.dims)} before the epilogue", (*pointers, f"{scope.index} offset"), nest,
+        f"{y} * {x}", "filter_sum", "the pixels that its tap reads",
+    )  # fmt: skip
+
+
+def gradient_pointers(problem: ConvProblem) -> tuple[Pointer, ...]:
+    """What `filter_sum` reads."""
+    return tuple(Pointer(t.role, t.dtype, t.role) for t in (problem.x, problem.y))
 
 
 def _loop(nest: Nest, scope: Scope, dim: str, extent: int) -> Expr:

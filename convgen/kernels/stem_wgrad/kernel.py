@@ -20,6 +20,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import MAX_BOX, target_obstacles, type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
+from convgen.kernels.parts.window_sum import gradient_pointers
 from convgen.kernels.stem_wgrad import cost
 from convgen.kernels.stem_wgrad.config import Config
 from convgen.kernels.stem_wgrad.layout import VECTOR, Y_ROW_BYTES, Y_SPAN, Layout, room_for_ones
@@ -103,13 +104,15 @@ class StemWgrad(base.Kernel[Config, Layout]):
             Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
             *(p.vector_param for p in gradient.y_sum_pointer(problem, slices) if layout.sums_y),
         )
+        # of sums that have to be made once more: y as it was given
+        factors = gradient_pointers(problem)[1:] if layout.fills and layout.stores_w else ()
         main = Launch(
-            f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads, prepared.params(params),
-            layout.shared_bytes, dependent=True,
+            f"convgen_{problem.name}", (layout.m_tiles, slices, 1), layout.threads,
+            (*prepared.params(params), *(p.param for p in factors)), layout.shared_bytes, dependent=True,
         )  # fmt: skip
         steps = [*prepared.launches(), main]
         if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, slices, sms, dependent=True))
+            steps.append(gradient.sum_launch(problem, slices, sms, dependent=True, fills=layout.fills))
         sums = gradient.workspaces(problem, slices, slices)
         return plan_of(layout, steps, (*prepared.workspaces, *sums), notes=prepared.notes)
 

@@ -145,6 +145,12 @@ class Layout(base.Layout[Config]):
     def m_tiles(self) -> int:
         return -(-self.problem.k // self.config.tile_m)
 
+    @property
+    def fills(self) -> bool:
+        """Whether x meets zeros that are not in y, which make NaNs of its infinities: behind y's rows, up to a whole
+        stage."""
+        return self.problem.output[1] % self.config.tile_k > 0
+
     # ---- shared memory, in bytes
 
     @property

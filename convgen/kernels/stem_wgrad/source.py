@@ -7,10 +7,13 @@ from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient
 from convgen.kernels.parts.elementwise import window_formulas
 from convgen.kernels.parts.lowering import index_type, linear
+from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
 from convgen.kernels.stem_wgrad.layout import BUILDERS, VECTOR_BYTES, Y_ROW_BYTES, Y_SPAN, Layout
 
 #: One, by type.
 ONE = {"f16": "0x3c00", "bf16": "0x3f80"}
+#: Why sums are looked at.
+SPOILS = "a zero behind y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -38,10 +41,14 @@ def source(plan: Plan, layout: Layout) -> str:
         m_tail=problem.k % config.tile_m != 0,
         stored=gradient.stored(problem, config.slices, lower_rows=True),
         sum=_sum(plan, layout),
+        factors=gradient_pointers(problem)[1:] if layout.fills and layout.stores_w else (),
+        filter_sum=filter_sum(problem) if layout.fills else None,
+        spoils=SPOILS,
     )
 
 
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
-    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))
+    spoils = SPOILS if layout.fills else ""
+    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"), spoils)

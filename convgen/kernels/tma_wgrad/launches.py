@@ -5,6 +5,7 @@ from __future__ import annotations
 from convgen.ir.plan import Launch, Param, TensorMap, Workspace
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import gradient
+from convgen.kernels.parts.window_sum import gradient_pointers
 from convgen.kernels.tma_wgrad.layout import Y_SPAN, Layout
 
 
@@ -62,11 +63,13 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         Param("w", "pointer", "w") if layout.stores_w else gradient.PARTIALS,
         *(p.vector_param for p in gradient.y_sum_pointer(layout.problem, layout.shares * layout.y_parts)),
     )
+    # of sums that have to be made once more: x and y as they were given
+    factors = gradient_pointers(layout.problem) if layout.fills and layout.stores_w else ()
     main = Launch(
         entry,
         (layout.tiles * config.split_k, config.slices, 1),
         layout.threads,
-        g.prepared.params(params),
+        (*g.prepared.params(params), *(p.param for p in factors)),
         layout.shared_bytes,
         cluster=config.launched,
         dependent=True,
@@ -74,7 +77,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
     )
     if layout.stores_w:
         return (*g.prepared.launches(), main)
-    last = gradient.sum_launch(problem, config.slices, layout.target.sms, dependent=True)
+    last = gradient.sum_launch(layout.problem, config.slices, layout.target.sms, dependent=True, fills=layout.fills)
     return (*g.prepared.launches(), main, last)
 
 

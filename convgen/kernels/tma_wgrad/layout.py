@@ -115,6 +115,11 @@ class Layout(base.Layout[Config]):
         return self.gemm.reach if self.config.row_taps else 0
 
     @property
+    def fills(self) -> bool:
+        """Whether x meets zeros that are not in y, which make NaNs of its infinities: around y's rows."""
+        return self.reach > 0
+
+    @property
     def x_box(self) -> int:
         """That TMA brings."""
         return (self.config.tile_k + self.reach) * self.span

@@ -10,7 +10,11 @@ from convgen.ir.index_map import decompose, derive, variable
 from convgen.ir.plan import Plan
 from convgen.kernels.parts import gradient, lowering
 from convgen.kernels.parts.hopper import SWIZZLE_FIELD, register_split
+from convgen.kernels.parts.window_sum import filter_sum, gradient_pointers
 from convgen.kernels.tma_wgrad.layout import Y_SPAN, Layout
+
+#: Why sums are looked at.
+SPOILS = "a zero around y's rows makes a NaN of an infinity or NaN of x"
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -44,6 +48,9 @@ def source(plan: Plan, layout: Layout) -> str:
         c_tail=g.channels % config.span != 0,
         stored=gradient.stored(layout.problem, config.slices, bool(config.lower_rows)),
         sum=_sum(plan, layout),
+        factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
+        filter_sum=filter_sum(layout.problem) if layout.fills else None,
+        spoils=SPOILS,
     )
 
 
@@ -80,4 +87,5 @@ def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     problem, slices = layout.problem, layout.config.slices
     if layout.stores_w:
         return None
-    return gradient.gradient_sum(problem, slices, layout.target.sms, plan.launch("sum"))
+    spoils = SPOILS if layout.fills else ""
+    return gradient.gradient_sum(problem, slices, layout.target.sms, plan.launch("sum"), spoils)
