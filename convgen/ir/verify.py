@@ -136,17 +136,18 @@ class Tolerance:
 
 def accumulation_length(problem: ConvProblem) -> int:
     """Number of products (of addends, for col2im) in the longest sum."""
+    places = math.prod(map(problem.extent, problem.places))  # of a pixel, where padding repeats it
     match problem.op:
         case Op.FPROP:
             return problem.taps * problem.c_per_group
         case Op.DGRAD:
-            return problem.taps * problem.k_per_group
+            return places * problem.taps * problem.k_per_group
         case Op.WGRAD:
             return problem.output_pixels
         case Op.IM2COL:
             return 1
         case Op.COL2IM:
-            return problem.taps
+            return places * problem.taps
     raise ValueError(f"unknown operator {problem.op!r}")
 
 

@@ -47,6 +47,12 @@ def test_both_forms(op: Op, form: str) -> None:
     check_plan(STRATEGY, problem, {}, 1)
 
 
+@pytest.mark.parametrize("c", [2, 8])
+def test_runs_of_channels_of_several_groups(c: int) -> None:
+    problem = make(Op.IM2COL, 2, c, c, (6, 5), (3, 2), pad=1, groups=c, lowered="n*p*q,r*s*c")
+    check_plan(STRATEGY, problem, {"form": "channels"}, 1)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_infinite_factors_are_multiplied_in_silence(dtype: str) -> None:
     problem = make("fprop", 1, 3, 2, (4, 5), (2, 2), dtype=dtype)

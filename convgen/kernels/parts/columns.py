@@ -104,7 +104,10 @@ def _in_runs(problem: ConvProblem, run: int) -> ConvProblem:
 
     if run == 1:
         return problem
-    return replace(problem, c=problem.c // run, x=cut(problem.x), lowered=cut(lowered_of(problem)))
+    lowered = lowered_of(problem)
+    # a run may have channels of several groups, where the lowered tensor has all of them
+    groups = problem.groups if "g" in lowered.dims else 1
+    return replace(problem, c=problem.c // run, groups=groups, x=cut(problem.x), lowered=cut(lowered))
 
 
 def col2im_gather(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bool = False) -> Kernel:
