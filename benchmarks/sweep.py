@@ -6,10 +6,10 @@
     python benchmarks/sweep.py --db sweep.sqlite --specs slow.conv
 
 Convolutions: the suites' layers, every layer of the seven networks, those of specs, geometries at random, or their
-gradients, of inputs beyond first layers.  Of each it
-takes the configurations that the cost models like best, each strategy's best, and the best with a value of an option
-that the models may misjudge.  They are measured, verified and kept as `convgen tune` does, on all GPUs at hand.  What
-is in the database already is left out, so that a run goes on where another stopped.
+gradients, of inputs beyond first layers.  Of each it takes what `auto` takes, the configurations that the cost models
+like best, each strategy's best, and the best with a value of an option that the models may misjudge.  They are
+measured, verified and kept as `convgen tune` does, on all GPUs at hand.  What is in the database already is left out,
+so that a run goes on where another stopped.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from backward import kind
 from documents import whole
 from geometries import random_problems, suites
 
+from convgen import planner
 from convgen.cli import console
 from convgen.cli.tune import Progress
 from convgen.frontend import load
@@ -39,7 +40,7 @@ from convgen.planner import database
 from convgen.planner.database import Database
 from convgen.targets import TARGETS
 from convgen.tune import machine
-from convgen.tune.candidates import Candidate, stated
+from convgen.tune.candidates import Candidate, chosen, stated
 from convgen.tune.search import prepare
 from convgen.tune.spread import Spread
 
@@ -73,6 +74,8 @@ def configurations(problem: ConvProblem) -> list[Candidate]:
         if best and best.us <= FORCED_WITHIN * least:
             found.append(("tma_im2col", best.layout.config.options))
     settled = [stated(problem, TARGET, candidate) for candidate in found]
+    if ships := chosen(problem, TARGET, lambda: planner.choose(problem, TARGET, "auto", {})):
+        settled.insert(0, ships)
     return list({(name, database.canonical(options)): (name, options) for name, options in settled}.values())
 
 

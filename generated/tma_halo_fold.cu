@@ -212,7 +212,7 @@ __device__ __forceinline__ int accumulator_column(int lane) { return lane % 4 * 
 // ---- kernel ----------------------------------------------------------------------------------
 // A tile of x with its halo is loaded once, stays in shared memory, and serves every tap.
 //
-//   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 16 * 16 + c] * w[k, r, s, c]
+//   y[n, p, q, k] = sum over r, s, c of x[n, p + r - 1, q + s - 1, k / 4 * 4 + c] * w[k, r, s, c]
 //
 // A strip of 28 output columns reads `width` input columns.  Counted along a line of that padded width,
 // output pixel l = p * width + column of the strip needs, for tap (r, s), halo pixel l + shift(r, s): the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 from runs import emulated
@@ -16,7 +16,7 @@ from tma_specs import (
     check_exact,
     depthwise_wgrad_problems,
     laid_out,
-    some_options,
+    served_options,
     spec,
     typed,
 )
@@ -59,8 +59,7 @@ def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
 @given(data=st.data(), seed=SEEDS)
 def test_any_problem(data: st.DataObject, seed: int) -> None:
     problem = data.draw(depthwise_wgrad_problems(200))
-    options = {**data.draw(some_options("depthwise")), "kernel": "depthwise_wgrad"}
-    assume(not STRATEGY.obstacles(problem, TARGET, options))
+    options = data.draw(served_options(problem, "depthwise", "depthwise_wgrad"))
     check_emulated(spec(problem, "depthwise", options), seed)
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, check_emulated, check_exact, some_options, spec, typed, wgrad_problems
+from tma_specs import SEEDS, check_emulated, check_exact, served_options, spec, typed, wgrad_problems
 from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN, bias
-
-from convgen.kernels import strategies
-from convgen.targets import TARGETS
 
 
 @pytest.mark.parametrize("name", MMA_GEOMETRIES)
@@ -29,6 +26,5 @@ def test_epilogue(seed: int) -> None:
 @given(data=st.data(), seed=SEEDS)
 def test_any_problem(data: st.DataObject, seed: int) -> None:
     problem = data.draw(wgrad_problems(200))
-    options = {**data.draw(some_options("implicit_gemm")), "kernel": "mma_wgrad"}
-    assume(not strategies.load("implicit_gemm").obstacles(problem, TARGETS["sm_80"], options))
+    options = data.draw(served_options(problem, "implicit_gemm", "mma_wgrad", "sm_80"))
     check_emulated(spec(problem, "implicit_gemm", options, target="sm_80"), seed)

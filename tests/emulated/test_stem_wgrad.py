@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import (
@@ -11,7 +11,7 @@ from tma_specs import (
     TARGET,
     check_emulated,
     check_exact,
-    some_options,
+    served_options,
     spec,
     stem_wgrad_problems,
     typed,
@@ -36,8 +36,7 @@ def test_geometry(name: str, seed: int) -> None:
 @given(data=st.data(), seed=SEEDS)
 def test_any_problem(data: st.DataObject, seed: int) -> None:
     problem = data.draw(stem_wgrad_problems(200))
-    options = {**data.draw(some_options("implicit_gemm")), "kernel": "stem_wgrad"}
-    assume(not STRATEGY.obstacles(problem, TARGET, options))
+    options = data.draw(served_options(problem, "implicit_gemm", "stem_wgrad"))
     check_emulated(spec(problem, "implicit_gemm", options), seed)
 
 

@@ -57,7 +57,7 @@ def test_candidates(layer: str, seed: int) -> None:
 @given(data=st.data(), seed=SEEDS)
 def test_any_problem(data: st.DataObject, seed: int) -> None:
     problem = data.draw(many_images("stem_wgrad"))
-    options = {**data.draw(some_options("implicit_gemm")), "kernel": "stem_wgrad"}
+    options = {**data.draw(some_options("implicit_gemm", kernel="stem_wgrad")), "kernel": "stem_wgrad"}
     assume(serves(problem, "implicit_gemm", options))
     exact(spec(problem, "implicit_gemm", options), seed)
 

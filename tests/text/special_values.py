@@ -187,6 +187,14 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_halo", make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16),
         {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "group_pack": 16},
     ),
+    "packed groups, halo, the last ones fewer": (
+        "tma_halo", make("fprop", 2, 120, 120, (9, 8), (3, 3), pad=1, groups=5),
+        {**_HALO, "swap_ab": 0, "tile.m": 64, "tile.n": 48, "group_pack": 2},
+    ),
+    "packed groups, halo, the last ones fewer, rows of 64 channels": (
+        "tma_halo", make("fprop", 2, 72, 72, (9, 8), (3, 3), 2, 1, groups=3, dtype="bf16"),
+        {**_HALO, "strip": 4, "swap_ab": 0, "tile.m": 64, "tile.n": 48, "tile.k": 64, "group_pack": 2},
+    ),
     "folded rows": (
         "tma_halo", make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**_HALO, "fold": 4},
     ),

@@ -234,7 +234,7 @@ def test_an_option_that_does_not_fit_is_pointed_at(name: str) -> None:
 #: Options that do not go with 16 groups of 16 input and 8 output channels: the option to blame, message.
 OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
     "packs": ("tma_im2col", {"group_pack": 17}, "group_pack", "group_pack 17 is more than the 16 groups"),
-    "halo: group_pack": ("tma_halo", {"group_pack": 3}, "group_pack", "group_pack 3 does not divide the 16 groups"),
+    "halo: group_pack": ("tma_halo", {"group_pack": 17}, "group_pack", "group_pack 17 is more than the 16 groups"),
     "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
     "halo: channels of two groups": (
         "tma_halo",
@@ -301,8 +301,14 @@ def test_group_packs_are_whole_k_steps(c: int, k: int, groups: int, expected: tu
     (12, 48, 3, (2,)),  # the last one alone
     (6, 48, 3, ()),
 ])  # fmt: skip
-def test_group_packs_with_tails_are_whole_vectors(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
-    assert group_packs(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups), tails=True) == expected
+def test_group_packs_may_be_whole_vectors(c: int, k: int, groups: int, expected: tuple[int, ...]) -> None:
+    assert group_packs(make("fprop", 2, c, k, (9, 9), (3, 3), groups=groups), 8, fewer=True) == expected
+
+
+def test_the_last_pack_may_have_fewer_groups() -> None:
+    problem = make("fprop", 2, 216, 216, (9, 9), (3, 3), groups=9)
+    assert group_packs(problem) == ()
+    assert group_packs(problem, fewer=True) == (2,)
 
 
 @settings(max_examples=30, deadline=None)

@@ -218,7 +218,7 @@ def typed(problem: ConvProblem, **dtypes: str) -> ConvProblem:
 
 
 GROUPS = st.sampled_from((1, 1, 1, 2, 4, 8, 16))
-ODD_GROUPS = st.sampled_from((1, 1, 1, 2, 3, 4, 5, 8, 9))
+ODD_GROUPS = st.sampled_from((1, 1, 1, 2, 3, 4, 5, 8, 9, 16))
 
 
 @st.composite
@@ -310,8 +310,10 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
         draw(st.integers(max(1, r + 1 - sum(p)), {1: 120, 2: 16, 3: 7}[len(taps)] * t + r))
         for r, p, t in zip(reach, pads, stride, strict=True)
     )
-    groups = draw(GROUPS)
-    if groups > 1:
+    groups = draw(ODD_GROUPS)
+    if groups % 2 and groups > 1:  # in packs of two, the last one alone
+        c, k = groups * 8 * draw(st.integers(1, 4)), groups * 4 * draw(st.integers(1, 8))
+    elif groups > 1:
         c, k = draw(_of_groups(groups))
     else:
         c, k = 8 * draw(st.integers(1, 10)), draw(st.sampled_from((8, 1))) * draw(st.integers(1, 10))
@@ -448,6 +450,17 @@ def some_options(draw, strategy: str, most: int = 3, kernel: str = "") -> Option
         row.name: draw(st.sampled_from(row.choices) if row.choices else st.integers(row.low, min(row.high, 64)))
         for row in chosen
     }
+
+
+@st.composite
+def served_options(draw, problem: ConvProblem, strategy: str, kernel: str, target: str = "sm_90a") -> Options:
+    """A kernel, and a few of its options with which it serves the problem: of those drawn, as many as go together."""
+    serving, found = strategies.load(strategy), {"kernel": kernel}
+    assume(not serving.obstacles(problem, TARGETS[target], found))
+    for name, value in draw(some_options(strategy, kernel=kernel)).items():
+        if not serving.obstacles(problem, TARGETS[target], {**found, name: value}):
+            found[name] = value
+    return found
 
 
 # ---- layers of networks ----------------------------------------------------------------------------

@@ -237,30 +237,22 @@ def _unstrided(problem: ConvProblem) -> tuple[ConvProblem, tuple[tuple[str, int]
     return replace(problem, x=x, input=problem.output, stride=(1,) * problem.rank), steps
 
 
-def group_packs(problem: ConvProblem, tails: bool = False) -> tuple[int, ...]:
-    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  With `tails`,
-    a pack's channels may end inside a product, and the last pack may have fewer groups."""
+def group_packs(problem: ConvProblem, of_c: int = PACK_C, *, fewer: bool = False) -> tuple[int, ...]:
+    """How many neighboring groups may go as one for wgmma, and are worth considering; () where none may.  A pack's
+    input channels are a multiple of `of_c`; the last pack may have `fewer` groups."""
     if problem.groups == 1:
         return (1,)
     c, k = problem.c_per_group, problem.k_per_group
-    of_c = _unit(tails)
     unit = math.lcm(of_c // math.gcd(of_c, c), PACK_K // math.gcd(PACK_K, k))
     widest = max(unit, min(WIDEST_PACK // c, problem.groups))
-    return tuple(b for b in range(unit, widest + 1, unit) if not pack_fault(problem, b, tails))
+    packs = (b for b in range(unit, widest + 1, unit) if fewer or problem.groups % b == 0)
+    return tuple(b for b in packs if not _pack_fault(problem, b, of_c))
 
 
-def _unit(tails: bool) -> int:
-    """What the input channels of a pack are a multiple of: those of a product, or of an aligned row."""
-    return VECTOR if tails else PACK_C
-
-
-def pack_fault(problem: ConvProblem, group_pack: int, tails: bool = False) -> str:
+def _pack_fault(problem: ConvProblem, group_pack: int, of_c: int) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can."""
     if group_pack > problem.groups:
         return f"group_pack {group_pack} is more than the {counted(problem.groups, 'group')}"
-    if problem.groups % group_pack and not tails:
-        return f"group_pack {group_pack} does not divide the {problem.groups} groups"
-    of_c = _unit(tails)
     c, k = group_pack * problem.c_per_group, group_pack * problem.k_per_group
     if problem.groups > 1 and (c % of_c or k % PACK_K):
         which = f"a pack of {group_pack} groups" if group_pack > 1 else "a group"
@@ -268,27 +260,22 @@ def pack_fault(problem: ConvProblem, group_pack: int, tails: bool = False) -> st
     return ""
 
 
-def pack_obstacle(problem: ConvProblem, options: Options, tails: bool = False) -> list[Obstacle]:
+def pack_obstacle(problem: ConvProblem, options: Options, of_c: int = PACK_C) -> list[Obstacle]:
     """Why a problem's groups cannot be served as they are, nor in the packs that the options ask for."""
-    if "group_pack" in options and (fault := pack_fault(problem, int(options["group_pack"]), tails)):
+    if "group_pack" in options and (fault := _pack_fault(problem, int(options["group_pack"]), of_c)):
         return [Obstacle(fault, option="group_pack")]
-    if not group_packs(problem, tails):
+    if not group_packs(problem, of_c, fewer=True):
         size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no group_pack makes them multiples of {_unit(tails)} and {PACK_K}")]
+        return [Obstacle(f"{size}: no group_pack makes them multiples of {of_c} and {PACK_K}")]
     return []
 
 
 @dataclass(frozen=True)
 class Group:
-    """Input and output channels of a group, as the main kernel reads it."""
+    """Input and output channels of the groups that are multiplied as one; the last of these may have fewer."""
 
     c: int
     k: int
-
-
-def group(problem: ConvProblem) -> Group | None:
-    """None where there is one group alone."""
-    return Group(problem.c_per_group, problem.k_per_group) if problem.groups > 1 else None
 
 
 def _in_groups(problem: ConvProblem) -> tuple[tuple[str, Expr], ...]:

@@ -55,14 +55,9 @@ def _tile(layout: Layout) -> Obstacles:
         no("swap_ab 0 takes at most 64 channels", option="tile.n")
     if not config.swap_ab and config.tile_m % (64 * config.shares):
         no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
-    if problem.groups > 1 and problem.k_per_group % config.own_channels:
-        no(f"{config.own_channels} channels do not divide the {problem.k_per_group} output channels of a group",
+    if problem.groups > 1 and layout.group.k % config.own_channels:
+        no(f"{config.own_channels} channels do not divide the {layout.group.k} output channels of a group",
            option="tile.n")  # fmt: skip
-    if problem.groups > 1 and problem.c_per_group % config.tile_k:
-        no(
-            f"tile k={config.tile_k} does not divide the {problem.c_per_group} input channels of a group",
-            option="tile.k",
-        )
     if config.fills and config.weight_stages:
         no(
             f"{'fold' if config.fold > 1 else 'group_pack'} needs resident filters",

@@ -36,6 +36,15 @@ def as_read(problem: ConvProblem, group_pack: int, fold: int) -> prepare.Prepare
     return prepare.channels_last(forward, taps_outside=False, group_pack=group_pack, copy_w=copied)
 
 
+@lru_cache(maxsize=64)
+def group_of(problem: ConvProblem, group_pack: int) -> prepare.Group:
+    """Input and output channels of so many groups."""
+    forward = assignment(problem).problem
+    if forward.groups == 1:
+        return prepare.Group(as_read(problem, 1, 1).problem.c, forward.k)
+    return prepare.Group(group_pack * forward.c_per_group, group_pack * forward.k_per_group)
+
+
 def output_channels_inside(problem: ConvProblem) -> bool:
     """Whether the filter's output channels are neighbors, which TMA brings 64 at a time."""
     w = problem.w
@@ -85,7 +94,12 @@ class RingLayout(base.Layout[C]):
     @property
     def blocks(self) -> int:
         """Of a group's input channels."""
-        return -(-self.read.c_per_group // self.config.tile_k)
+        return -(-self.channels // self.config.tile_k)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return self.read.c
 
     # ---- shared memory
 
@@ -201,7 +215,16 @@ class Layout(RingLayout[Config]):
     @property
     def last_products(self) -> int:
         """Products, of 16 channels each, in the last block of input channels."""
-        return products(self.read.c_per_group - (self.blocks - 1) * self.config.tile_k)
+        return products(self.channels - (self.blocks - 1) * self.config.tile_k)
+
+    @cached_property
+    def group(self) -> prepare.Group:
+        """The channels of a group, or of those that are multiplied as one."""
+        return group_of(self.problem, self.config.group_pack)
+
+    @property
+    def channels(self) -> int:
+        return self.group.c
 
     # ---- tiles
 

@@ -17,7 +17,7 @@ from convgen.ir.integer import floordiv, mod, symbol
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts import copies, fragments, lowering, operand_tiles, prepare
+from convgen.kernels.parts import copies, fragments, lowering, operand_tiles
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
@@ -57,7 +57,7 @@ def source(plan: Plan, layout: Layout) -> str:
         weights_each="tap by tap",
         weights_at=f"i / ({taps}) * tile_k, {tap}, k0",
         prepare=layout.prepared.kernel,
-        formula=formula(problem),
+        formula=formula(layout.assigned.problem),
         output=(windows(problem)[0].output, w.output),
         filter=(len(h.offsets), len(w.offsets)),
         swizzle_field=SWIZZLE_FIELD[layout.span],
@@ -65,7 +65,7 @@ def source(plan: Plan, layout: Layout) -> str:
         products=products(config.tile_k),
         phases=_phase_table(layout),
         shift=_shift(h, w),
-        group=prepare.group(problem),
+        group=layout.group if problem.groups > 1 else None,
         joined=layout.halo.width < config.strip + w.reach(),
         place=_place(layout),
         registers=REGISTERS[config.consumers],
@@ -125,7 +125,7 @@ def _look(layout: Layout) -> str:
         row, k = divmod(channel, config.own_channels)
         return {((k0 + k) // problem.k_per_group, row * h.stride + offset) for offset in h.offsets}
 
-    tiles = range(0, layout.read.k_per_group, config.own_channels)
+    tiles = range(0, layout.group.k, config.own_channels)
     if config.swap_ab:  # a thread has two channels of a pixel
         rows = [first + row for first in range(0, config.tile_n, 16) for row in range(8)]
         threads = [[part(k0, row), part(k0, row + 8)] for k0, row in itertools.product(tiles, rows)]

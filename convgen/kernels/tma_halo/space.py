@@ -17,6 +17,7 @@ from convgen.kernels.tma_halo.halo import line_of, windows
 from convgen.kernels.tma_halo.layout import (
     Layout,
     as_read,
+    group_of,
     layout_of,
     y_channels_last,
 )
@@ -37,16 +38,21 @@ def demands(layout: Layout) -> dict[str, Any]:
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
-    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else prepare.group_packs(problem)
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
     folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS if problem.op is Op.FPROP else (1,)
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
-        if "fold" in fixed or _worth_folding(prepared.problem, fold):
+        if "fold" in fixed or _worth_folding(prepared.problem, group_of(problem, pack).k, fold):
             for layout in _layouts(problem, target, fixed, pack, fold):
                 some = True
                 yield layout
     if not some:
         yield _asked_for(problem, target, fixed)
+
+
+def _packs(problem: ConvProblem) -> tuple[int, ...]:
+    """Groups to a pack: in packs that are all alike, where there are some."""
+    return prepare.group_packs(problem) or prepare.group_packs(problem, fewer=True)
 
 
 def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
@@ -61,21 +67,23 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     config = Config(
         given("tile.m", 64), given("strip", int(min(output[-1], 64))), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
-        given("group_pack", (*prepare.group_packs(problem), 1)[0]), given("fold", 1),
+        given("group_pack", (*_packs(problem), 1)[0]), given("fold", 1),
     )  # fmt: skip
     return layout_of(problem, target, config)
 
 
 def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fold: int) -> Iterator[Layout]:
     """Legal layouts that go with options, in packs of so many groups."""
-    root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "in_vectors")
+    root = layout_of(given, target, _plainest(pack, fold)).knowing("windows", "in_vectors", "group")
     problem, fills = root.read, pack > 1 or fold > 1
 
     def values(name: str, defaults: Iterable[int]) -> list[int]:
         return [int(options[name])] if name in options else list(defaults)
 
-    c, k_per_group = problem.c_per_group, problem.k_per_group
-    spans = next(((k,) for k in (64, 32, 16) if c % k == 0), (64 if c > 32 else 32,))
+    c, k_per_group = root.group.c, root.group.k
+    spans = [next((k for k in (64, 32, 16) if c % k == 0), 64 if c > 32 else 32)]
+    if problem.groups > 1 and spans[0] < FULL < c + FULL // 2:
+        spans.append(FULL)  # fewer and longer rows, which reach into the next group
     ahead = values("weight_stages", (0,) if fills else (0, *WEIGHT_STAGES))
     d, h, w = root.windows
     of_rows = not problem.dynamic and h.output == 1 and not {"tile.m", "strip"} & options.keys()
@@ -137,11 +145,11 @@ def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator
             yield least.sibling(stages=stages, weight_stages=weight_stages)
 
 
-def _worth_folding(problem: ConvProblem, fold: int) -> bool:
-    """Whether rows fill channels of a tile that would be empty otherwise."""
+def _worth_folding(problem: ConvProblem, k: int, fold: int) -> bool:
+    """Whether rows fill channels of a tile, of a group's `k`, that would be empty otherwise."""
     if fold == 1:
         return True
-    own, k = FULL // fold, problem.k_per_group
+    own = FULL // fold
     fits = k % own == 0 if problem.groups > 1 else -(-k // own) * own < -(-k // FULL) * FULL
     return fits and k < FULL and fold <= windows(problem)[0].output and y_channels_last(problem)
 

@@ -49,7 +49,7 @@ STREAMED = 4
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
-    packs = prepare.group_packs(read) or prepare.group_packs(read, tails=True)
+    packs = prepare.group_packs(read) or prepare.group_packs(read, prepare.VECTOR, fewer=True)
     if "group_pack" in fixed:
         packs = (int(fixed["group_pack"]),)
     cluster = int(fixed.get("cluster", 1))
