@@ -9,7 +9,6 @@ blocks share the pixels, and a second kernel adds their sums in a fixed order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 from convgen.ir.plan import Launch, Plan
@@ -161,17 +160,18 @@ def _layouts(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[L
     tile_rs = given("tile.r", sorted({-(-taps // parts) for parts in (1, 2, taps)}))
     tile_qs = given("tile.q", sorted({min(q, columns.outputs) for q in (2, 4, 7)}))
     bands = given("band", sorted({min(b, rows.outputs) for b in LONG_BANDS} | {-(-rows.outputs // p) for p in PARTS}))
-    for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256])):
+    for v, r, q, band, threads in product(vectors, tile_rs, tile_qs, bands, given("threads", [128, 256, 384])):
         stages = int(fixed.get("stages", _stages(problem, v)))
         for channels in given("slice", _channel_slices(problem, v)):
             one = Layout(problem, target, Config(v, channels, r, q, band, stages, threads, blocks=1))
+            one.knowing("walks", "strips")
             if channels % v or one.threads > limits.MAX_THREADS:
                 yield one
                 continue
             blocks = int(fixed.get("blocks", _blocks(one)))
-            one = replace(one, config=replace(one.config, blocks=blocks))
+            one = one.sibling(blocks=blocks)
             for split_k, slices in _shares(one, fixed):
-                yield replace(one, config=replace(one.config, split_k=split_k, slices=slices))
+                yield one.sibling(split_k=split_k, slices=slices)
 
 
 def _stages(problem: ConvProblem, vector: int) -> int:
@@ -194,7 +194,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
             yield split_k, int(fixed["slices"])
             continue
         most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
-        slots = replace(layout, config=replace(layout.config, split_k=split_k)).slots
+        slots = layout.sibling(split_k=split_k).slots
         full = slots // (layout.channel_slices * split_k)
         for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
             yield split_k, slices
