@@ -191,7 +191,7 @@ class Case:
 
 def without_second_sums(source: str) -> str:
     """Sums that are NaN would hide what is wrong before them: here they become a number that is wrong."""
-    return re.sub(r"(float window_sum\([^{]*\{)", r"\1\n  return 12345.0f;", source)
+    return re.sub(r"(float (?:window|filter)_sum\([^{]*\{)", r"\1\n  return 12345.0f;", source)
 
 
 @cache
@@ -210,8 +210,10 @@ def case(name: str) -> Case:
         main, rest = verify.random_inputs(problem, seed=0), [_centers(problem, read)] if _floats(problem) else []
         if plan.strategy == "depthwise":
             main = _corners(problem, read, main)
+        if "float filter_sum(" in source:
+            rest.append(_edges(problem, read))
     others = [Case(name, sms, plan, source, *_data(plan, arrays)) for arrays in rest]
-    if "float window_sum(" in source:
+    if re.search(r"float (window|filter)_sum\(", source):
         finite = _data(plan, verify.random_inputs(problem, seed=0))
         others.insert(0, Case(name, sms, plan, source, *finite, second_sums=False))
     return Case(name, sms, plan, source, *_data(plan, main), tuple(others))
@@ -235,6 +237,18 @@ def _centers(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
     """Inputs with one NaN, far from borders: there wgrad may multiply what is special by padding."""
     arrays = verify.random_inputs(problem, seed=0)
     arrays[role][tuple(extent // 2 for extent in arrays[role].shape)] = np.nan
+    return arrays
+
+
+def _edges(problem: ConvProblem, role: str) -> dict[str, np.ndarray]:
+    """Inputs of which each channel has an infinity at an end of a row: some taps of wgrad see it, and others meet it
+    where they have zeros."""
+    arrays = verify.random_inputs(problem, seed=0)
+    tensor = problem.tensor(role)
+    for channel in range(problem.c):
+        at = {d: channel % tensor.extent(d) for d in tensor.dims}
+        at |= {"c": channel, problem.spatial.input[-1]: -(channel % 2)}
+        arrays[role][tuple(at[d] for d in tensor.dims)] = np.inf
     return arrays
 
 
