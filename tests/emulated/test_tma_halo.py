@@ -240,6 +240,32 @@ DGRADS: dict[str, tuple[ConvProblem, Options]] = {
         make("dgrad", 5, 72, 24, (6, 5), (3, 3), pad=1), {**CHANNELS, "tile.m": 96, "images": 2, "consumers": 1},
     ),
     "one axis": (make("dgrad", 3, 40, 72, (60,), (5,), pad=2, dilation=2), {**CHANNELS, "consumers": 1}),
+    "groups as they are": (
+        make("dgrad", 2, 64, 96, (11, 13), (3, 2), pad=(1, (1, 0)), groups=2), {**PIXELS, "tile.n": 32, "consumers": 1},
+    ),
+    "packed groups": (
+        make("dgrad", 2, 64, 128, (11, 13), (2, 3), pad=(1, (0, 2)), groups=8),
+        {**PIXELS, "tile.n": 16, "tile.k": 32, "consumers": 2, "group_pack": 2},
+    ),
+    "packed groups, fewer in the last, dilated": (
+        make("dgrad", 2, 72, 72, (11, 13), (3, 3), pad=2, dilation=2, groups=3, dtype="bf16"),
+        {**PIXELS, "tile.n": 48, "tile.k": 64, "consumers": 1, "group_pack": 2},
+    ),
+    "packed groups, output channels innermost": (
+        laid_out(make("dgrad", 2, 32, 64, (11, 13), (3, 2), groups=4), w="crsk"),
+        {**PIXELS, "tile.n": 32, "tile.k": 64, "consumers": 1, "group_pack": 4},
+    ),
+    "folded rows": (
+        make("dgrad", 2, 16, 40, (11, 13), (3, 2), pad=(1, (0, 1))), {**CHANNELS, "consumers": 1, "fold": 4},
+    ),
+    "folded rows of packed groups": (
+        make("dgrad", 2, 64, 64, (11, 13), (3, 3), pad=(2, (0, 1)), groups=16),
+        {**CHANNELS, "tile.k": 32, "consumers": 2, "group_pack": 8, "fold": 2},
+    ),
+    "three axes, packed groups": (
+        make("dgrad", 2, 32, 32, (4, 5, 6), (2, 3, 3), pad=1, groups=4),
+        {**PIXELS, "tile.n": 16, "tile.k": 16, "consumers": 1, "group_pack": 2},
+    ),
     "k off 8": (make("dgrad", 3, 72, 19, (11, 13), (3, 3), pad=1), {**CHANNELS, "consumers": 1}),
     "planes": (
         laid_out(make("dgrad", 3, 40, 24, (11, 13), (3, 3), pad=1), x="nchw", w="kcrs", y="nkpq"),

@@ -195,6 +195,9 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_halo", make("fprop", 2, 72, 72, (9, 8), (3, 3), 2, 1, groups=3, dtype="bf16"),
         {**_HALO, "strip": 4, "swap_ab": 0, "tile.m": 64, "tile.n": 48, "tile.k": 64, "group_pack": 2},
     ),
+    "packed groups, halo, dgrad": (
+        "tma_halo", make("dgrad", 2, 64, 32, (9, 8), (3, 3), pad=1, groups=8), {**_HALO, "fold": 2, "group_pack": 4},
+    ),
     "folded rows": (
         "tma_halo", make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**_HALO, "fold": 4},
     ),

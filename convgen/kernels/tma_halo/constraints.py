@@ -75,8 +75,6 @@ def _fold(layout: Layout) -> Obstacles:
     if config.fold == 1:
         return found
     no = found.no
-    if layout.assigned.backward:
-        no("fold is not served for dgrad", "fold 1", "fold")
     _, h, _ = layout.windows
     rows = windows(problem)[0].output
     if config.fold > rows and not isinstance(rows, Size):

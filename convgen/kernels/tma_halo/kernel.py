@@ -49,8 +49,6 @@ class TmaHalo(base.Kernel[Config, Layout]):
         no = found.no
         if problem.op is Op.DGRAD and max(problem.stride) > 1:
             no(f"op dgrad with a stride of {max(problem.stride)} is not served")
-        if problem.op is Op.DGRAD and problem.groups > 1:
-            no("op dgrad with groups is not served")
         if problem.op is Op.DGRAD and set(problem.dynamic) - base.IMAGES:
             no("op dgrad needs fixed sizes of images", "`dynamic n` alone")
         problem = assignment(problem).problem if served(problem) else problem
@@ -90,7 +88,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
             *operand_tiles.pointers(problem),
         ]
         # of sums that have to be made once more: x as it was given
-        given = (factor_pointers(problem)[0].param,) if config.fills else ()
+        given = layout.assigned.params([factor_pointers(problem)[0].param] if config.fills else [])
         launch = Launch(
             entry=f"convgen_{problem.name}",
             grid=(layout.tiles * layout.channel_tiles, 1, 1),

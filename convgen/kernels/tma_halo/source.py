@@ -21,7 +21,7 @@ from convgen.kernels.parts import copies, fragments, lowering, operand_tiles
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
 from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
-from convgen.kernels.parts.window_sum import fragment_place, look, window_sum
+from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
 from convgen.kernels.tma_halo.config import Config
 from convgen.kernels.tma_halo.halo import Window, depth, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
@@ -82,7 +82,7 @@ def source(plan: Plan, layout: Layout) -> str:
         filters=_filters(layout) if config.fills else None,
         planes=planes,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
-        window_sum=window_sum(layout.problem, sizes=sizes(problem)) if config.fills else None,
+        window_sum=_window_sum(layout) if config.fills else None,
         look=_look(layout) if config.fills else "",
         spoils=f"a zero between {' or '.join(_between(config))}",
     )
@@ -115,9 +115,15 @@ def _stored(layout: Layout) -> str:
     return "K" if alone and problem.k < config.tile_n else "channels"
 
 
+def _window_sum(layout: Layout) -> WindowSum:
+    """The sum of a result's element, from the factors as they were given."""
+    assigned = layout.assigned
+    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=assigned.mirrored)
+
+
 def _look(layout: Layout) -> str:
     """C text: whether sum i of a thread tells of a NaN that the filters' zeros have made."""
-    config, problem = layout.config, layout.problem
+    config, problem = layout.config, layout.assigned.problem
     h, _ = windows(layout.read)  # x with its padding, where that is not zeros
 
     def part(k0: int, channel: int) -> set[tuple[int, int]]:
@@ -244,7 +250,7 @@ class Filters:
 
 
 def _filters(layout: Layout) -> Filters:
-    given, problem, config = layout.problem, layout.read, layout.config
+    given, problem, config = layout.assigned.problem, layout.read, layout.config
     w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
     h, _ = windows(problem)
     step = layout.windows[1].step
@@ -260,8 +266,12 @@ def _filters(layout: Layout) -> Filters:
     ranges[symbol("k0")] = (0, max(given.k - config.own_channels, 0))
     known = {symbol("k"): (0, given.k - 1), symbol("c"): (0, w.extent("c") - 1)}
     known |= {symbol(d): (0, problem.extent(d) - 1) for d in taps}
-    place = integer.simplify(Access(w, {d: symbol(d) for d in w.dims}).offset, known)
-    channel = symbol("c") + mod(floordiv(symbol("k"), given.k_per_group), config.group_pack) * given.c_per_group
+    group, in_group = floordiv(symbol("k"), given.k_per_group), mod(symbol("k"), given.k_per_group)
+    lies = {**{d: symbol(d) for d in w.dims}, "g": group, "k_in_group": in_group}
+    if layout.assigned.mirrored:
+        lies |= {d: problem.extent(d) - 1 - symbol(d) for d in taps}
+    place = integer.simplify(Access(w, {d: lies[d] for d in w.dims}).offset, known)
+    channel = symbol("c") + mod(group, config.group_pack) * given.c_per_group
     i, r = symbol("i"), symbol("r") if problem.rank > 1 else Integer(0)
     dilation = h.offsets[1] if len(h.offsets) > 1 else 0
     known[i] = (0, config.fold - 1)

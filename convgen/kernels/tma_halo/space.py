@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from convgen.ir.problem import ConvProblem, Op
+from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import IMAGES
 from convgen.kernels.config import Options
 from convgen.kernels.parts import prepare
@@ -39,7 +39,7 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
-    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS if problem.op is Op.FPROP else (1,)
+    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
         if "fold" in fixed or _worth_folding(prepared.problem, group_of(problem, pack).k, fold):
@@ -52,7 +52,8 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
 
 def _packs(problem: ConvProblem) -> tuple[int, ...]:
     """Groups to a pack: in packs that are all alike, where there are some."""
-    return prepare.group_packs(problem) or prepare.group_packs(problem, fewer=True)
+    forward = assignment(problem).problem
+    return prepare.group_packs(forward) or prepare.group_packs(forward, fewer=True)
 
 
 def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
