@@ -1,4 +1,4 @@
-"""Random kernels of tma_im2col (dgrad, too), tma_halo, wgrad, depthwise dgrad and winograd, for as long as you
+"""Random kernels of tma_im2col and tma_halo (dgrad, too), wgrad, depthwise dgrad and winograd, for as long as you
 like: on a GPU, or emulated.
 
     python tests/fuzz.py --seconds 100 --processes 12 --failures failures.txt
@@ -33,6 +33,7 @@ KINDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "depthwise_wgrad": ("depthwise", {"kernel": "depthwise_wgrad"}),
     "stem_wgrad": ("implicit_gemm", {"kernel": "stem_wgrad"}),
     "dgrad": ("tma_im2col", {}),
+    "halo_dgrad": ("tma_halo", {}),
     "depthwise_dgrad": ("depthwise", {}),
     "winograd": ("winograd", {"kernel": "winograd"}),
     "winograd_fused": ("winograd", {"kernel": "winograd_fused"}),

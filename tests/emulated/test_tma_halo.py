@@ -9,7 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import SEEDS, check_emulated, check_exact, halo_problems, laid_out, serves, some_options, spec, typed
+from tma_specs import (
+    SEEDS,
+    check_emulated,
+    check_exact,
+    halo_dgrad_problems,
+    halo_problems,
+    laid_out,
+    serves,
+    some_options,
+    spec,
+    typed,
+)
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
@@ -287,7 +298,12 @@ def test_epilogue_of_dgrad(seed: int) -> None:
 
 
 @settings(max_examples=8, deadline=None)
-@given(problem=halo_problems(), options=some_options("tma_halo"), seed=SEEDS, sms=st.sampled_from((1, 2, 5)))
+@given(
+    problem=halo_problems() | halo_dgrad_problems(),
+    options=some_options("tma_halo"),
+    seed=SEEDS,
+    sms=st.sampled_from((1, 2, 5)),
+)
 def test_any_problem(problem: ConvProblem, options: Options, seed: int, sms: int) -> None:
     assume(serves(problem, "tma_halo", options))
     check_emulated(spec(problem, "tma_halo", options), seed, (sms,))

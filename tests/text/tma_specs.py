@@ -328,6 +328,20 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
 
 
 @st.composite
+def halo_dgrad_problems(draw, pixels: int = 300) -> ConvProblem:
+    """What tma_halo serves of dgrad: unit stride."""
+    p = draw(halo_problems(pixels))
+    pads = tuple(zip(p.pad_lo, p.pad_hi, strict=True))
+    problem = make(
+        "dgrad", p.n, p.k, p.c, p.input, p.filter, 1, pads, p.dilation, p.groups, p.x.dtype, name="random",
+    )  # fmt: skip
+    assume(problem.x.size // problem.c <= pixels)
+    if draw(st.integers(0, 3)) == 0:
+        problem = laid_out(problem, w=draw(st.permutations(problem.w.dims)))  # type: ignore[arg-type]
+    return _with_epilogue(draw, problem)
+
+
+@st.composite
 def wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
     """What tma_wgrad serves: any geometry within TMA's limits, any layouts, channels and groups."""
     rank = draw(st.sampled_from((1, 2, 2, 3)))
@@ -435,6 +449,7 @@ PROBLEMS: Mapping[str, st.SearchStrategy[ConvProblem]] = {
     "depthwise_wgrad": depthwise_wgrad_problems(),
     "stem_wgrad": stem_wgrad_problems(),
     "dgrad": dgrad_problems(),
+    "halo_dgrad": halo_dgrad_problems(),
     "depthwise_dgrad": depthwise_dgrads(),
     "winograd": winograd_problems(),
     "winograd_fused": winograd_fused_problems(),
