@@ -49,9 +49,7 @@ STREAMED = 4
 def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
     """Every tile, without a cluster that shares operands unless the options ask for one."""
     read = assignment(problem).problem
-    packs = prepare.group_packs(read) or prepare.group_packs(read, prepare.VECTOR, fewer=True)
-    if "group_pack" in fixed:
-        packs = (int(fixed["group_pack"]),)
+    packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(read)
     cluster = int(fixed.get("cluster", 1))
     operands = [str(fixed["multicast"])] if "multicast" in fixed else ["a", "b"][: 2 if cluster > 1 else 1]
     for pack in packs:
@@ -65,6 +63,14 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
                 alike[kind] = Layout(problem, target, config, g).knowing(*of_kind)
             for multicast in operands:
                 yield _staged(alike[kind].having(config), fixed, cluster, multicast, config.stream_k)
+
+
+def _packs(forward: ConvProblem) -> list[int]:
+    """Groups to a pack: such that packs fill products; where these are wide, or there are none, that end inside one."""
+    whole = prepare.group_packs(forward)
+    if whole and whole[0] * forward.c_per_group <= prepare.WIDEST_PACK:
+        return list(whole)
+    return list(dict.fromkeys((*whole, *prepare.group_packs(forward, prepare.VECTOR, fewer=True))))
 
 
 def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
