@@ -75,6 +75,13 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
         "tma_im2col", ODD_GROUPS,
         "3 groups of 2 input and 16 output channels: no group_pack makes them multiples of 8 and 8", "implicit_gemm",
     ),
+    "dgrad with groups": (
+        "tma_im2col", make("dgrad", 2, 6, 48, (14, 14), (3, 3), groups=3),
+        "3 groups of 2 input and 16 output channels: no group_pack makes them multiples of 8 and 8", "direct",
+    ),
+    "halo: layout of dgrad": (
+        "tma_halo", laid_out(make("dgrad", 2, 64, 64, (14, 14), (3, 3)), x="cnhw"), "layout of x is c n h w", "n h w c",
+    ),
     "f32": ("tma_im2col", like(dtype="f32"), TYPES, ""),
     "s8": ("tma_im2col", like(dtype="s8"), "accumulate s32", ""),
     "fp8": ("tma_im2col", like(dtype="e4m3"), TYPES, ""),

@@ -249,25 +249,38 @@ def group_packs(problem: ConvProblem, of_c: int = PACK_C, *, fewer: bool = False
     return tuple(b for b in packs if not _pack_fault(problem, b, of_c))
 
 
-def _pack_fault(problem: ConvProblem, group_pack: int, of_c: int) -> str:
-    """Why this many neighboring groups cannot go as one; empty where they can."""
+def _pack_fault(problem: ConvProblem, group_pack: int, of_c: int, backward: bool = False) -> str:
+    """Why this many neighboring groups cannot go as one; empty where they can.  Of a convolution that goes `backward`,
+    the user calls c output channels."""
     if group_pack > problem.groups:
         return f"group_pack {group_pack} is more than the {counted(problem.groups, 'group')}"
     c, k = group_pack * problem.c_per_group, group_pack * problem.k_per_group
     if problem.groups > 1 and (c % of_c or k % PACK_K):
         which = f"a pack of {group_pack} groups" if group_pack > 1 else "a group"
-        return f"{which} has {c} input and {k} output channels; they must be multiples of {of_c} and {PACK_K}"
+        multiples = _numbers(of_c, PACK_K, backward)
+        return f"{which} has {_channels(c, k, backward)} channels; they must be multiples of {multiples}"
     return ""
 
 
-def pack_obstacle(problem: ConvProblem, options: Options, of_c: int = PACK_C) -> list[Obstacle]:
+def pack_obstacle(
+    problem: ConvProblem, options: Options, of_c: int = PACK_C, *, backward: bool = False
+) -> list[Obstacle]:
     """Why a problem's groups cannot be served as they are, nor in the packs that the options ask for."""
-    if "group_pack" in options and (fault := _pack_fault(problem, int(options["group_pack"]), of_c)):
+    if "group_pack" in options and (fault := _pack_fault(problem, int(options["group_pack"]), of_c, backward)):
         return [Obstacle(fault, option="group_pack")]
     if not group_packs(problem, of_c, fewer=True):
-        size = f"{problem.groups} groups of {problem.c_per_group} input and {problem.k_per_group} output channels"
-        return [Obstacle(f"{size}: no group_pack makes them multiples of {of_c} and {PACK_K}")]
+        size = f"{problem.groups} groups of {_channels(problem.c_per_group, problem.k_per_group, backward)} channels"
+        return [Obstacle(f"{size}: no group_pack makes them multiples of {_numbers(of_c, PACK_K, backward)}")]
     return []
+
+
+def _channels(c: int, k: int, backward: bool) -> str:
+    """Of a forward convolution, or of the dgrad that it stands for."""
+    return f"{k} input and {c} output" if backward else f"{c} input and {k} output"
+
+
+def _numbers(c: int, k: int, backward: bool) -> str:
+    return f"{k} and {c}" if backward else f"{c} and {k}"
 
 
 @dataclass(frozen=True)

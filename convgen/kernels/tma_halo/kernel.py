@@ -51,16 +51,19 @@ class TmaHalo(base.Kernel[Config, Layout]):
             no(f"op dgrad with a stride of {max(problem.stride)} is not served")
         if problem.op is Op.DGRAD and set(problem.dynamic) - base.IMAGES:
             no("op dgrad needs fixed sizes of images", "`dynamic n` alone")
+        given, backward = problem, problem.op is Op.DGRAD
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
-        found += prepare.pack_obstacle(problem, fixed)
+        found += prepare.pack_obstacle(problem, fixed, backward=backward)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if math.prod(problem.filter[-2:]) == 1:
             no(f"with one tap{' in a plane' * (problem.rank == 3)} there is nothing to reuse")
         pixels = problem.spatial.output
         if not (memory_order(y, ("n", *pixels, "k")) or memory_order(y, ("n", "k", *pixels))):
-            no(f"layout of {y.name} is {' '.join(y.dims)}", f"n {' '.join(pixels)} k or n k {' '.join(pixels)}")
+            lies, c, own = (given.x, "c", given.spatial.input) if backward else (y, "k", pixels)
+            inner = " ".join(own)
+            no(f"layout of {lies.name} is {' '.join(lies.dims)}", f"n {inner} {c} or n {c} {inner}")
         if any(t.span >= INT_LIMIT for t in (x, y, *problem.operands)):
             no("a tensor of 2^31 elements or more")
         return found
