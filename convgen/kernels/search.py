@@ -23,6 +23,10 @@ from convgen.kernels.config import Options, excess
 from convgen.targets import Target
 
 
+#: Options that change nothing else.
+DEPTHS = ("stages", "weight_stages")
+
+
 @dataclass(frozen=True)
 class Timed:
     """A layout and its estimated microseconds."""
@@ -117,15 +121,17 @@ class Search:
         """Why no configuration serves; empty where one does.
 
         Of many reasons, those of the configuration that fails by the fewest choices other than the user's own; of
-        several such, the plainest one's: with the fewest special options that the user did not ask for.
+        several such, one that asks for another depth of a pipeline alone; then the plainest one's: with the fewest
+        special options that the user did not ask for.
         """
         if self.unserved or self.serves:
             return self.unserved
 
-        def strangeness(t: Timed) -> tuple[int, int, int]:
+        def strangeness(t: Timed) -> tuple[int, ...]:
             found = self._obstacles_of(t.layout)
             special = [name for name in t.layout.config.special if name not in self.fixed]
-            return sum(o.option not in self.fixed for o in found), len(special), len(found)
+            others = sum(o.option not in DEPTHS for o in found)
+            return sum(o.option not in self.fixed for o in found), others, len(special), len(found)
 
         nearest = min(self._all(), key=strangeness, default=None)
         return self._obstacles_of(nearest.layout) if nearest else (self._nothing,)

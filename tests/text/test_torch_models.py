@@ -358,6 +358,16 @@ def test_models_remember_earlier_calls(kind):
     assert len(ready.report) == 1 + (kind is Memory)
 
 
+def test_a_stream_that_begins_with_silence_is_remembered():
+    model, x = Causal1d().eval(), torch.randn(1, 4, 6)
+    right = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ready = fast(model, torch.zeros_like(x))
+        for i in range(3):
+            near(ready(i * x), right(i * x).detach())
+
+
 class Tells(nn.Module):
     """Of each call, what nothing depends on."""
 

@@ -57,7 +57,12 @@ def remembers(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], scale: float) -> Any:
     def scaled(tensor: Any) -> Any:
-        return tensor * scale if tensor.is_floating_point() else tensor.clone()
+        if not tensor.is_floating_point():
+            return tensor.clone()
+        largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+        if not largest:
+            return torch.full_like(tensor, scale)
+        return tensor * (scale / min(largest, 1.0))  # small ones would change results by less than rounding does
 
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
