@@ -22,7 +22,6 @@ from convgen.kernels.base import AnyKernel, Layout, Obstacle
 from convgen.kernels.config import Options, excess
 from convgen.targets import Target
 
-
 #: Options that change nothing else.
 DEPTHS = ("stages", "weight_stages")
 

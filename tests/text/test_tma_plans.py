@@ -569,4 +569,5 @@ def test_maps_reach_to_the_last_byte_and_rows_fill_a_swizzle(strategy: str, data
             assert found.dtype == tensor.dtype and math.prod(found.dims) == tensor.size
             assert byte_offset(found, [d - 1 for d in found.dims]) + 2 == tensor.bytes
             row = 2 * (found.channels if found.mode == "im2col" else found.box[0])
-            assert row == found.swizzle or (row, found.swizzle) == (16, 0)
+            # whole pixels of y leave as they lie
+            assert row == found.swizzle or (row, found.swizzle) == (16, 0) or (role == "y" and not found.swizzle)
