@@ -144,9 +144,9 @@ def test_gathered_pixels_that_begin_inside_a_sector_take_longer(dim: str) -> Non
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), sms=st.integers(8, TARGET.sms))
 def test_fewer_multiprocessors_take_no_less_time(strategy: str, data: st.DataObject, sms: int) -> None:
-    """But for a fifth: fewer of them get more of the device memory's rate each, and crowd less about the same lines."""
+    """But for a third: fewer of them get more of the device memory's rate each, and crowd less about the same lines."""
     problem, options = data.draw(cases(strategy))
-    assert estimate(strategy, problem, options, sms) >= 0.8 * estimate(strategy, problem, options)
+    assert estimate(strategy, problem, options, sms) >= 0.67 * estimate(strategy, problem, options)
 
 
 @pytest.mark.parametrize("strategy", BOTH)
