@@ -129,8 +129,8 @@ class Search:
         def strangeness(t: Timed) -> tuple[int, ...]:
             found = self._obstacles_of(t.layout)
             special = [name for name in t.layout.config.special if name not in self.fixed]
-            others = sum(o.option not in DEPTHS for o in found)
-            return sum(o.option not in self.fixed for o in found), others, len(special), len(found)
+            deep = all(o.option in DEPTHS for o in found)
+            return sum(o.option not in self.fixed for o in found), not deep, len(special), len(found)
 
         nearest = min(self._all(), key=strangeness, default=None)
         return self._obstacles_of(nearest.layout) if nearest else (self._nothing,)
