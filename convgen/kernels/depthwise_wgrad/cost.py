@@ -12,12 +12,11 @@ import math
 from dataclasses import dataclass
 
 from convgen.kernels.depthwise_wgrad.layout import Layout
-from convgen.kernels.parts.cost import CYCLES, lines, over
+from convgen.kernels.parts.cost import CYCLES, LINE, lines, over
 
 SCHEDULERS = 4  # of a multiprocessor
 WARP = 32
 HALF_LINE = 64  # bytes that L2 takes from device memory at once
-LINE = 128
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
-from convgen.kernels.parts.window_sum import WindowSum, filter_sum, gradient_pointers
+from convgen.kernels.parts.window_sum import gradient_pointers
 
 #: Two neighboring ones, by type.
 ONES = {"f16": "0x3c003c00u", "bf16": "0x3f803f80u"}
@@ -113,8 +113,7 @@ class Sum:
     index: str
     load: Sequence[str]
     result: output.Result
-    filter_sum: WindowSum | None
-    spoils: str
+    spoils: str  # why sums are made once more; empty where none are
 
 
 def _pointers(problem: ConvProblem, fills: bool) -> tuple[Pointer, ...]:
@@ -167,5 +166,5 @@ def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch, sp
         w.size, run, lowering.index_type(problem, (w.size * slices + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
-        filter_sum(problem) if spoils else None, spoils,
+        spoils,
     )  # fmt: skip
