@@ -93,6 +93,16 @@ GRADIENT = """conv layer {{
   op {op}
   strategy {strategy}
 }}"""
+GROUPED_DGRAD = """conv layer {{
+  input x: f16[n=2, h=13, w=15, c={c}]
+  filter w: f16[k={c}, r=3, s=3, c={of_group}]
+  output y: f16[n, p, q, k]
+  stride {stride}
+  pad 1
+  groups {groups}
+  op dgrad
+  strategy {strategy}
+}}"""
 WGRAD = """conv layer {{
   input x: f16[n=3, h=13, w=15, c={c}]
   filter w: f32[k={k}, r=3, s=3, c={of_group}]
@@ -222,6 +232,13 @@ CASES = {
     ),
     "strided dgrad, channels as rows": GRADIENT.format(
         op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 2 consumers 1 schedule cooperative swap_ab 1 }"
+    ),
+    "strided dgrad, tma_halo": GRADIENT.format(op="dgrad", strategy="tma_halo"),
+    "strided dgrad, tma_halo, groups": GROUPED_DGRAD.format(
+        c=72, of_group=24, groups=3, stride=2, strategy="tma_halo { group_pack 2 }"
+    ),
+    "dgrad, tma_halo, groups": GROUPED_DGRAD.format(
+        c=64, of_group=8, groups=8, stride=1, strategy="tma_halo { group_pack 4  fold 2 }"
     ),
     "im2col of itself": LOWERED.format(op="im2col", strategy="im2col"),
     "im2col, an element a thread": LOWERED.format(op="im2col", strategy="im2col { form loop_free }"),

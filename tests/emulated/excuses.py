@@ -92,12 +92,18 @@ HARMLESS = (
         "two waits change places, and nothing is read or written between them",
     ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
-    Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256"),
+    Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256|384"),
     Excuse(
         "barrier: barrier 3 for 2",
         "all consumers meet there before any meets at its own",
         was="bar_sync<2, 128>",
         source="bar_sync<3, 256>",
+    ),
+    Excuse(
+        "barrier: barrier 4 for 3",
+        "all consumers meet there before any meets at its own",
+        was="bar_sync<3, 128>",
+        source="bar_sync<4, 384>",
     ),
     Excuse("stage: next stage", "there is one stage", now=r"\+ 1\) % stages", source=r"constexpr int stages = 1;"),
     Excuse("stage: next stage", "there is one ring", now=r"\+ 1\) % rings", source=r"constexpr int rings = 1;"),
@@ -109,6 +115,13 @@ HARMLESS = (
     ),
     Excuse("guard: .*", "such a sum is made, and not stored", was=r"value = window_sum"),
     Excuse("guard: <= for <", "no step is as late", was=r"if \(step < K_STEPS\)"),
+    Excuse(
+        "guard: <= for <",
+        "what is behind the filter's last vector is loaded and not stored, or makes outputs that are dropped",
+        was=r"^\s+if \(at < \d+( && k < K)?\) \{",
+        above=r"const int [rk] = at / \d+",
+        source="(?s)this block's filters",
+    ),
     Excuse("guard: >= for >", "a block has no sums of its own to skip", was=r"rank > peer|peer > rank"),
     Excuse(
         "guard: >= for >",

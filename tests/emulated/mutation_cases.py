@@ -88,7 +88,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     ),
     "tma_halo, streamed": ("tma_halo_streamed",),
     "tma_halo, three axes": ("tma_halo_three_axes",),
-    "tma_halo, dgrad": ("tma_halo_dgrad",),
+    "tma_halo, dgrad": ("tma_halo_dgrad", "tma_halo_strided_dgrad"),
     "tma_halo, prepare": ("tma_halo_nchw",),
     "depthwise_direct": ("depthwise_nhwc",),
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),

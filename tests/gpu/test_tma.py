@@ -187,6 +187,9 @@ HALO_DGRADS: dict[str, ConvProblem] = {
     "streamed": make("dgrad", 9, 256, 264, (29, 28), (3, 3), pad=1),
     "one axis": make("dgrad", 9, 40, 72, (3000,), (5,), pad=2, dilation=2),
     "odd channels": make("dgrad", 9, 72, 19, (57, 56), (5, 3), pad=(2, 1)),
+    "phases": make("dgrad", 9, 64, 64, (57, 56), (3, 3), 2, 1),
+    "phases, groups": make("dgrad", 9, 72, 72, (57, 56), (3, 3), 2, 1, groups=3),
+    "phases, one axis": make("dgrad", 9, 40, 72, (3000,), (9,), 4, pad=4),
 }
 
 

@@ -110,6 +110,11 @@ LAYERS = {
         "tma_halo",
         {"weight_stages": 2},
     ),
+    "tma_halo, strided dgrad": Layer(
+        _of("n={n}, h=9, w=14, c=24", "k=24, r=3, s=3, c=8", "pad 1 stride 2 groups 3 dynamic n op dgrad"),
+        "tma_halo",
+        {},
+    ),
     "depthwise_direct": Layer(
         _of("n={n}, h={h}, w={w}, c=20", "k=40, r=3, s=3", "pad 1 stride h=1 w=2 groups 20 dynamic n h w", GATE),
         "depthwise",

@@ -198,6 +198,17 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
     "packed groups, halo, dgrad": (
         "tma_halo", make("dgrad", 2, 64, 32, (9, 8), (3, 3), pad=1, groups=8), {**_HALO, "fold": 2, "group_pack": 4},
     ),
+    "packed groups, halo, phases of dgrad": (
+        "tma_halo", make("dgrad", 2, 72, 72, (9, 8), (3, 3), 2, 1, groups=3),
+        {**_HALO, "strip": 4, "tile.k": 64, "group_pack": 2},
+    ),
+    "phases of dgrad": (
+        "tma_halo", make("dgrad", 2, 32, 24, (11, 9), (3, 3), 2, 1, dtype="bf16"),
+        {**_HALO, "strip": 5, "swap_ab": 0, "tile.m": 64},
+    ),
+    "phases of dgrad, one axis": (
+        "tma_halo", make("dgrad", 2, 40, 24, (29,), (5,), 4, 2), {**_HALO, "strip": 8},
+    ),
     "folded rows": (
         "tma_halo", make("fprop", 2, 24, 16, (11, 8), (3, 3), pad=1), {**_HALO, "fold": 4},
     ),

@@ -115,7 +115,10 @@ REFUSED: dict[str, tuple[str, ConvProblem, str, str]] = {
     "mma: dgrad": ("implicit_gemm", like("dgrad"), "op dgrad is not served; fprop and wgrad are", "tma_im2col"),
     "mma: wgrad": ("implicit_gemm", like("wgrad", dtype="e5m2"), "types e5m2 x e5m2: x and y must both be", ""),
     "halo: strided dgrad": (
-        "tma_halo", make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=2), "dgrad with a stride of 2", "tma_im2col",
+        "tma_halo", make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=3), "9 phases of dgrad", "tma_im2col",
+    ),
+    "halo: strided dgrad of volumes": (
+        "tma_halo", make("dgrad", 2, 64, 64, (6, 6, 6), (3, 3, 3), stride=(1, 1, 2)), "one or two spatial dims", "",
     ),
     "halo: wgrad": ("tma_halo", like("wgrad"), "op wgrad", ""),
     "halo: one tap in a plane": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -329,11 +330,13 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
 
 @st.composite
 def halo_dgrad_problems(draw, pixels: int = 300) -> ConvProblem:
-    """What tma_halo serves of dgrad: unit stride."""
+    """What tma_halo serves of dgrad: strides along one or two axes, by the phases that they make."""
     p = draw(halo_problems(pixels))
+    stride = tuple(draw(st.sampled_from((1, 1, 2, 2, 4))) if p.rank < 3 else 1 for _ in p.input)
+    assume(math.prod(stride) <= 8)
     pads = tuple(zip(p.pad_lo, p.pad_hi, strict=True))
     problem = make(
-        "dgrad", p.n, p.k, p.c, p.input, p.filter, 1, pads, p.dilation, p.groups, p.x.dtype, name="random",
+        "dgrad", p.n, p.k, p.c, p.input, p.filter, stride, pads, p.dilation, p.groups, p.x.dtype, name="random",
     )  # fmt: skip
     assume(problem.x.size // problem.c <= pixels)
     if draw(st.integers(0, 3)) == 0:

@@ -40,7 +40,7 @@ class Config(RingConfig):
     `pingpong` consumer warpgroups take whole tiles in turn, each with a ring of its own of `stages` halo tiles;
     `cooperative` ones split a tile's channels (`swap_ab` 1) or pixels and share a ring.  A tile's channels are those
     of `fold` output rows: what the rows read in common is then multiplied once for all of them, by filters shifted
-    down a row each, with zeros above and below."""
+    down a row each, with zeros above and below.  A strided dgrad folds the pixels of all its phases."""
 
     tile_m: Annotated[int, Field("pixels per tile, in rows of padded width", range(16, 257, 16))]
     strip: Annotated[int, Field("output columns per strip", low=1, high=LONGEST_SIDE)]
@@ -55,11 +55,11 @@ class Config(RingConfig):
     schedule: Annotated[str, Field("how consumers share the work", ("pingpong", "cooperative"))]
     swap_ab: Annotated[int, Field("1: wgmma's m runs over output channels, its n over pixels", (0, 1))]
     group_pack: GROUP_PACK = 1
-    fold: Annotated[int, Field("output rows that share a tile's channels: for few output channels", (1, 2, 4, 8))] = 1
+    fold: Annotated[int, Field("output rows, or phases, that share a tile's channels", (1, 2, 4, 8))] = 1
 
     @property
     def own_channels(self) -> int:
-        """Output channels of a tile, of each of its rows."""
+        """Output channels of a tile, of each row or phase that it folds."""
         return self.tile_n // self.fold
 
     @property

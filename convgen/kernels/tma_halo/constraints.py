@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
-from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import Layout, y_channels_last
 
 
@@ -70,23 +71,29 @@ def _tile(layout: Layout) -> Obstacles:
 
 
 def _fold(layout: Layout) -> Obstacles:
-    """Output rows as channels."""
+    """Output rows, or a strided dgrad's phases, as channels."""
     problem, config, found = layout.read, layout.config, Obstacles()
-    if config.fold == 1:
+    no, phases = found.no, layout.strided is not None
+    _, h, w = layout.windows
+    if phases:
+        folded = math.prod(layout.folds)
+        if config.fold != folded:
+            no(f"a tile of this dgrad has the channels of {folded} phases", f"fold {folded}", "fold")
+        if not w.step:
+            no("the taps of the phases are not evenly spaced along w")
+    elif config.fold == 1:
         return found
-    no = found.no
-    _, h, _ = layout.windows
-    rows = windows(problem)[0].output
-    if config.fold > rows and not isinstance(rows, Size):
+    rows = problem.output[-2] if problem.rank > 1 else 1
+    if not phases and config.fold > rows and not isinstance(rows, Size):
         no(f"fold {config.fold} is more than the output's rows, {rows}", option="fold")
     if config.tile_n % (8 * config.fold):
         no(f"{config.tile_n} channels do not split into {config.fold} rows of 8 or more", option="fold")
     if h.stride > MAX_ELEMENT_STRIDE:
         no(f"fold {config.fold} makes a stride of {h.stride}; a tensor map has {MAX_ELEMENT_STRIDE}", option="fold")
     if not h.step:
-        no(f"the taps of {config.fold} output rows are not evenly spaced", "fold 1", "fold")
+        no(f"the taps of {config.fold} output rows are not evenly spaced", "" if phases else "fold 1", "fold")
     if not y_channels_last(problem):
-        no(f"fold needs channels innermost in {problem.y.name}", "fold 1", "fold")
+        no(f"fold needs channels innermost in {problem.y.name}", "" if phases else "fold 1", "fold")
     return found
 
 

@@ -38,22 +38,27 @@ class Rates:
 
 
 H200 = Rates()
+#: Bytes of a pixel that the layers stored whose `ragged_writes` were fitted.
+WIDE = 96
 
 
 def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, sms: int, rates: Rates = H200, functions: float = 0.0,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, stored: int, sms: int, rates: Rates = H200,
+    functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
     `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
-    of other groups share.  Of each element of y, a consumer computes `functions` cycles.  The rest as for
-    im2col_time."""
+    of other groups share.  `stored` bytes of a pixel are stored together.  Of each element of y, a consumer
+    computes `functions` cycles.  The rest as for im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
-    written = cost.written(writes, y_pitch, r.ragged_writes, r.odd_writes)
+    # the narrower what is stored of a pixel, the more of it are sectors that another block fills
+    ragged_writes = r.ragged_writes * max(1.0, WIDE / stored)
+    written = cost.written(writes, y_pitch, ragged_writes, r.odd_writes)
     step = product(pixels, r.shared_wait) if by_channels else pixels / 64 * product(channels, r.shared_wait)
     mma = shares * products * step * r.mma / CYCLES
     latency = r.latency / CYCLES

@@ -4,6 +4,9 @@ Along an axis, output p and tap r read x at p * stride + lower + r * dilation.  
 into shift * stride + phase that is pixel p + shift of the phase: every stride-th pixel of x from
 lower + phase on.  So each phase that a tap needs is a small image of its own, brought by one load, and a
 tap is the same shift for every output.
+
+A strided dgrad is the other way round: its outputs have phases, each with taps of its own.  Position i of all of them
+reads some of the same pixels of the gradient, i + lower + offset, and so stands for them all.
 """
 
 from __future__ import annotations
@@ -93,10 +96,42 @@ def depth(problem: ConvProblem) -> Window:
 
 
 @lru_cache(maxsize=64)
-def windows(problem: ConvProblem, fold: int = 1) -> tuple[Window, Window]:
-    """The windows along h and w, `fold` output rows as one."""
+def windows(problem: ConvProblem, fold: int = 1, strided: ConvProblem | None = None) -> tuple[Window, Window]:
+    """The windows along h and w, `fold` output rows as one, or the pixels of all phases of a `strided` dgrad."""
+    if strided:
+        h, w = [Window(1, 1, 1, 0, (0,))] * (2 - problem.rank) + [axis.window for axis in phased(strided)]
+        return h, w
     _, h, w = _axes(problem)
     return folded(h, fold), w
+
+
+@dataclass(frozen=True)
+class Phased:
+    """One axis of a strided dgrad: `reads[phase]` are the offsets of that phase's taps.
+
+    Tap r reaches pixel i * stride + phase of x from y's pixel i + (phase + pad - dilation * r) / stride, for the one
+    phase that makes it whole: phase + pad - dilation * r is `stride` times -((dilation * r - pad) // stride)."""
+
+    stride: int
+    window: Window
+    reads: tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=64)
+def phased(dgrad: ConvProblem) -> tuple[Phased, ...]:
+    """The axes of a strided dgrad, outermost first."""
+    found = []
+    for extent, output, stride, pad, dilation, taps in zip(
+        dgrad.output, dgrad.input, dgrad.stride, dgrad.pad_lo, dgrad.dilation, dgrad.filter, strict=True
+    ):
+        reached = [divmod(dilation * r - pad, stride) for r in range(taps)]
+        lower = min(-before for before, _ in reached)
+        reads = tuple(
+            tuple(sorted(-before - lower for before, phase in reached if phase == one)) for one in range(stride)
+        )
+        offsets = tuple(sorted({-before - lower for before, _ in reached}))
+        found.append(Phased(stride, Window(extent, -(-output // stride), 1, lower, offsets), reads))
+    return tuple(found)
 
 
 def folded(window: Window, fold: int) -> Window:

@@ -1,10 +1,10 @@
-"""tma_halo: fprop, or dgrad of unit stride, with the input tile and its halo in shared memory, serving every tap.
+"""tma_halo: fprop or dgrad with the input tile and its halo in shared memory, serving every tap.
 
 An im2col load reads each input pixel once per tap; where channels are few, L2 cannot feed it.  Here tiled
 TMA loads bring a tile of x with its halo once, and a tap is a shift of wgmma's descriptor by whole rows
 of that tile (halo.py).  It is addressed as one line of pixels of padded width: the outputs that fall on the
-halo are computed and dropped.  Weights of a block of output channels stay in shared memory for the kernel's
-whole life, or stream through it tap by tap.
+halo are computed and dropped.  A strided dgrad computes the pixels of all phases together.  Weights of a
+block of output channels stay in shared memory for the kernel's whole life, or stream through it tap by tap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from convgen.kernels.tma_halo.constraints import illegal
 from convgen.kernels.tma_halo.layout import Layout
 from convgen.kernels.tma_halo.maps import w_param, x_maps
 from convgen.kernels.tma_halo.source import source
-from convgen.kernels.tma_halo.space import demands, space
+from convgen.kernels.tma_halo.space import FOLDS, demands, space
 from convgen.targets import Target
 
 #: How many times longer it takes where y is stored element by element (ResNet-50 in planes on an NVIDIA H200).
@@ -47,10 +47,8 @@ class TmaHalo(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         found = wgmma_obstacles(problem, target, ("f16", "bf16"), backward=True)
         no = found.no
-        if problem.op is Op.DGRAD and max(problem.stride) > 1:
-            no(f"op dgrad with a stride of {max(problem.stride)} is not served")
-        if problem.op is Op.DGRAD and set(problem.dynamic) - base.IMAGES:
-            no("op dgrad needs fixed sizes of images", "`dynamic n` alone")
+        if problem.op is Op.DGRAD:
+            _unserved_dgrad(problem, found)
         given, backward = problem, problem.op is Op.DGRAD
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
@@ -85,7 +83,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared
         params = [
-            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(problem, config, layout.halo).values()),
+            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(layout).values()),
             w_param(problem, config),
             Param("y", "pointer", "y"),
             *operand_tiles.pointers(problem),
@@ -109,6 +107,17 @@ class TmaHalo(base.Kernel[Config, Layout]):
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
         return source(plan, plan.layout)
+
+
+def _unserved_dgrad(problem: ConvProblem, found: base.Obstacles) -> None:
+    """Phases that are not to be folded, and sizes."""
+    phases, no = math.prod(problem.stride), found.no
+    if phases > 1 and problem.rank == 3:
+        no("op dgrad with a stride needs one or two spatial dims")
+    if phases > 1 and phases not in FOLDS:
+        no(f"the stride makes {phases} phases of dgrad; served are {', '.join(map(str, FOLDS[1:]))}")
+    if set(problem.dynamic) - base.IMAGES:
+        no("op dgrad needs fixed sizes of images", "`dynamic n` alone")
 
 
 def limits(layout: Layout) -> tuple[Limit, ...]:

@@ -230,8 +230,21 @@ class Layout(RingLayout[Config]):
 
     @cached_property
     def windows(self) -> tuple[Window, Window, Window]:
-        """Along d, h and w, as many output rows as one as the configuration folds."""
-        return (depth(self.read), *windows(self.read, self.config.fold))
+        """Along d, h and w, as many output rows as one as the configuration folds, or all phases."""
+        return (depth(self.read), *windows(self.read, self.config.fold, self.strided))
+
+    @property
+    def strided(self) -> ConvProblem | None:
+        """The problem, where it is a strided dgrad."""
+        return self.problem if self.assigned.phases else None
+
+    @property
+    def folds(self) -> tuple[int, int]:
+        """Output rows and columns that a tile's channels are of: one pixel of each phase, or `fold` rows."""
+        if not self.strided:
+            return self.config.fold, 1
+        h, w = (1, *self.strided.stride) if self.strided.rank == 1 else self.strided.stride
+        return h, w
 
     @cached_property
     def halo(self) -> Halo:
@@ -293,9 +306,14 @@ class Layout(RingLayout[Config]):
             consumers=config.consumers, shares=config.shares, by_channels=config.swap_ab > 0, blocks=self.halos,
             products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
-            sms=self.target.sms, apart=problem.groups > 1 and self.span <= SECTOR, functions=functions(self.problem),
-            **self.prepared.traffic,
+            sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
+            stored=self.stored, functions=functions(self.problem), **self.prepared.traffic,
         )  # fmt: skip
+
+    @property
+    def stored(self) -> int:
+        """Bytes of a pixel that a tile stores."""
+        return self.config.own_channels * self.read.y.element.bytes
 
     @cached_property
     def demands(self) -> dict[str, Any]:

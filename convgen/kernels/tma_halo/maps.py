@@ -12,13 +12,12 @@ from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import prepare
 from convgen.kernels.parts.hopper import COLUMNS_BOX
 from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import Halo, depth, windows
-from convgen.kernels.tma_halo.layout import w_columns
+from convgen.kernels.tma_halo.layout import Layout, w_columns
 
 
-def x_maps(problem: ConvProblem, config: Config, halo: Halo) -> dict[int, tuple[str, TensorMap]]:
+def x_maps(layout: Layout) -> dict[int, tuple[str, TensorMap]]:
     """A map, and its parameter's name, for each height that a phase may have."""
-    d, (h, w) = depth(problem), windows(problem, config.fold)
+    problem, config, halo, (d, h, w) = layout.read, layout.config, layout.halo, layout.windows
     c, e = problem.c, problem.x.element.bytes
     pixel = (problem.x.pitch or c) * e
     # one plane of an image with depth
@@ -65,5 +64,6 @@ def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
 
 
 def filter_vector(w: Tensor) -> int:
-    """Channels of a filter that are one aligned load."""
-    return math.gcd(prepare.VECTOR, w.extent("c"), w.pitch or 0) if w.dims[-1:] == ("c",) else 1
+    """Channels of a filter, or filters for a channel, that are one aligned load: those that are neighbors."""
+    inner = w.dims[-1]
+    return math.gcd(prepare.VECTOR, w.extent(inner), w.pitch or 0) if inner in ("c", "k", "k_in_group") else 1

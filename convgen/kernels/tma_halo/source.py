@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from functools import partial
 
-from sympy import Integer
-
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
-from convgen.ir import integer
-from convgen.ir.index_map import Access, decompose, derive, variable
-from convgen.ir.integer import floordiv, mod, symbol
+from convgen.ir.index_map import derive, variable
 from convgen.ir.plan import Plan
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.parts import copies, fragments, lowering, operand_tiles
+from convgen.kernels.parts import fragments, lowering, operand_tiles
 from convgen.kernels.parts.counts import Count, count
 from convgen.kernels.parts.elementwise import sizes
-from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, SWIZZLE_MASK, products
+from convgen.kernels.parts.hopper import COLUMNS_BOX, REGISTERS, SWIZZLE_FIELD, products
 from convgen.kernels.parts.window_sum import WindowSum, fragment_place, look, window_sum
-from convgen.kernels.tma_halo.config import Config
-from convgen.kernels.tma_halo.halo import Window, depth, windows
+from convgen.kernels.tma_halo.filters import filters
+from convgen.kernels.tma_halo.halo import Window, depth, phased, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
-from convgen.kernels.tma_halo.maps import filter_vector, x_maps
+from convgen.kernels.tma_halo.maps import x_maps
 
 
 def source(plan: Plan, layout: Layout) -> str:
@@ -57,14 +52,15 @@ def source(plan: Plan, layout: Layout) -> str:
         weights_each="tap by tap",
         weights_at=f"i / ({taps}) * tile_k, {tap}, k0",
         prepare=layout.prepared.kernel,
-        formula=formula(layout.assigned.problem),
-        output=(windows(problem)[0].output, w.output),
+        formula=formula(layout.assigned.problem, layout.strided),
+        output=_pixels(problem),
         filter=(len(h.offsets), len(w.offsets)),
         swizzle_field=SWIZZLE_FIELD[layout.span],
         loads=_loads(layout),
         products=products(config.tile_k),
         phases=_phase_table(layout),
         shift=_shift(h, w),
+        folds=layout.folds,
         group=layout.group if problem.groups > 1 else None,
         joined=layout.halo.width < config.strip + w.reach(),
         place=_place(layout),
@@ -79,13 +75,18 @@ def source(plan: Plan, layout: Layout) -> str:
         coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.own_channels != 0,
-        filters=_filters(layout) if config.fills else None,
+        filters=filters(layout) if config.fills else None,
         planes=planes,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
         window_sum=_window_sum(layout) if config.fills else None,
         look=_look(layout) if config.fills else "",
-        spoils=f"a zero between {' or '.join(_between(config))}",
+        spoils=f"a zero between {' or '.join(_between(layout))}",
     )
+
+
+def _pixels(problem: ConvProblem) -> tuple[int, int]:
+    """Output rows and columns."""
+    return (problem.output[-2] if problem.rank > 1 else 1), problem.output[-1]
 
 
 def counts(layout: Layout) -> dict[str, Count]:
@@ -102,9 +103,11 @@ def counts(layout: Layout) -> dict[str, Count]:
     }
 
 
-def _between(config: Config) -> list[str]:
+def _between(layout: Layout) -> list[str]:
     """What filters have zeros between."""
-    return [*(["packed groups"] if config.group_pack > 1 else []), *(["folded rows"] if config.fold > 1 else [])]
+    folded = "phases" if layout.strided else "folded rows"
+    packed = ["packed groups"] if layout.config.group_pack > 1 else []
+    return [*packed, *([folded] if layout.config.fold > 1 else [])]
 
 
 def _stored(layout: Layout) -> str:
@@ -118,18 +121,19 @@ def _stored(layout: Layout) -> str:
 def _window_sum(layout: Layout) -> WindowSum:
     """The sum of a result's element, from the factors as they were given."""
     assigned = layout.assigned
-    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=assigned.mirrored)
+    mirrored, strided = assigned.mirrored, layout.strided
+    return window_sum(assigned.problem, sizes=sizes(layout.read), mirrored=mirrored, strided=strided)
 
 
 def _look(layout: Layout) -> str:
     """C text: whether sum i of a thread tells of a NaN that the filters' zeros have made."""
     config, problem = layout.config, layout.assigned.problem
-    h, _ = windows(layout.read)  # x with its padding, where that is not zeros
+    reads = _reads(layout)
 
-    def part(k0: int, channel: int) -> set[tuple[int, int]]:
-        """The group and the input rows of a tile's channel; rows are counted from the tile's first one."""
-        row, k = divmod(channel, config.own_channels)
-        return {((k0 + k) // problem.k_per_group, row * h.stride + offset) for offset in h.offsets}
+    def part(k0: int, channel: int) -> set[tuple[int, ...]]:
+        """The group and the input rows and columns of a tile's channel, counted from the tile's first ones."""
+        folded, k = divmod(channel, config.own_channels)
+        return {((k0 + k) // problem.k_per_group, *at) for at in reads[folded]}
 
     tiles = range(0, layout.group.k, config.own_channels)
     if config.swap_ab:  # a thread has two channels of a pixel
@@ -141,6 +145,16 @@ def _look(layout: Layout) -> str:
         for k0, lane in itertools.product(tiles, range(4))
     ]
     return look(threads, fragment_place(config.tile_n // 4))
+
+
+def _reads(layout: Layout) -> list[list[tuple[int, int]]]:
+    """The input rows and columns that each folded row, or phase, reads."""
+    if layout.strided:
+        alone: tuple[tuple[int, ...], ...] = ((0,),)
+        h_reads, w_reads = [alone] * (2 - layout.read.rank) + [axis.reads for axis in phased(layout.strided)]
+        return [list(itertools.product(*along)) for along in itertools.product(h_reads, w_reads)]
+    h, _ = windows(layout.read)  # x with its padding, where that is not zeros
+    return [[(row * h.stride + offset, 0) for offset in h.offsets] for row in range(layout.config.fold)]
 
 
 def element_offset(image: str, tensor: Tensor) -> str:
@@ -168,12 +182,19 @@ def _depth(problem: ConvProblem) -> Depth | None:
     return Depth(len(d.offsets), d.output, at)
 
 
-def formula(problem: ConvProblem) -> str:
-    """The convolution as one line."""
+def formula(problem: ConvProblem, strided: ConvProblem | None = None) -> str:
+    """The convolution as one line; or a `strided` dgrad, of which it is the assignment."""
     sp = problem.spatial
     at = [variable(d, problem.extent(d)) for d in ("n", *sp.output, "k", *sp.filter, "c")]
     maps = derive(problem, at, {v.name: v.symbol for v in at})
-    x = ", ".join(["n", *(c_expr(maps.loop[d], maps.ranges, lowering.symbols(problem)) for d in sp.input), "c"])
+    pixel = [c_expr(maps.loop[d], maps.ranges, lowering.symbols(problem)) for d in sp.input]
+    if strided:
+        axes = zip(sp.output, sp.filter, strided.stride, strided.pad_lo, strided.dilation, strict=True)
+        pixel = [
+            f"({affine(d, 1, pad)} - {tap}{f' * {dilation}' if dilation > 1 else ''}) / {stride}"
+            for d, tap, stride, pad, dilation in axes
+        ]
+    x = ", ".join(["n", *pixel, "c"])
     if problem.groups > 1:
         x = x.removesuffix("c") + f"k / {problem.k_per_group} * {problem.c_per_group} + c"
     taps = ", ".join(sp.filter)
@@ -198,7 +219,7 @@ class Load:
 
 def _loads(layout: Layout) -> list[Load]:
     _, h, w = layout.windows
-    maps = x_maps(layout.read, layout.config, layout.halo)
+    maps = x_maps(layout)
     return [
         Load(
             maps[phase.height][0],
@@ -230,59 +251,6 @@ def _shift(h: Window, w: Window) -> str:
     rows, columns = (f"{tap} / {window.stride}" if window.stride > 1 else tap for window, tap in ((h, r), (w, s)))
     phase = "".join(f"[{tap} % {window.stride}]" if window.stride > 1 else "[0]" for window, tap in ((h, r), (w, s)))
     return f"phases{phase} + ({rows} * width + {columns}) * row_bytes"
-
-
-@dataclass(frozen=True)
-class Filters:
-    """How consumers lay a block's filters out in shared memory, as C: `vectors` of `vector` elements each, of which
-    number `at` is at `coordinates` and at `offset` in w; it goes to the packed group's `channel`, and for row `i` of a
-    fold to tap `tap` along h.  `mask`: the swizzle's bits."""
-
-    vector: int
-    type: str
-    vectors: int
-    in_flight: int
-    coordinates: tuple[tuple[str, str], ...]
-    offset: str
-    channel: str
-    tap: str
-    mask: int
-
-
-def _filters(layout: Layout) -> Filters:
-    given, problem, config = layout.assigned.problem, layout.read, layout.config
-    w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
-    h, _ = windows(problem)
-    step = layout.windows[1].step
-    extents = {"k": config.own_channels, "c": w.extent("c") // vector, **{d: problem.extent(d) for d in taps}}
-    vectors = math.prod(extents.values())
-    # neighboring threads read neighbors
-    order = [*(d for d in w.dims if d in extents), *(d for d in extents if d not in w.dims)]
-    at = symbol("at")
-    ranges = {at: (0, vectors - 1)}
-    coordinates = decompose(at, order, lambda d: Integer(extents[d]))
-    coordinates["k"] = symbol("k0") + coordinates["k"]
-    coordinates["c"] *= vector
-    ranges[symbol("k0")] = (0, max(given.k - config.own_channels, 0))
-    known = {symbol("k"): (0, given.k - 1), symbol("c"): (0, w.extent("c") - 1)}
-    known |= {symbol(d): (0, problem.extent(d) - 1) for d in taps}
-    group, in_group = floordiv(symbol("k"), given.k_per_group), mod(symbol("k"), given.k_per_group)
-    lies = {**{d: symbol(d) for d in w.dims}, "g": group, "k_in_group": in_group}
-    if layout.assigned.mirrored:
-        lies |= {d: problem.extent(d) - 1 - symbol(d) for d in taps}
-    place = integer.simplify(Access(w, {d: lies[d] for d in w.dims}).offset, known)
-    channel = symbol("c") + mod(group, config.group_pack) * given.c_per_group
-    i, r = symbol("i"), symbol("r") if problem.rank > 1 else Integer(0)
-    dilation = h.offsets[1] if len(h.offsets) > 1 else 0
-    known[i] = (0, config.fold - 1)
-    return Filters(
-        vector, lowering.ACCESS[2 * vector], vectors,
-        min(-(-vectors // (128 * config.consumers)), copies.IN_FLIGHT),
-        tuple((d, c_expr(integer.simplify(e, ranges), ranges)) for d, e in coordinates.items()),
-        c_expr(place, known), c_expr(integer.simplify(channel, known), known),
-        c_expr(integer.simplify(i * (h.stride // step) + r * (dilation // step), known), known),
-        SWIZZLE_MASK[config.tile_k * w.element.bytes],
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -325,11 +293,18 @@ def _place(layout: Layout) -> Place:
         begin, first = tile, "line0 % width" if line0 else ""
     line = "line % image_pixels" if config.images > 1 else "line"
     column = "line % width"
-    row = f"{line} / width" + (" * fold + channel / own_channels" if config.fold > 1 else "")
-    pixel = [f"const int p = {row};", f"const int q = {'q0 + ' if strips > 1 else ''}{column};"]
+    row, at_column = f"{line} / width", f"{'q0 + ' if strips > 1 else ''}{column}"
+    if layout.strided:
+        phase = "channel / own_channels"
+        row += f" * phase_rows + {phase} / phase_columns"
+        at_column = f"({at_column}) * phase_columns + {phase} % phase_columns"
+    elif config.fold > 1:
+        row += " * fold + channel / own_channels"
+    pixel = [f"const int p = {row};", f"const int q = {at_column};"]
     kept = ["q < Q", "p < P"]
     if strips > 1:
-        kept = [f"{column} < strip", *kept] if problem.output[-1] % config.strip else [f"{column} < strip", "p < P"]
+        whole = problem.output[-1] % (config.strip * layout.folds[1]) == 0
+        kept = [f"{column} < strip", "p < P"] if whole else [f"{column} < strip", *kept]
     if config.images > 1:
         pixel = ["const int n = n0 + line / image_pixels;", *pixel]
         if config.tile_m > config.images * image_pixels:

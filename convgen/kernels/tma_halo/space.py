@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -39,15 +40,20 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     """Configurations that go with fixed options; where none of them runs, the first of what the options ask for."""
     some = False
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
-    folds = [int(fixed["fold"])] if "fold" in fixed else FOLDS
+    folds = [int(fixed["fold"])] if "fold" in fixed else _folds(problem)
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
-        if "fold" in fixed or _worth_folding(prepared.problem, group_of(problem, pack).k, fold):
+        if "fold" in fixed or _worth_folding(problem, prepared.problem, group_of(problem, pack).k, fold):
             for layout in _layouts(problem, target, fixed, pack, fold):
                 some = True
                 yield layout
     if not some:
         yield _asked_for(problem, target, fixed)
+
+
+def _folds(problem: ConvProblem) -> tuple[int, ...]:
+    """Of a strided dgrad, all its phases."""
+    return (math.prod(problem.stride),) if assignment(problem).phases else FOLDS
 
 
 def _packs(problem: ConvProblem) -> tuple[int, ...]:
@@ -68,7 +74,7 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     config = Config(
         given("tile.m", 64), given("strip", int(min(output[-1], 64))), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
-        given("group_pack", (*_packs(problem), 1)[0]), given("fold", 1),
+        given("group_pack", (*_packs(problem), 1)[0]), given("fold", _folds(problem)[0]),
     )  # fmt: skip
     return layout_of(problem, target, config)
 
@@ -95,7 +101,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     else:
         narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
     narrow = FULL if fold > 1 else narrow
-    strips = _legal_strips(root, _strips(problem, options, fold))
+    strips = _legal_strips(root, _strips(root, options))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
         [s for s in ("pingpong", "cooperative") if options.get("schedule", s) == s],
@@ -146,18 +152,20 @@ def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator
             yield least.sibling(stages=stages, weight_stages=weight_stages)
 
 
-def _worth_folding(problem: ConvProblem, k: int, fold: int) -> bool:
+def _worth_folding(given: ConvProblem, problem: ConvProblem, k: int, fold: int) -> bool:
     """Whether rows fill channels of a tile, of a group's `k`, that would be empty otherwise."""
-    if fold == 1:
+    if fold == 1 or assignment(given).phases:
         return True
     own = FULL // fold
     fits = k % own == 0 if problem.groups > 1 else -(-k // own) * own < -(-k // FULL) * FULL
-    return fits and k < FULL and fold <= windows(problem)[0].output and y_channels_last(problem)
+    rows = problem.output[-2] if problem.rank > 1 else 1
+    return fits and k < FULL and fold <= rows and y_channels_last(problem)
 
 
-def _strips(problem: ConvProblem, options: Options, fold: int) -> list[tuple[int, int]]:
+def _strips(root: Layout, options: Options) -> list[tuple[int, int]]:
     """Strips, and images a tile, that are worth considering for the sizes in the spec."""
-    h, w = windows(problem.static, fold)
+    problem = root.read
+    h, w = windows(problem.static, root.config.fold, root.strided)
     strips = {-(-w.output // parts) for parts in range(1, 9) if parts == 1 or w.output // parts >= 12}
     if h.output == 1:  # nothing is dropped where strips are tiles
         strips |= {p for p in PIXELS if p < w.output}
