@@ -224,6 +224,7 @@ CASES = {
     "wgrad, tma_wgrad, split": wgrad("tma_im2col { kernel tma_wgrad split_k 4 slices 2 }"),
     "wgrad, tma_wgrad, clusters sharing y": wgrad("tma_im2col { kernel tma_wgrad tile n=192 cluster 2 multicast a }"),
     "wgrad, tma_wgrad, clusters sharing x": wgrad("tma_im2col { kernel tma_wgrad tile m=64 cluster 4 multicast b }"),
+    "wgrad, tma_wgrad, fewer groups": wgrad("tma_im2col { kernel tma_wgrad group_pack 2 }", c=72, k=72, of_group=24),
     "wgrad, mma_wgrad": wgrad("implicit_gemm { kernel mma_wgrad slices 3 }"),
     "wgrad, stem_wgrad": wgrad("implicit_gemm { kernel stem_wgrad tile k=16 slices 3 }", c=3),
     "wgrad, depthwise_wgrad": wgrad("depthwise { kernel depthwise_wgrad slices 3 }", k=72, of_group=1),

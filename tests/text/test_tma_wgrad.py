@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
     "one tap to lower": (
         make("wgrad", 2, 3, 8, (14, 14), (3, 1)), {"lower_rows": 1}, "lower_rows", "nothing to lower", "lower_rows 0",
     ),
-    "packs": (LAYERS["groups"], {"group_pack": 3}, "group_pack", "does not divide the 32 groups", ""),
+    "packs": (LAYERS["groups"], {"group_pack": 33}, "group_pack", "is more than the 32 groups", ""),
     "packs off 16 bytes": (
         make("wgrad", 2, 24, 48, (14, 14), (3, 3), groups=12), {"group_pack": 2}, "group_pack",
         "2 of 12 groups have 4 input and 8 output channels, not multiples of 8", "",

@@ -32,8 +32,13 @@ class Gemm:
 
     @property
     def packs(self) -> int:
-        """Matrices that are multiplied: of one group, or of several."""
-        return self.problem.groups // self.group_pack
+        """Matrices that are multiplied: of one group, or of several.  The last one may have fewer."""
+        return -(-self.problem.groups // self.group_pack)
+
+    @property
+    def last_fewer(self) -> bool:
+        """Whether the last pack has fewer groups: its other channels are zeros that TMA fills in, and not stored."""
+        return self.problem.groups % self.group_pack != 0
 
     @property
     def rows(self) -> int:
@@ -71,8 +76,8 @@ class Gemm:
 def pack_fault(problem: ConvProblem, pack: int) -> str:
     """Why this many neighboring groups cannot go as one; empty where they can: TMA reads a pack's channels from a
     multiple of 16 bytes on."""
-    if problem.groups % pack:
-        return f"group_pack {pack} does not divide the {problem.groups} groups"
+    if pack > problem.groups:
+        return f"group_pack {pack} is more than the {problem.groups} groups"
     c, k = pack * problem.c_per_group, pack * problem.k_per_group
     if pack < problem.groups and (c % VECTOR or k % VECTOR):
         return f"{pack} of {problem.groups} groups have {c} input and {k} output channels, not multiples of {VECTOR}"
