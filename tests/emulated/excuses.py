@@ -91,6 +91,11 @@ HARMLESS = (
         "moved: sync_consumer moved behind mbarrier_wait_parity",
         "two waits change places, and nothing is read or written between them",
     ),
+    Excuse(
+        "moved: sync_consumer moved behind request",
+        "a tile has as many epilogue tiles as there are slots: no more are requested",
+        source=r"(?s)constexpr int pixels = 96;.*constexpr int epi_tile_pixels = 48;",
+    ),
     Excuse("moved: cluster_wait moved behind for", "the loop stores sums that no other block touches"),
     Excuse(r"barrier: barrier 1 for \d", "all consumers meet there before any meets at its own", was="256|384"),
     Excuse(
