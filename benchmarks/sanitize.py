@@ -182,6 +182,7 @@ CASES = {
     "tma_halo, pixels": layer("tma_halo { swap_ab 0 }", c=64, k=32),
     "groups, tma_im2col": groups("tma_im2col { group_pack 4 }", c=64, of_group=4),
     "groups, tma_halo": groups("tma_halo { group_pack 1  fold 1 }", c=64, of_group=32),
+    "groups, tma_halo, ends inside a product": groups("tma_halo { group_pack 1  weight_stages 3 }", c=112, of_group=56),
     "groups, tma_halo, bundles": groups("tma_halo { group_pack 8  fold 1 }", c=64, of_group=4),
     "groups, tma_halo, folded": groups("tma_halo { group_pack 4  fold 4 }", c=64, of_group=4),
     "planes, tma_im2col": planes("tma_im2col", 75, 72, (16, 10)),

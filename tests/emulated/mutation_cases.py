@@ -86,7 +86,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "tma_halo_dynamic", "tma_halo_few_channels", "tma_halo_fold", "tma_halo_groups", "tma_halo_last_channels",
         "tma_halo_pixels", "tma_halo_residual", "tma_halo_stride",
     ),
-    "tma_halo, streamed": ("tma_halo_streamed",),
+    "tma_halo, streamed": ("tma_halo_streamed", "tma_halo_wide_groups"),
     "tma_halo, three axes": ("tma_halo_three_axes",),
     "tma_halo, dgrad": ("tma_halo_dgrad", "tma_halo_strided_dgrad"),
     "tma_halo, prepare": ("tma_halo_nchw",),

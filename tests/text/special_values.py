@@ -195,6 +195,16 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
         "tma_halo", make("fprop", 2, 72, 72, (9, 8), (3, 3), 2, 1, groups=3, dtype="bf16"),
         {**_HALO, "strip": 4, "swap_ab": 0, "tile.m": 64, "tile.n": 48, "tile.k": 64, "group_pack": 2},
     ),
+    "groups that end inside a product, halo": (
+        "tma_halo", make("fprop", 2, 112, 112, (9, 8), (3, 3), pad=1, groups=2), {**_HALO, "tile.k": 64},
+    ),
+    "groups that end inside a product, halo, streamed": (
+        "tma_halo", make("fprop", 2, 72, 48, (9, 8), (3, 3), pad=1, groups=3, dtype="bf16"),
+        {**_HALO, "tile.k": 32, "swap_ab": 0, "tile.m": 64, "tile.n": 16, "weight_stages": 2, "group_pack": 1},
+    ),
+    "groups that end inside a product, halo, dgrad": (
+        "tma_halo", make("dgrad", 2, 80, 80, (9, 8), (3, 3), pad=1, groups=2), {**_HALO, "tile.k": 64},
+    ),
     "packed groups, halo, dgrad": (
         "tma_halo", make("dgrad", 2, 64, 32, (9, 8), (3, 3), pad=1, groups=8), {**_HALO, "fold": 2, "group_pack": 4},
     ),

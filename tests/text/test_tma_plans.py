@@ -248,21 +248,15 @@ OF_GROUPS: dict[str, tuple[str, Options, str, str]] = {
     "tile of two groups": ("tma_im2col", {"group_pack": 1, "tile.n": 16}, "tile.n", "the 8 output channels of a group"),
     "halo: channels of two groups": (
         "tma_halo",
-        {"group_pack": 4, "fold": 1, "tile.n": 64},
+        {"group_pack": 4, "fold": 1, "swap_ab": 1, "schedule": "cooperative", "consumers": 3},
         "tile.n",
-        "the 32 output channels",
+        "192 channels do not go with the 32 output channels",
     ),
     "halo: streamed": (
         "tma_halo",
         {"group_pack": 2, "weight_stages": 3},
         "weight_stages",
         "group_pack needs resident",
-    ),
-    "halo: no narrow channels": (
-        "tma_halo",
-        {"group_pack": 1, "fold": 1},
-        "tile.n",
-        "the 8 output channels of a group",
     ),
 }
 

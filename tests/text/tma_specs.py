@@ -311,8 +311,8 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
         for r, p, t in zip(reach, pads, stride, strict=True)
     )
     groups = draw(GROUPS)
-    if groups % 2 and groups > 1:  # in packs of two, the last one alone
-        c, k = groups * 8 * draw(st.integers(1, 4)), groups * 4 * draw(st.integers(1, 8))
+    if groups > 1 and (groups % 2 or draw(st.booleans())):  # in packs of two, the last one alone, or one by one
+        c, k = groups * 8 * draw(st.integers(1, 9)), groups * 4 * draw(st.integers(1, 17))
     elif groups > 1:
         c, k = draw(_of_groups(groups))
     else:

@@ -148,9 +148,13 @@ def accumulators_at_launch(target: Target, threads: int, blocks: int) -> int:
     return launch_registers(target, threads, blocks) - MULTIPLY_REGISTERS
 
 
+#: wgmma's k for 2-byte elements (PTX ISA, "wgmma.mma_async").
+PRODUCT_CHANNELS = 16
+
+
 def products(channels: int) -> int:
-    """wgmmas that multiply so many channels of 2 bytes: 16 each (PTX ISA, "wgmma.mma_async")."""
-    return -(-channels // 16)
+    """wgmmas that multiply so many channels of 2 bytes."""
+    return -(-channels // PRODUCT_CHANNELS)
 
 
 def mean_products(full: int, last: int, blocks: int) -> float:

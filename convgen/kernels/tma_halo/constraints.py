@@ -8,7 +8,7 @@ from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
-from convgen.kernels.tma_halo.layout import Layout, y_channels_last
+from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
@@ -45,7 +45,7 @@ def _sizes(layout: Layout) -> Obstacles:
 
 def _tile(layout: Layout) -> Obstacles:
     """How consumers share a tile, and which weights go with it."""
-    problem, config, found = layout.read, layout.config, Obstacles()
+    config, found = layout.config, Obstacles()
     no = found.no
     if config.schedule == "cooperative" and config.consumers == 1:
         no("schedule cooperative needs 2 or 3 consumers", "consumers 2, or schedule pingpong", "schedule")
@@ -56,8 +56,8 @@ def _tile(layout: Layout) -> Obstacles:
         no("swap_ab 0 takes at most 64 channels", option="tile.n")
     if not config.swap_ab and config.tile_m % (64 * config.shares):
         no(f"swap_ab 0 takes a multiple of {64 * config.shares} pixels", option="tile.m")
-    if problem.groups > 1 and layout.group.k % config.own_channels:
-        no(f"{config.own_channels} channels do not divide the {layout.group.k} output channels of a group",
+    if layout.uneven and (config.own_channels >= layout.group.k + 64 or layout.group.k % STORE_VECTOR):
+        no(f"{config.own_channels} channels do not go with the {layout.group.k} output channels of a group",
            option="tile.n")  # fmt: skip
     if config.fills and config.weight_stages:
         no(

@@ -52,7 +52,8 @@ def filters(layout: Layout) -> Filters:
     else:  # or write neighbors
         order = [*taps, "k", "c"]
     at = symbol("at")
-    ranges = {at: (0, vectors - 1), symbol("k0"): (0, max(given.k - config.own_channels, 0))}
+    last = given.k - 1 if layout.uneven else max(given.k - config.own_channels, 0)
+    ranges = {at: (0, vectors - 1), symbol("k0"): (0, last)}
     coordinates = decompose(at, order, lambda d: Integer(extents[d]))
     coordinates[along] *= vector
     coordinates["k"] = symbol("k0") + coordinates["k"]

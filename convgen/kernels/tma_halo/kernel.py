@@ -52,7 +52,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
         given, backward = problem, problem.op is Op.DGRAD
         problem = assignment(problem).problem if served(problem) else problem
         x, y = problem.x, problem.y
-        found += prepare.pack_obstacle(problem, fixed, backward=backward)
+        found += prepare.pack_obstacle(problem, fixed, prepare.VECTOR, backward=backward)
         if max(problem.stride) > MAX_ELEMENT_STRIDE:
             no(f"stride {max(problem.stride)} is above a tensor map's {MAX_ELEMENT_STRIDE}")
         if math.prod(problem.filter[-2:]) == 1:
@@ -82,19 +82,20 @@ class TmaHalo(base.Kernel[Config, Layout]):
 
     def plan(self, layout: Layout) -> Plan:
         problem, config, prepared = layout.read, layout.config, layout.prepared
+        factors = [
+            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(layout).values()), w_param(problem, config)
+        ]  # fmt: skip
+        # of sums that have to be made once more: x and w as they were given
+        x, w = ([p.param] if layout.spoils else [] for p in factor_pointers(problem))
         params = [
-            *(Param(name, "tensor_map", "x", map) for name, map in x_maps(layout).values()),
-            w_param(problem, config),
-            Param("y", "pointer", "y"),
-            *operand_tiles.pointers(problem),
-        ]
-        # of sums that have to be made once more: x as it was given
-        given = layout.assigned.params([factor_pointers(problem)[0].param] if config.fills else [])
+            *prepared.params(factors), *([] if config.fills else w), Param("y", "pointer", "y"),
+            *operand_tiles.pointers(problem), *x,
+        ]  # fmt: skip
         launch = Launch(
             entry=f"convgen_{problem.name}",
             grid=(layout.tiles * layout.channel_tiles, 1, 1),
             block=layout.threads,
-            params=(*layout.assigned.params(prepared.params(params)), *given, *size_params(problem)),
+            params=(*layout.assigned.params(params), *size_params(problem)),
             shared_bytes=layout.shared_bytes,
             persistent=True,
             dependent=True,

@@ -14,6 +14,7 @@ from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.cost import functions
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
+    PRODUCT_CHANNELS,
     SWIZZLE_ALIGNMENT,
     block_threads,
     lies_as,
@@ -100,6 +101,11 @@ class RingLayout(base.Layout[C]):
     def channels(self) -> int:
         """Input channels of a group."""
         return self.read.c
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the last channel tile of each group, or pack, has fewer channels."""
+        return False
 
     # ---- shared memory
 
@@ -271,8 +277,25 @@ class Layout(RingLayout[Config]):
         return -(-self.read.n * self.windows[0].output // self.config.images) * self.strips * self.line_tiles
 
     @property
+    def group_tiles(self) -> int:
+        """Channel tiles of a group, or of a pack."""
+        return -(-self.group.k // self.config.own_channels)
+
+    @property
+    def uneven(self) -> bool:
+        return self.read.groups > 1 and self.group.k % self.config.own_channels != 0
+
+    @property
     def channel_tiles(self) -> int:
+        if self.uneven:
+            return -(-self.read.k // self.group.k) * self.group_tiles
         return -(-self.read.k // self.config.own_channels)
+
+    @property
+    def spoils(self) -> bool:
+        """Whether filters have zeros that meet x's elements: those that consumers fill in, and those behind a group's
+        channels, where the group ends inside a product."""
+        return self.config.fills or (self.read.groups > 1 and self.group.c % PRODUCT_CHANNELS != 0)
 
     # ---- shared memory, in bytes
 

@@ -74,13 +74,14 @@ def source(plan: Plan, layout: Layout) -> str:
         plane_offset=f"(({'(n * K + k) * O + o' if deep else 'n * K + k'}) * P + p) * Q + q",
         coordinates=("n", *problem.spatial.output, "k", *sizes(problem)),
         last_pair=fragments.last_pair(problem),
-        k_tail=problem.k % config.own_channels != 0,
+        k_tail=layout.uneven or problem.k % config.own_channels != 0,
+        end_k="end_k" if layout.uneven else "K",
         filters=filters(layout) if config.fills else None,
         planes=planes,
         swizzle=operand_tiles.swizzle(layout.epi_tile_pixels if planes else config.consumer_channels),
-        window_sum=_window_sum(layout) if config.fills else None,
-        look=_look(layout) if config.fills else "",
-        spoils=f"a zero between {' or '.join(_between(layout))}",
+        window_sum=_window_sum(layout) if layout.spoils else None,
+        look=_look(layout) if layout.spoils and not layout.uneven else "",
+        spoils=_spoils(layout),
     )
 
 
@@ -103,11 +104,13 @@ def counts(layout: Layout) -> dict[str, Count]:
     }
 
 
-def _between(layout: Layout) -> list[str]:
-    """What filters have zeros between."""
+def _spoils(layout: Layout) -> str:
+    """Where filters have zeros that meet x's elements."""
+    if not layout.config.fills:
+        return "a zero behind a group's channels"
     folded = "phases" if layout.strided else "folded rows"
     packed = ["packed groups"] if layout.config.group_pack > 1 else []
-    return [*packed, *([folded] if layout.config.fold > 1 else [])]
+    return f"a zero between {' or '.join([*packed, *([folded] if layout.config.fold > 1 else [])])}"
 
 
 def _stored(layout: Layout) -> str:
@@ -311,7 +314,7 @@ def _place(layout: Layout) -> Place:
             kept.append("line < images * image_pixels")
         if problem.n % config.images:
             kept.append("n < N")
-    channel_kept = ["k < K"] if problem.k % config.own_channels else []
+    channel_kept = ["k < end_k"] if layout.uneven else ["k < K"] if problem.k % config.own_channels else []
     origin = "line0 + " if begin else ""
     return Place(
         tuple(tile + rest), tuple(begin + rest), first, origin, tuple(pixel),

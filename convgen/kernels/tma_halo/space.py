@@ -57,9 +57,13 @@ def _folds(problem: ConvProblem) -> tuple[int, ...]:
 
 
 def _packs(problem: ConvProblem) -> tuple[int, ...]:
-    """Groups to a pack: in packs that are all alike, where there are some."""
+    """Groups to a pack: in packs that are all alike, where there are some; where these are wide, or there are none, as
+    they are, too."""
     forward = assignment(problem).problem
-    return prepare.group_packs(forward) or prepare.group_packs(forward, fewer=True)
+    whole = prepare.group_packs(forward) or prepare.group_packs(forward, fewer=True)
+    if whole and whole[0] * forward.c_per_group <= prepare.WIDEST_PACK:
+        return whole
+    return tuple(dict.fromkeys((*whole, *prepare.group_packs(forward, prepare.VECTOR, fewer=True))))
 
 
 def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
@@ -97,10 +101,10 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
     if problem.groups == 1:
-        narrow = next((n for n in (16, 32, 48) if n >= k_per_group), 64)
+        narrow = [next((n for n in (16, 32, 48) if n >= k_per_group), 64)]
     else:
-        narrow = next((n for n in (64, 48, 32) if k_per_group % n == 0), 16)
-    narrow = FULL if fold > 1 else narrow
+        narrow = [n for n in (64, 48, 32) if k_per_group % n == 0][:1] or [16, FULL]
+    narrow = [FULL] if fold > 1 else narrow
     strips = _legal_strips(root, _strips(root, options))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
@@ -110,7 +114,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
         shares = consumers if schedule == "cooperative" else 1
         tiles = values("tile.m", (p for p in PIXELS if swap_ab or p % (64 * shares) == 0))
         for channels, k, pixels in itertools.product(
-            values("tile.n", (64 * shares if swap_ab else narrow,)), values("tile.k", spans), tiles
+            values("tile.n", [64 * shares] if swap_ab else narrow), values("tile.k", spans), tiles
         ):
             boxes = -(-c // k) * taps
             # if the one that takes the least shared memory is illegal, so are all

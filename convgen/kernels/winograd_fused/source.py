@@ -75,6 +75,7 @@ def source(plan: Plan, layout: Layout) -> str:
         coordinates=("n", *problem.spatial.output, "k"),
         last_pair=fragments.last_pair(problem),
         k_tail=problem.k % config.tile_n != 0,
+        end_k="K",
         filters=None,
         sizes=[],
         counts={"tiles": count("tiles", layout.tiles, "of pixels, all images")},
