@@ -34,6 +34,7 @@ class Rates:
     memory: float = 4.75e6
     ragged_writes: float = 0.9048  # more bytes of y, where its pixels begin inside a sector,
     odd_writes: float = 1.771  # and where they are no vectors of 8 bytes
+    split: float = 350.0  # bytes that a sector counts for which two blocks store a part of, on an H100
     apart: float = 0.63  # of that, where blocks of their own read and write the sectors of a line
 
 
@@ -46,14 +47,15 @@ def time(
     *, pixels: int, channels: int, k: int, stages: int, weight_stages: int, consumers: int, shares: int,
     by_channels: bool, blocks: int, products: float, box: int, weight_box: int, tiles: int, channel_tiles: int,
     taps: int, apart: bool,
-    reads: int, writes: int, x_pitch: int, y_pitch: int, stored: int, sms: int, rates: Rates = H200,
-    functions: float = 0.0,
+    reads: int, writes: int, x_pitch: int, y_pitch: int, stored: int, splits: float, sms: int,
+    rates: Rates = H200, functions: float = 0.0,
 ) -> float:  # fmt: skip
     """Microseconds of a tma_halo kernel of 2-byte elements: `blocks` halo tiles of `box` bytes a tile, which
     `shares` consumers share, `pixels` x `channels` each.  Weights of a tap and a block are `weight_box` bytes,
     `weight_stages` of them in flight; 0: resident.  `apart`: a group's channels are a sector, of lines that blocks
-    of other groups share.  `stored` bytes of a pixel are stored together.  Of each element of y, a consumer
-    computes `functions` cycles.  The rest as for im2col_time."""
+    of other groups share.  `stored` bytes of a pixel of y are stored together; `splits` sectors are stored in two
+    parts, by two blocks.  Of each element of y, a consumer computes `functions` cycles.  The rest as for
+    im2col_time."""
     r = rates
     memory = r.memory * (r.apart if apart else 1.0)
     # the narrower what is stored of a pixel, the more of it are sectors that another block fills
@@ -83,4 +85,5 @@ def time(
     time = max((turns - 1) * busy + alone, in_turn * alone + (in_turn - 1) * between)
     fetched = blocks * (box + (taps * weight_box if weight_stages else 0)) * tiles * channel_tiles
     time = max(time, fetched / r.l2)
-    return over(latency + halo + prologue + time + r.start, (reads + written) / memory + r.start)
+    moved = reads + written + splits * r.split
+    return over(latency + halo + prologue + time + r.start, moved / memory + r.start)

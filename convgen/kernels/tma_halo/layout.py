@@ -330,13 +330,23 @@ class Layout(RingLayout[Config]):
             products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
-            stored=self.stored, functions=functions(self.problem), **self.prepared.traffic,
+            stored=self.stored, splits=self.splits, functions=functions(self.problem), **self.prepared.traffic,
         )  # fmt: skip
 
     @property
     def stored(self) -> int:
         """Bytes of a pixel that a tile stores."""
         return self.config.own_channels * self.read.y.element.bytes
+
+    @cached_property
+    def splits(self) -> int:
+        """Sectors of y that two channel tiles share, where all pixels begin with one."""
+        e, k, own = self.read.y.element.bytes, self.read.k, self.config.own_channels
+        if (self.read.y.pitch or k) * e % SECTOR or not y_channels_last(self.read):
+            return 0
+        packs = range(0, k, self.group.k)
+        first = [k0 for pack in packs for k0 in range(pack, min(pack + self.group.k, k), own)]
+        return sum(k0 * e % SECTOR != 0 for k0 in first) * self.read.output_pixels
 
     @cached_property
     def demands(self) -> dict[str, Any]:
