@@ -84,6 +84,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_plain": ("tma_plain_3x3",),
     "tma_halo, resident": (
         "tma_halo_dynamic", "tma_halo_few_channels", "tma_halo_fold", "tma_halo_groups", "tma_halo_last_channels",
+        "tma_halo_many_taps",
         "tma_halo_pixels", "tma_halo_residual", "tma_halo_stride",
     ),
     "tma_halo, streamed": ("tma_halo_streamed", "tma_halo_wide_groups"),

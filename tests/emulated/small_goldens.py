@@ -92,6 +92,7 @@ GEOMETRIES = {
     "tma_wgrad_accumulated": Small({"n": 46, "h": 15, "w": 11, "c": 40, "k": 72}),
     "tma_halo_dgrad": Small({"n": 2, "h": 5, "w": 80, "c": 72, "k": 40}, sms=2),
     "tma_halo_wide_groups": Small({"n": 3, "h": 17, "w": 31, "c": 48, "k": 80}, groups=2, sms=2),
+    "tma_halo_many_taps": Small({"n": 2, "h": 13, "w": 45, "c": 24, "k": 40}, sms=2),
     "tma_halo_strided_dgrad": Small({"n": 2, "h": 31, "w": 75, "c": 72, "k": 72}, groups=3, sms=4),
     "tma_halo_few_channels": Small({"n": 2, "h": 5, "w": 80, "c": 40, "k": 72}, sms=2),
     "tma_halo_fold": Small({"n": 2, "h": 29, "w": 39, "c": 32, "k": 32}, groups=8, sms=2),

@@ -301,7 +301,7 @@ def depthwise_dgrads(draw, pixels: int = 300) -> ConvProblem:
 def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     """What tma_halo serves: one to three axes, strides by phase."""
     planes = ((3, 3), (3, 3), (1, 3), (3, 1), (2, 2), (5, 3), (5, 5), (1, 7))
-    taps = draw(st.sampled_from((*planes, (3,), (5,), (3, 3, 3), (2, 3, 3), (1, 2, 3))))
+    taps = draw(st.sampled_from((*planes, (7, 7), (3,), (5,), (33,), (3, 3, 3), (2, 3, 3), (1, 2, 3))))
     dilation = tuple(draw(st.integers(1, 2)) for _ in taps)
     stride = tuple(draw(st.sampled_from((1, 1, 2, 3))) for _ in taps)
     reach = [(t - 1) * d for t, d in zip(taps, dilation, strict=True)]

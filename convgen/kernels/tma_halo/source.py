@@ -23,6 +23,10 @@ from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_las
 from convgen.kernels.tma_halo.maps import x_maps
 
 
+#: Products of the loops over taps that are unrolled: 100 take ptxas 2 s, 196 take 9, and spill where they are more.
+MOST_UNROLLED = 64
+
+
 def source(plan: Plan, layout: Layout) -> str:
     """The CUDA source of a plan."""
     config, problem = layout.config, layout.read
@@ -58,9 +62,9 @@ def source(plan: Plan, layout: Layout) -> str:
         swizzle_field=SWIZZLE_FIELD[layout.span],
         loads=_loads(layout),
         products=products(config.tile_k),
+        rolled=_rolled(layout),
         phases=_phase_table(layout),
         shift=_shift(h, w),
-        folds=layout.folds,
         group=layout.group if problem.groups > 1 else None,
         joined=layout.halo.width < config.strip + w.reach(),
         place=_place(layout),
@@ -83,6 +87,13 @@ def source(plan: Plan, layout: Layout) -> str:
         look=_look(layout) if layout.spoils and not layout.uneven else "",
         spoils=_spoils(layout),
     )
+
+
+def _rolled(layout: Layout) -> dict[str, bool]:
+    """Which loops over taps are not unrolled: those with more products than ptxas compiles soon."""
+    _, h, w = layout.windows
+    of_row = len(w.offsets) * products(layout.config.tile_k)
+    return {"r": len(h.offsets) * of_row > MOST_UNROLLED, "s": of_row > MOST_UNROLLED}
 
 
 def _pixels(problem: ConvProblem) -> tuple[int, int]:
