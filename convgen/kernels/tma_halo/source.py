@@ -22,7 +22,6 @@ from convgen.kernels.tma_halo.halo import Window, depth, phased, windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 from convgen.kernels.tma_halo.maps import x_maps
 
-
 #: Products of the loops over taps that are unrolled: 100 take ptxas 2 s, 196 take 9, and spill where they are more.
 MOST_UNROLLED = 64
 
