@@ -8,6 +8,7 @@ from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
+from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 
 
@@ -83,7 +84,7 @@ def _fold(layout: Layout) -> Obstacles:
             no("the taps of the phases are not evenly spaced along w")
     elif config.fold == 1:
         return found
-    rows = problem.output[-2] if problem.rank > 1 else 1
+    rows, unfolded = windows(problem)[0].output, "" if phases else "fold 1"
     if not phases and config.fold > rows and not isinstance(rows, Size):
         no(f"fold {config.fold} is more than the output's rows, {rows}", option="fold")
     if config.tile_n % (8 * config.fold):
@@ -91,9 +92,9 @@ def _fold(layout: Layout) -> Obstacles:
     if h.stride > MAX_ELEMENT_STRIDE:
         no(f"fold {config.fold} makes a stride of {h.stride}; a tensor map has {MAX_ELEMENT_STRIDE}", option="fold")
     if not h.step:
-        no(f"the taps of {config.fold} output rows are not evenly spaced", "" if phases else "fold 1", "fold")
+        no(f"the taps of {config.fold} output rows are not evenly spaced", unfolded, "fold")
     if not y_channels_last(problem):
-        no(f"fold needs channels innermost in {problem.y.name}", "" if phases else "fold 1", "fold")
+        no(f"fold needs channels innermost in {problem.y.name}", unfolded, "fold")
     return found
 
 

@@ -56,7 +56,7 @@ def source(plan: Plan, layout: Layout) -> str:
         weights_at=f"i / ({taps}) * tile_k, {tap}, k0",
         prepare=layout.prepared.kernel,
         formula=formula(layout.assigned.problem, layout.strided),
-        output=_pixels(problem),
+        output=tuple(window.output for window in windows(problem)),
         filter=(len(h.offsets), len(w.offsets)),
         swizzle_field=SWIZZLE_FIELD[layout.span],
         loads=_loads(layout),
@@ -93,11 +93,6 @@ def _rolled(layout: Layout) -> dict[str, bool]:
     _, h, w = layout.windows
     of_row = len(w.offsets) * products(layout.config.tile_k)
     return {"r": len(h.offsets) * of_row > MOST_UNROLLED, "s": of_row > MOST_UNROLLED}
-
-
-def _pixels(problem: ConvProblem) -> tuple[int, int]:
-    """Output rows and columns."""
-    return (problem.output[-2] if problem.rank > 1 else 1), problem.output[-1]
 
 
 def counts(layout: Layout) -> dict[str, Count]:

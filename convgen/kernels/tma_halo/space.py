@@ -41,9 +41,10 @@ def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layo
     some = False
     packs = [int(fixed["group_pack"])] if "group_pack" in fixed else _packs(problem)
     folds = [int(fixed["fold"])] if "fold" in fixed else _folds(problem)
+    settled = len(folds) == 1  # by the options, or by a strided dgrad's phases
     for pack, fold in itertools.product(packs, folds):
         prepared = as_read(problem, pack, fold)
-        if "fold" in fixed or _worth_folding(problem, prepared.problem, group_of(problem, pack).k, fold):
+        if settled or _worth_folding(prepared.problem, group_of(problem, pack).k, fold):
             for layout in _layouts(problem, target, fixed, pack, fold):
                 some = True
                 yield layout
@@ -156,14 +157,13 @@ def _staged(least: Layout, depths: list[int], rooms: dict[int, int]) -> Iterator
             yield least.sibling(stages=stages, weight_stages=weight_stages)
 
 
-def _worth_folding(given: ConvProblem, problem: ConvProblem, k: int, fold: int) -> bool:
+def _worth_folding(problem: ConvProblem, k: int, fold: int) -> bool:
     """Whether rows fill channels of a tile, of a group's `k`, that would be empty otherwise."""
-    if fold == 1 or assignment(given).phases:
+    if fold == 1:
         return True
     own = FULL // fold
     fits = k % own == 0 if problem.groups > 1 else -(-k // own) * own < -(-k // FULL) * FULL
-    rows = problem.output[-2] if problem.rank > 1 else 1
-    return fits and k < FULL and fold <= rows and y_channels_last(problem)
+    return fits and k < FULL and fold <= windows(problem)[0].output and y_channels_last(problem)
 
 
 def _strips(root: Layout, options: Options) -> list[tuple[int, int]]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from convgen.ir.problem import SECTOR
-from convgen.kernels.parts.cost import CYCLES, over, product
+from convgen.kernels.parts.cost import CYCLES, loading, over, product
 from convgen.kernels.tma_wgrad.layout import ELEMENT, Layout
 
 
@@ -54,8 +53,9 @@ def time(layout: Layout) -> float:
     saved = 1 - r.multicast * (1 - 1 / c.cluster)
     y_rows = layout.y_boxes * c.tile_k * (saved if c.shared == "a" else 1)
     x_rows = layout.tile_boxes * (c.tile_k + layout.reach) * (saved if c.shared == "b" else 1)
-    y_ragged, x_ragged = (1 + r.ragged * (pitch % SECTOR != 0) for pitch in pitches(layout))
-    rows = y_rows * y_ragged + x_rows * x_ragged
+    y_pitch, x_pitch = pitches(layout)
+    rows = y_rows * loading(layout.y_box // c.tile_k, y_pitch, 0.0, r.ragged)
+    rows += x_rows * loading(layout.span, x_pitch, 0.0, r.ragged)
     brought = layout.y_boxes * layout.y_box + layout.tile_boxes * layout.x_box
     load = max(brought / r.l2, rows * r.row)
     ring = (r.latency + load) / max(c.stages - r.stages_held, 0.25)
