@@ -158,6 +158,12 @@ def test_every_constraint_that_fails_is_named() -> None:
         assert part in words
 
 
+def test_phases_in_parts_are_all_that_is_wrong() -> None:
+    problem = make("dgrad", 2, 64, 64, (14, 14), (3, 3), stride=2)
+    (found,) = refusals(spec(problem, "tma_halo", {"fold": 2}))
+    assert "channels of 4 phases" in found.message and found.hint == "fold 4"
+
+
 #: Options that the hardware does not have, for a 3x3 of 64 channels: the option to blame, message, hint.
 OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
     "rows of a consumer": (

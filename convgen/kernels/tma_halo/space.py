@@ -73,13 +73,14 @@ def _asked_for(problem: ConvProblem, target: Target, fixed: Options) -> Layout:
     def given(name: str, default: int) -> int:
         return int(fixed.get(name, default))
 
-    output = assignment(problem).problem.output
+    pack, fold = given("group_pack", (*_packs(problem), 1)[0]), given("fold", _folds(problem)[0])
+    columns = layout_of(problem, target, _plainest(pack, fold)).windows[-1].output
     consumers, schedule, swap_ab = given("consumers", 2), str(fixed.get("schedule", "pingpong")), given("swap_ab", 1)
     channels = 64 * (consumers if swap_ab and schedule == "cooperative" else 1)
     config = Config(
-        given("tile.m", 64), given("strip", int(min(output[-1], 64))), given("images", 1), given("tile.n", channels),
+        given("tile.m", 64), given("strip", int(min(columns, 64))), given("images", 1), given("tile.n", channels),
         given("tile.k", 64), given("stages", 1), given("weight_stages", 0), consumers, schedule, swap_ab,
-        given("group_pack", (*_packs(problem), 1)[0]), given("fold", _folds(problem)[0]),
+        pack, fold,
     )  # fmt: skip
     return layout_of(problem, target, config)
 
