@@ -110,6 +110,14 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "packs of two blocks": (
         make("fprop", 2, 64, 64, (9, 8), (3, 3), pad=1, groups=8), {**BY_PIXELS, "group_pack": 8, "tile.k": 32},
     ),
+    "packs of few output channels, innermost": (
+        laid_out(make("fprop", 2, 32, 64, (9, 8), (3, 3), pad=1, groups=16), w="rsck"),
+        {**BY_PIXELS, "tile.n": 32, "group_pack": 8},
+    ),
+    "a channel a group, innermost": (
+        laid_out(make("fprop", 2, 16, 16, (9, 8), (3, 3), pad=1, groups=16), w="crsk"),
+        {**BY_PIXELS, "tile.n": 16, "group_pack": 16},
+    ),
     "packs of odd groups": (
         make("fprop", 2, 48, 32, (9, 8), (3, 3), pad=1, groups=16), {**BY_PIXELS, "tile.n": 16, "group_pack": 16},
     ),
@@ -265,6 +273,10 @@ DGRADS: dict[str, tuple[ConvProblem, Options]] = {
     "packed groups, output channels innermost": (
         laid_out(make("dgrad", 2, 32, 64, (11, 13), (3, 2), groups=4), w="crsk"),
         {**PIXELS, "tile.n": 32, "tile.k": 64, "consumers": 1, "group_pack": 4},
+    ),
+    "packed groups of few output channels, innermost": (
+        laid_out(make("dgrad", 2, 64, 32, (11, 13), (3, 2), groups=16), w="rsck"),
+        {**PIXELS, "tile.n": 32, "tile.k": 16, "consumers": 1, "group_pack": 8},
     ),
     "folded rows": (
         make("dgrad", 2, 16, 40, (11, 13), (3, 2), pad=(1, (0, 1))), {**CHANNELS, "consumers": 1, "fold": 4},

@@ -213,6 +213,14 @@ def laid_out(problem: ConvProblem, **layouts: str) -> ConvProblem:
     return replace(problem, **moved)  # type: ignore[arg-type]
 
 
+def reordered(draw, problem: ConvProblem, roles: str, rarity: int = 2) -> ConvProblem:
+    """Each of some tensors in any layout, once in `rarity` + 1 times."""
+    for role in roles:
+        if draw(st.integers(0, rarity)) == 0:
+            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    return problem
+
+
 def typed(problem: ConvProblem, **dtypes: str) -> ConvProblem:
     """The problem with other element types, by role."""
     return replace(problem, **{r: replace(problem.tensor(r), dtype=t) for r, t in dtypes.items()})  # type: ignore[arg-type]
@@ -251,11 +259,7 @@ def im2col_problems(draw, ranks: Sequence[int] = (1, 2, 3), pixels: int = 300) -
         "fprop", draw(st.integers(1, 4)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
-    sp = problem.spatial
-    if draw(st.booleans()):
-        problem = laid_out(problem, w=(*sp.filter, "k", "c"))  # type: ignore[arg-type]
-    if draw(st.integers(0, 3)) == 0:
-        problem = laid_out(problem, y=draw(st.permutations(problem.y.dims)))  # type: ignore[arg-type]
+    problem = reordered(draw, reordered(draw, problem, "w", 1), "y", 3)
     problem = typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32"))))
     return _with_epilogue(draw, problem)
 
@@ -280,6 +284,7 @@ def dgrad_problems(draw, pixels: int = 300, strided: bool = False) -> ConvProble
     c, k = draw(_of_groups(groups, True) if groups > 1 else alone)
     problem = make("dgrad", draw(st.integers(1, 3)), c, k, inputs, filters, strides, pads, dilations, groups, dtype)
     assume(problem.x.size // c <= pixels)
+    problem = reordered(draw, problem, "wx")
     problem = typed(problem, x=draw(st.sampled_from(("f16", "bf16", "f32"))))
     return _with_epilogue(draw, problem)
 
@@ -324,6 +329,7 @@ def halo_problems(draw, pixels: int = 300) -> ConvProblem:
     assume(problem.output_pixels <= pixels)
     if draw(st.integers(0, 3)) == 0:
         problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
+    problem = reordered(draw, problem, "w")
     return _with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))
 
 
@@ -338,9 +344,7 @@ def halo_dgrad_problems(draw, pixels: int = 300) -> ConvProblem:
         "dgrad", p.n, p.k, p.c, p.input, p.filter, stride, pads, p.dilation, p.groups, p.x.dtype, name="random",
     )  # fmt: skip
     assume(problem.x.size // problem.c <= pixels)
-    if draw(st.integers(0, 3)) == 0:
-        problem = laid_out(problem, w=draw(st.permutations(problem.w.dims)))  # type: ignore[arg-type]
-    return _with_epilogue(draw, problem)
+    return _with_epilogue(draw, reordered(draw, problem, "w"))
 
 
 @st.composite
@@ -363,9 +367,7 @@ def wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
         "wgrad", draw(st.integers(1, 6)), c, k, inputs, filters, strides, pads, dilations, groups, dtype, name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
-    for role in "xyw":
-        if draw(st.integers(0, 2)) == 0:
-            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    problem = reordered(draw, problem, "xyw")
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
@@ -390,9 +392,7 @@ def stem_wgrad_problems(draw, pixels: int = 300) -> ConvProblem:
     c, k, dtype = draw(st.integers(1, 7)), draw(st.integers(1, 160)), draw(st.sampled_from(("f16", "bf16")))
     problem = make("wgrad", draw(st.integers(1, 5)), c, k, inputs, filters, strides, pads, dtype=dtype, name="random")
     assume(problem.output_pixels <= pixels)
-    for role in "xyw":
-        if draw(st.integers(0, 2)) == 0:
-            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    problem = reordered(draw, problem, "xyw")
     return _with_epilogue(draw, typed(problem, w=draw(st.sampled_from(("f16", "bf16", "f32")))))
 
 
@@ -404,9 +404,7 @@ def winograd_problems(draw, pixels: int = 200) -> ConvProblem:
     c, k, dtype = draw(st.integers(1, 70)), draw(st.integers(1, 40)), draw(st.sampled_from(("f16", "bf16", "f32")))
     problem = make("fprop", draw(st.integers(1, 3)), c, k, inputs, (3, 3), pad=pads, dtype=dtype, name="random")
     assume(problem.output_pixels <= pixels)
-    for role in "xwy":
-        if draw(st.integers(0, 2)) == 0:
-            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    problem = reordered(draw, problem, "xwy")
     return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16", "f32")))))))
 
 
@@ -427,9 +425,7 @@ def winograd_fused_problems(draw, pixels: int = 300) -> ConvProblem:
         dilation=tuple(dilations), dtype=dtype, name="random",
     )  # fmt: skip
     assume(problem.output_pixels <= pixels)
-    for role in "xw":
-        if draw(st.integers(0, 2)) == 0:
-            problem = laid_out(problem, **{role: draw(st.permutations(problem.tensor(role).dims))})  # type: ignore[arg-type]
+    problem = reordered(draw, problem, "xw")
     if draw(st.integers(0, 3)) == 0:
         problem = laid_out(problem, y=("n", "k", *problem.spatial.output))  # type: ignore[arg-type]
     return draw(sliced(_with_epilogue(draw, typed(problem, y=draw(st.sampled_from(("f16", "bf16")))))))

@@ -44,6 +44,8 @@ def filters(layout: Layout) -> Filters:
     w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
     along = "k" if w.dims[-1] in ("k", "k_in_group") else "c"
     vector = math.gcd(vector, config.own_channels if along == "k" else w.extent("c"))
+    if along == "k" and config.group_pack > 1:  # a vector's channels are of one group
+        vector = math.gcd(vector, given.k_per_group)
     extents = {"k": config.own_channels, "c": w.extent("c"), **{d: problem.extent(d) for d in taps}}
     extents[along] //= vector
     vectors = math.prod(extents.values())
