@@ -37,6 +37,7 @@ from convgen.kernels.base import Layout
 from convgen.kernels.depthwise_direct import cost as depthwise_direct
 from convgen.kernels.depthwise_stream import cost as depthwise_stream
 from convgen.kernels.mma_gemm import cost as mma_gemm
+from convgen.kernels.mma_wgrad import cost as mma_wgrad
 from convgen.kernels.parts import line_cost
 from convgen.kernels.search import search
 from convgen.kernels.small_groups import cost as small_groups
@@ -87,6 +88,7 @@ MODELS = {
     "stem_mma": Model(line_cost, "MMA_LINES"),
     "stem_wgmma": Model(line_cost, "WGMMA_LINES"),
     "mma_gemm": Model(mma_gemm, told=MMA),
+    "mma_wgrad": Model(mma_wgrad),
     "small_groups": Model(small_groups),
     "depthwise_direct": Model(depthwise_direct),
     "depthwise_stream": Model(depthwise_stream, "H200_FMA", STREAM),

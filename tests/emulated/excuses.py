@@ -191,6 +191,7 @@ HARMLESS = (
         "empty groups follow, so the wait leaves fewer copies under way",
         above=r"STAGES - 1 < end_step\) load",
     ),
+    Excuse("guard: <= for <", "8 are as many either way", was=r"channels / 8 < 8 \? channels"),
     Excuse("guard: <= for <", "columns behind the last are not stored", was=r"first_chunk \+ x_chunk < CHUNKS"),
     Excuse("guard: <= for <", "a stage more is loaded, and not read", was=r"first_step \+ i < end_step\) load"),
     Excuse("guard: <= for <", "the channels are whole chunks", source=r"k < ROWS && c <= CHANNELS\) \{"),

@@ -108,7 +108,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     ),
     "tma_wgrad": ("tma_wgrad_accumulated", "tma_wgrad_3x3"),
     "tma_wgrad, multicast": ("tma_wgrad_cluster",),
-    "mma_wgrad": ("mma_wgrad", "mma_wgrad, slices"),
+    "mma_wgrad": ("mma_wgrad", "mma_wgrad_few_channels", "mma_wgrad, slices"),
     "stem_wgrad": ("stem_wgrad",),
     "winograd": ("winograd_f32",),
     "winograd_fused": ("winograd_fused", "winograd_fused_streamed"),

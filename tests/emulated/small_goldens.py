@@ -83,6 +83,7 @@ GEOMETRIES = {
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
     "tma_plain_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 72, "k": 72}),
     "mma_wgrad": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
+    "mma_wgrad_few_channels": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 40}),
     "stem_wgrad": Small({"n": 3, "h": 17, "w": 227, "c": 3, "k": 40}),
     "winograd_fused": Small({"n": 2, "h": 30, "w": 35, "c": 40, "k": 72}),
     "winograd_fused_streamed": Small({"n": 3, "h": 12, "w": 37, "c": 136, "k": 72}, sms=2),

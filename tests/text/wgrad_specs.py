@@ -87,6 +87,14 @@ MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "stride, dilation, a large stride": (
         make("wgrad", 3, 24, 40, (40, 14), (3, 2), (9, 3), (2, (1, 0)), (12, 3)), {"tile.m": 128, "slices": 2},
     ),
+    "few output channels, with a bias": (
+        make("wgrad", 2, 40, 24, (9, 8), (3, 3), pad=1),
+        {"tile.m": 32, "tile.n": 256, "warps.m": 1, "warps.n": 4, "slices": 2},
+    ),
+    "fewer output channels, with a bias": (
+        make("wgrad", 2, 40, 10, (9, 8), (3, 3), pad=1),
+        {"tile.m": 16, "tile.n": 128, "tile.k": 64, "warps.m": 1, "warps.n": 4},
+    ),
     "one axis, taps outside": (
         laid_out(make("wgrad", 3, 24, 40, (50,), (3,), 1, ((4, 1),), 3), w="skc"), {"tile.k": 16, "warps.m": 2},
     ),
@@ -190,6 +198,7 @@ BIASES = {
     "boxes of a row", "two consumers along m, two fragments", "three consumers along n, a filter row each",
     "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
     "small groups as one", "8 and 4 bytes, large tile", "one by one",
+    "few output channels, with a bias", "fewer output channels, with a bias",
     *(name for name in (*GEOMETRIES, *STEM_GEOMETRIES) if name.endswith(", bias")),
 }  # fmt: skip
 

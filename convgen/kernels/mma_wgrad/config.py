@@ -15,8 +15,8 @@ class Config(config.Config):
     """A tile in GEMM terms (m output channels, n filter elements, k pixels), the warps that share it, and the blocks
     that share the pixels."""
 
-    tile_m: Annotated[int, Field("output channels per tile", (64, 128))]
-    tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", (64, 128))]
+    tile_m: Annotated[int, Field("output channels per tile", (16, 32, 64, 128))]
+    tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", (64, 128, 256))]
     tile_k: Annotated[int, Field("pixels per k block", (16, 32, 64))]
     warps_m: Annotated[int, Field("warps along m", (1, 2, 4))]
     warps_n: Annotated[int, Field("warps along n", (1, 2, 4))]

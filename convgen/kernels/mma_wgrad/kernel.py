@@ -23,9 +23,15 @@ from convgen.kernels.parts.hopper import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.targets import Target
 
-#: (tile_m, tile_n, warps_m, warps_n) that are worth a thought.
-SHAPES = ((128, 128, 2, 4), (128, 64, 4, 1), (64, 128, 1, 4), (64, 64, 2, 2))
-STEP, STAGES = 32, 4
+#: tile_m, tile_n, tile_k, warps_m, warps_n
+Shape = tuple[int, int, int, int, int]
+#: Those that are worth a thought.
+SHAPES: tuple[Shape, ...] = (
+    (128, 128, 32, 2, 4), (128, 64, 32, 4, 1), (64, 128, 32, 1, 4), (64, 64, 32, 2, 2), (32, 256, 32, 1, 4),
+    (32, 128, 32, 1, 4), (32, 64, 32, 1, 4), (16, 256, 64, 1, 4), (16, 128, 64, 1, 4),
+)  # fmt: skip
+COMMON: Shape = (64, 64, 32, 2, 2)
+STAGES = 4
 #: Channels of a pack of small groups.
 PACKED = 64
 #: Sums that slices leave, at most, and waves of blocks that they may make.
@@ -58,11 +64,11 @@ class MmaWgrad(base.Kernel[Config, Layout]):
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         pack = int(fixed["group_pack"]) if "group_pack" in fixed else _pack(problem)
-        tile_k, stages = int(fixed.get("tile.k", STEP)), int(fixed.get("stages", STAGES))
-        for m, n, warps_m, warps_n in _shapes(fixed):
-            whole = Layout(problem, target, Config(m, n, tile_k, warps_m, warps_n, stages, 1, pack))
+        stages = int(fixed.get("stages", STAGES))
+        for m, n, k, warps_m, warps_n in _shapes(fixed):
+            whole = Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, 1, pack))
             for slices in [int(fixed["slices"])] if "slices" in fixed else _slices(whole):
-                yield Layout(problem, target, Config(m, n, tile_k, warps_m, warps_n, stages, slices, pack))
+                yield Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, slices, pack))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, target, found = layout.config, layout.target, Obstacles()
@@ -104,11 +110,12 @@ def _pack(problem: ConvProblem) -> int:
     return max(p for p in range(1, most + 1) if problem.groups % p == 0)
 
 
-def _shapes(fixed: Options) -> list[tuple[int, int, int, int]]:
-    names = ("tile.m", "tile.n", "warps.m", "warps.n")
+def _shapes(fixed: Options) -> list[Shape]:
+    """Those that agree with what is fixed; where none does, the common one with that."""
+    names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n")
     found = [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]
-    m, n, warps_m, warps_n = (int(fixed.get(name, v)) for name, v in zip(names, SHAPES[-1], strict=True))
-    return found or [(m, n, warps_m, warps_n)]
+    m, n, k, warps_m, warps_n = (int(fixed.get(name, v)) for name, v in zip(names, COMMON, strict=True))
+    return found or [(m, n, k, warps_m, warps_n)]
 
 
 def _slices(layout: Layout) -> list[int]:

@@ -12,6 +12,7 @@ from convgen.kernels.parts.gradient import is_whole
 
 ELEMENT = 2  # bytes of a factor's
 CHUNK = 8  # channels of 16 bytes: what ldmatrix reads of a row
+ADDRESSES = 58  # a thread's registers besides its fragments
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,13 @@ class Layout(base.Layout[Config]):
     @property
     def shared_bytes(self) -> int:
         return self.config.stages * self.stage
+
+    @cached_property
+    def held(self) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        rows, columns = self.fragments
+        registers = 4 * rows * columns + 4 * rows + 2 * columns + ADDRESSES
+        return max(self.target.resident_blocks(self.config.threads, min(registers, 255), self.shared_bytes), 1)
 
     @property
     def fragments(self) -> tuple[int, int]:
