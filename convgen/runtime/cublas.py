@@ -94,7 +94,7 @@ def _handle(device: int) -> Iterator[int]:
 def _new_handle() -> int:
     library, handle = _library(), c_void_p()
     if status := library.cublasCreate_v2(ctypes.byref(handle)):
-        hint = "where a CUDA graph is being captured, call the kernel once before"
+        hint = "where a CUDA graph is being captured, call the kernel once before; else the GPU is short of memory"
         raise DriverError(f"creating a cuBLAS handle failed: cuBLAS status {status}\nhint: {hint}")
     assert handle.value is not None
     _check(library.cublasSetMathMode(handle, _NO_NARROW_SUMS), "setting cuBLAS's arithmetic")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -26,6 +32,29 @@ def target() -> Target:
 @pytest.fixture(autouse=True)
 def _needs_gpu(target: Target) -> None:
     """Every test of this folder."""
+
+
+def return_memory() -> None:
+    """Gives back what CuPy and PyTorch keep for later: pytest-xdist's other processes share the GPU."""
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        sys.modules["torch"].cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
+def _keeps_no_memory(_needs_gpu: None) -> Iterator[None]:
+    yield
+    return_memory()
+
+
+@pytest.fixture
+def much_memory() -> Iterator[None]:
+    """Tests that take tens of gigabytes run one at a time, whatever process they are in."""
+    with open(Path(tempfile.gettempdir()) / "convgen_tests_much_memory", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        return_memory()
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def test_tiles(op: Op, tile: int, seed: int) -> None:
     gpu_runs.check(problem, "direct", {"tile": tile}, seed)
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_more_than_2_to_the_31_elements(seed: int) -> None:
     """The last images of a huge batch come out as they do alone."""
     few, many = 3, 2**31 // (32 * 32 * 32) + 3

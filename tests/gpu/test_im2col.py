@@ -74,6 +74,7 @@ def test_gather_gives_the_same_bits_every_time(seed: int) -> None:
     assert (first.view(cupy.uint32) == second.view(cupy.uint32)).all()
 
 
+@pytest.mark.usefixtures("much_memory")
 def test_more_than_2_to_the_31_lowered_elements(seed: int) -> None:
     """The last rows of a huge lowered matrix are those of the last images alone."""
     few, many = 2, 2**31 // (32 * 32 * 32 * 9) + 2

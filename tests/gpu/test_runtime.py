@@ -372,7 +372,14 @@ def test_a_warm_call_reads_where_a_torch_tensor_is_now(scale, data):
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_memory_that_was_freed_and_taken_again_for_another_shape_is_refused(scale, data, library):
     module = pytest.importorskip(library)
-    new = (lambda shape: module.ones(shape, "f4")) if library == "cupy" else lambda s: module.ones(s, device="cuda")
+    pool = cupy.cuda.MemoryPool()  # which gives out again what was freed last
+
+    def new(shape):
+        if library == "torch":
+            return module.ones(shape, device="cuda")
+        with cupy.cuda.using_allocator(pool.malloc):
+            return cupy.ones(shape, "f4")
+
     x, b, out = new(X.shape), new(B.shape), new(Y.shape)
     for _ in range(3):
         scale(x, b=b, out=out)
