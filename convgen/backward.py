@@ -116,7 +116,7 @@ def _operands(layer: ConvProblem) -> tuple[ep.Epilogue | None, tuple[str, ...]]:
     results, body, notes = [], [], []
     for t in layer.operands:
         if t.name not in sums:
-            notes.append(f"{t.name} is not added to the sums; its gradient is not derived.")
+            notes.append(f"{t.name} is used otherwise than by adding it to the sums; its gradient is not derived.")
         elif set(t.dims) == set(layer.y.dims):
             notes.append(f"{layer.y.name} is the gradient of {t.name}, too.")
         else:

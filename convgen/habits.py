@@ -223,7 +223,7 @@ SUM = frozenset(("accum", "accumulator", "conv", "sum", "result", "out", "output
 
 #: Strategies under their other names.
 STRATEGIES = _table("""
-    auto: any best default automatic heuristic cudnn
+    auto: any best default automatic heuristic
     tma_im2col: tma wgmma hopper warpspecialized implicit sm90
     tma_halo: patch halo
     depthwise: dw dwconv depthwiseconv

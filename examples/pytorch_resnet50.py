@@ -16,7 +16,7 @@ import convgen.torch
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
     batch = parser.parse_args().batch
     device, dtype = ("cuda", torch.float16) if torch.cuda.is_available() else ("cpu", torch.float32)

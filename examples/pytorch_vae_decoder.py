@@ -72,10 +72,12 @@ def decoder(channels: int) -> nn.Module:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--channels", type=int, default=512)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--channels", type=int, default=512, help="of the first blocks; a multiple of 128")
     parser.add_argument("--side", type=int, default=64, help="of the latents; the image's is eight times that")
     options = parser.parse_args()
+    if options.channels < 128 or options.channels % 128:
+        parser.error(f"--channels {options.channels}: GroupNorm makes 32 groups of a quarter of them: multiples of 128")
     device, dtype = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
     model = decoder(options.channels).eval().to(device, dtype, memory_format=torch.channels_last)
     z = torch.randn(1, 4, options.side, options.side, device=device, dtype=dtype)

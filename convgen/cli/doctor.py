@@ -99,7 +99,7 @@ def _cache() -> str:
             "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"
         )
     entries, size = cache.extent()
-    return f"{cache.root}: {entries} kernels and other entries, {size / (1 << 20):.1f} MiB"
+    return f"{cache.root}: {entries} {'entry' if entries == 1 else 'entries'}, {size / (1 << 20):.1f} MiB"
 
 
 def _driver() -> str:

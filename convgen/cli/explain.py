@@ -78,7 +78,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
 
 
 def _show_load(arguments: argparse.Namespace) -> int:
-    from convgen.loads.box import load_of
+    from convgen.loads.box import has_box, load_of
     from convgen.loads.picture import ascii_picture, explain, planes, svg
 
     check_place(arguments.svg)
@@ -96,6 +96,11 @@ def _show_load(arguments: argparse.Namespace) -> int:
             compilation.request.problem, plan, arguments.load, arguments.offsets, arguments.pixels, arguments.channels
         )
         console.show(explain(load))
+        if not has_box(plan) and not (arguments.pixels and arguments.channels):
+            console.warn(
+                f"{compilation.name}: the plan makes no TMA im2col load, so the box is an example"
+                "\nhint: --pixels and --channels choose it; --strategy tma_im2col has one"
+            )
         console.write("\n\n".join(map(ascii_picture, planes(load))))
         if arguments.svg:
             write_all({arguments.svg: svg(load).encode()})

@@ -175,10 +175,11 @@ def _warn_of_defines(asked: driver.Compilation) -> None:
         with suppress(SpecError):
             for own in driver.load(replace(asked.spec, defines={})):
                 if own.name == asked.name and own.request.problem.n > asked.request.problem.n:
-                    _warn_if_other(asked, own, "without -D, `convgen run` runs a few images of that batch")
+                    hint = "without -D, `convgen run` runs a few images of that batch"
+                    _warn_if_other(asked, own, hint, " without -D")
 
 
-def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: str) -> None:
+def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: str, how: str = "") -> None:
     """Says where what runs has another configuration than what `convgen compile` writes."""
     (mine, images), (theirs, all_) = (
         (f"{c.plan.strategy}, {c.plan.config}", c.request.problem.n) for c in (run, compiled)
@@ -186,7 +187,7 @@ def _warn_if_other(run: driver.Compilation, compiled: driver.Compilation, hint: 
     if mine != theirs:
         console.warn(
             f"{run.name}: this run's plan, for n={images}, is {mine}; "
-            f"`convgen compile` writes the plan for n={all_}: {theirs}\nhint: {hint}"
+            f"`convgen compile`{how} writes the plan for n={all_}: {theirs}\nhint: {hint}"
         )
 
 

@@ -121,7 +121,9 @@ def _other_options(name: str, known: Sequence[str]) -> str:
         return f"`{group}` has {listing(members, 'and')}"
     if members:
         return f"`{group}` is a group: `{group} {' '.join(f'{m}=...' for m in members)}`"
-    return did_you_mean(name, known) or (f"its options are {listing(known, 'and')}" if known else "it has none")
+    if hint := did_you_mean(name, known):
+        return hint
+    return f"its options are {listing(known, 'and')}: see `convgen list options`" if known else "it has none"
 
 
 def _legal(row: OptionRow) -> str:

@@ -118,8 +118,7 @@ def load_of(
     if problem.padding.repeats:
         raise UsageError(f"{problem.name}: padding is {problem.padding}: its pixels are copied before TMA loads them")
     axes = tma_axes(problem)
-    maps = [p.map for launch in plan.launches for p in launch.params if p.map] if plan else []
-    box = next((m for m in maps if m.mode == "im2col"), None)
+    box = _box_of(plan)
     element_bytes = problem.reads[0].element.bytes
     pixels = pixels or (box.pixels if box else DEFAULT_PIXELS)
     channels = channels or (box.channels if box else DEFAULT_BYTES // element_bytes)
@@ -140,6 +139,16 @@ def load_of(
                 f"{last}\nhint: offsets are added to where it starts"
             )
     return load
+
+
+def has_box(plan: Plan | None) -> bool:
+    """Whether a plan has a box of im2col mode, the default of `load_of`."""
+    return _box_of(plan) is not None
+
+
+def _box_of(plan: Plan | None) -> TensorMap | None:
+    maps = [p.map for launch in plan.launches for p in launch.params if p.map] if plan else []
+    return next((m for m in maps if m.mode == "im2col"), None)
 
 
 def _tile(problem: ConvProblem, axes: tuple[TmaAxis, ...], tile: int, pixels: int) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
 from typing import Any, NoReturn
@@ -33,13 +33,14 @@ class Slot:
     """One argument of a kernel: a tensor in the spec's order of dims, packed or a channel slice.
 
     `buffer` is what the plan's steps call it; `alignment` is in bytes; `out` is what a call calls a result: "out", or
-    "out[1]".
+    "out[1]".  `chosen` are sizes that `at` chose.
     """
 
     tensor: Tensor
     buffer: str
     alignment: int
     out: str = ""
+    chosen: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def written(self) -> bool:
@@ -100,7 +101,8 @@ class Slot:
                 f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}"
                 f"\nhint: pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
             )
-        expected = f"the spec says {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"
+        says = "these sizes make it" if self.chosen else "the spec says"
+        expected = f"{says} {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"
         hint = self._permutation_hint(seen)
         if tuple(seen.shape) != self.shape:
             hint = hint or self._sizes_hint(seen)
@@ -134,6 +136,9 @@ class Slot:
         wrong = {d: size for d, size, own in zip(self.tensor.dims, seen.shape, self.shape, strict=True) if size != own}
         if not wrong.keys() <= _OF_IMAGES or 0 in wrong.values():
             return ""
+        if self.chosen:
+            sizes = ", ".join(f"{d}={size}" for d, size in {**self.chosen, **wrong}.items())
+            return f"\nhint: `.at({sizes})`, or call the kernel itself, which takes the sizes from its arguments"
         said = " ".join(f"{d}={size}" for d, size in wrong.items())
         return f"\nhint: compile the spec with {said}, or write `dynamic {' '.join(wrong)}`, so that calls decide"
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _INPUTS = exchanged_dims()
 #: Of an int.
 _MOST = 2**31 - 1
+#: `explain` says of so many times as many images as any class is planned for which class they take, and of no more
+#: than so many.
+_BEYOND, _TOLD = 8, 4096
 
 
 class DynamicKernel(Kernel):
@@ -102,7 +105,8 @@ class DynamicKernel(Kernel):
 
         manifests = [kernel.manifest for kernel in self.classes]
         of = {m.written["n"]: (m.size_class, f"{m.strategy}, {m.config}") for m in manifests}
-        return f"{text.rstrip()}\n\n{classes(of, range(1, max(of) + 1))}\n"
+        told = sorted({*range(1, min(_BEYOND * max(of), _TOLD) + 1), *of})
+        return f"{text.rstrip()}\n\n{classes(of, told)}\n"
 
     @property
     def _artifacts(self) -> tuple[Artifact, ...]:
@@ -217,6 +221,7 @@ class DynamicKernel(Kernel):
         manifest = self.manifest.at(sizes)
         made = _OfSizes(replace(self._artifact, manifest=manifest))
         made.whole = whole
+        made._chosen = {dim: sizes[dim] for dim in self._dynamic.dims}
         made._programs = OnEachGpu(lambda device: self._programs[device].resized(manifest))
         made._raw_programs = OnEachGpu(lambda device: self._raw_programs[device].resized(manifest))
         return made

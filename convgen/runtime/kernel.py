@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from convgen.ir.plan import Launch, Plan
@@ -256,6 +257,9 @@ class Kernel:
 
         return arrays
 
+    #: Sizes that `DynamicKernel.at` chose.
+    _chosen: Mapping[str, int] = MappingProxyType({})
+
     @cached_property
     def _slots(self) -> tuple[Slot, ...]:
         """What is expected of each tensor that is read, each operand, and each result."""
@@ -266,7 +270,7 @@ class Kernel:
 
         def slot(tensor: Tensor, out: str = "") -> Slot:
             buffer = buffer_name(tensor)
-            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), out)
+            return Slot(tensor, buffer, max(tensor.element.bytes, alignments.get(buffer, 1)), out, self._chosen)
 
         results = self.manifest.results
         outs = [f"out[{i}]" for i in range(len(results))] if len(results) > 1 else ["out"]

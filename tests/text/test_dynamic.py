@@ -371,7 +371,7 @@ def test_a_class_that_does_not_go_as_far_is_passed_over():
     limit = replace(narrow.limits[0], most=narrow.limits[0].size // narrow.problem.n * 10)
     plans = replace(narrow, limits=(limit,)), wide
     shown = joined([Kernel(artifacts.uncompiled("", plan)) for plan in plans]).explain()
-    assert re.findall(r"^(\S+) +n=(\d+)", shown, re.MULTILINE) == [("1-10", "4"), ("11-16", "16")]
+    assert re.findall(r"^(\S+) +n=(\d+)", shown, re.MULTILINE) == [("1-10", "4"), ("11-128", "16")]
 
 
 def test_images_that_one_plan_does_not_go_up_to_have_another():

@@ -90,6 +90,16 @@ def test_a_size_that_was_seen_takes_the_quick_call(fake, kernel, monkeypatch):
     assert parameter(fake.launches[-1], 4, c_int).value == 7
 
 
+def test_the_kernel_of_some_sizes_says_so_where_others_are_given(kernel):
+    fixed = kernel.at(n=5, h=8)
+    given = arrays(kernel, 5, 8, 7)
+    del given["out"]
+    with pytest.raises(WrongShape) as refused:
+        fixed(**given, stream=STREAM)
+    assert "these sizes make it x: f16[n=5, h=8, w=9, c=16]" in str(refused.value)
+    assert "hint: `.at(n=5, h=8, w=7)`, or call the kernel itself" in str(refused.value)
+
+
 def test_the_kernel_of_some_sizes_has_a_quick_call_of_its_own(fake, kernel, monkeypatch):
     fixed, given = kernel.at(n=5), arrays(kernel, 5, 8, 9)
     fixed(**given, stream=STREAM)

@@ -101,6 +101,14 @@ def test_dgrad_walks_y_from_the_mirrored_corner():
     assert [pixel.at for pixel in load.walk()] == [(-2, -2), (-2, -1), (-2, 0), (-2, 1)]
 
 
+def test_a_box_that_no_plan_has_is_said(capsys):
+    options = ["--only", "res4_3x3", "--load", "1", "--strategy", "direct"]
+    assert main(["explain", SPEC.replace("examples/tma_im2col_boxes", "resnet50"), *options]) == 0
+    assert "res4_3x3: the plan makes no TMA im2col load" in capsys.readouterr().err
+    assert main(["explain", SPEC, "--load", "0", "--pixels", "16", "--channels", "32"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_plan_s_box_is_the_default(capsys):
     assert (
         main(["explain", SPEC.replace("examples/tma_im2col_boxes", "resnet50"), "--only", "res4_3x3", "--load", "1"])

@@ -116,6 +116,15 @@ def test_a_residual_network_trains_as_torchs_does(graphs):
     assert "relu_backward sums: value product" in str(ct.reports()[-1])
 
 
+def _far_from_zero(layer) -> None:
+    """Lets a layer of whole numbers that are not 0 give such numbers: rounding flips no relu behind BatchNorm."""
+    weight = torch.zeros_like(layer.weight)
+    for k, taps in enumerate(weight.flatten(1)):
+        taps[(5 * k) % len(taps)] = (-1) ** k
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+
+
 CASES = {
     "affine": (dict(affine=False), {}, [": value square"] * 2, ["relu_backward: value product"]),
     "slower": ({}, dict(choices=Taken(sums=False)), [], []),
@@ -134,7 +143,8 @@ def test_sums_are_found_where_they_are(case, graphs, monkeypatch):
     monkeypatch.setattr(ops, "choices", how.get("choices", Taken()))
     first, second = nn.BatchNorm2d(8, **norm), nn.BatchNorm2d(4, **norm)
     model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), first, nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False), second)
-    x = torch.randn(4, 4, *how.get("size", (6, 5)))
+    _far_from_zero(model[0])
+    x = torch.randn(4, 4, *how.get("size", (6, 5))).sign() * torch.randint(1, 4, (4, 4, *how.get("size", (6, 5))))
     if not how.get("contiguous"):
         model, x = model.to(**LAST), x.to(**LAST)
     if how.get("frozen"):
@@ -147,7 +157,7 @@ def test_sums_are_found_where_they_are(case, graphs, monkeypatch):
             one(x).float().mul(torch.linspace(-1, 1, 4).view(4, 1, 1, 1)).square().sum().backward()
         found.append([p.grad.clone() for p in model.parameters()])
     for mine, theirs in zip(*found, strict=True):
-        assert (mine - theirs).norm() <= 0.25 * theirs.norm() + 1e-2  # bfloat16, and a relu that rounding may flip
+        assert (mine - theirs).norm() <= 0.05 * theirs.norm() + 1e-2  # bfloat16
     assert [endings(nodes) for nodes in graphs] == [forward, backward]
     slower = [
         row for report in list(ct.reports())[-2:] for row in report if "with sums: 5.0 us, for 3.0" in row.why_not
