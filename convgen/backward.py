@@ -14,7 +14,7 @@ from convgen.ir import epilogue as ep
 from convgen.ir.derivative import Underivable, added, backward, saved_name
 from convgen.ir.problem import ConvProblem, Op, Padding, exchanged_dims
 from convgen.ir.tensor import Tensor
-from convgen.spec import Spec
+from convgen.spec import Spec, UsageError
 
 #: Types of which gradients are computed.
 TYPES = ("f16", "bf16", "f32", "f64")
@@ -37,6 +37,9 @@ class Gradients:
 def spec(source: Spec, only: str | None = None, after: str | None = None, branch: bool = False) -> str:
     """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec.  Raises UsageError,
     SpecError, Underivable."""
+    for name, given in (("only", only), ("after", after)):
+        if given is not None and not isinstance(given, str):
+            raise UsageError(f"{name} is of type {type(given).__name__}: expected the name of one convolution")
     named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
     problems = [c.request.problem.static for c in driver.load(replace(source, only=(only,) if only else ()))]
     wanted = [p for p in problems if p.op is Op.FPROP] or problems

@@ -12,6 +12,7 @@ asked for is impossible (an unknown option, a file that cannot be read or writte
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import warnings
@@ -58,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line (by default this process's) and gives its exit code.  Raises nothing, unless
     CONVGEN_DEBUG=1 asks for the traceback of what was not foreseen."""
     console.prepare()
-    warnings.showwarning = lambda message, *_: console.warn(str(message))
+    warn = functools.cache(console.warn)  # once: a command may plan several times
+    warnings.showwarning = lambda message, *_: warn(str(message))
     try:
         try:
             code = _dispatch(sys.argv[1:] if argv is None else argv)

@@ -84,8 +84,9 @@ def _in_terms_of(e: Expr, saved: dict[str, Expr]) -> Expr:
     accumulator and something added to that gives the accumulator."""
     for name, value in sorted(saved.items(), key=lambda item: -sympy.count_ops(item[1])):
         scale = value.diff(ACC)
-        if scale.is_Number and scale != 0:
-            e = e.subs(ACC, (_saved(name) - value.subs(ACC, 0)) / scale)
+        rest = sympy.expand(value - scale * ACC)
+        if scale.is_Number and scale != 0 and ACC not in rest.free_symbols:  # nor in a comparison, which is flat
+            e = e.subs(ACC, (_saved(name) - rest) / scale)
         else:
             e = e.subs(value, _saved(name))
     return e

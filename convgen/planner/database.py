@@ -164,6 +164,8 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
         "ORDER BY us, strategy, options LIMIT 1"
     )
     try:
+        if path.is_file() and path.stat().st_size == 0:  # SQLite's empty database
+            return None
         with open(path, "rb"), closing(_connect_to_read(path)) as connection:
             for problem, gpu in asked:
                 values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out)

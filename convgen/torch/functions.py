@@ -39,9 +39,10 @@ def conv2d(
 
     On a GPU by convgen's kernel, where it serves, elsewhere by aten; each gradient by the faster one of the two, which
     the first backward pass of a kind finds out (convgen.torch.gradients()).  `activation` is a name such as "relu", or
-    a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result; `padding_mode` is as of
-    torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own.  `tune="quick"` measures
-    the best few kernels for the result before the first call of a kind (docs/tuning.md).
+    a name and its numbers such as ("leaky_relu", 0.2); `residual` broadcasts to the result, which has the input's type;
+    `padding_mode` is as of torch.nn.Conv2d.  Where gradients are recorded, activation and residual are torch's own;
+    under torch.func's transforms, forward-mode gradients and torch.jit.trace, so is the convolution.  `tune="quick"`
+    measures the best few kernels for the result before the first call of a kind (docs/tuning.md).
     Raises WrongArguments, WrongShape, WrongType, UsageError.
     """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, activation, residual, padding_mode, tune)
@@ -82,10 +83,10 @@ def _conv(
     if residual is not None:
         extents = output_extents(input.shape[2:], weight.shape[2:], strides, pads, dilations)
         _check_residual(residual, (input.shape[0], weight.shape[0], *extents))
-    if input.is_complex():  # for which aten's convolution is a function of several
-        made = aten.composite(input, weight, bias, *geometry)
-        return aten.apply(steps, made if residual is None else made + residual, ())
     given = [t for t in (input, weight, bias, residual) if t is not None]
+    if input.is_complex() or _transformed(given):  # torch.nn.functional's may be several of aten's
+        made = aten.composite(input, weight, bias, *geometry)
+        return aten.apply(steps, made if residual is None else made + residual, ()).to(input.dtype)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     bare = recorded or (residual is None and len(steps) == 0)
     operands = [] if bias is None else [bias.view(-1, *(1,) * rank)]
@@ -96,7 +97,7 @@ def _conv(
     if not bare:
         return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
     made = torch.ops.convgen.conv(input, weight, bias, *geometry)
-    return aten.apply(steps, made if residual is None else made + residual, ())
+    return aten.apply(steps, made if residual is None else made + residual, ()).to(input.dtype)
 
 
 def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
@@ -122,6 +123,14 @@ def _check_residual(residual: Tensor, result: Sequence[int]) -> None:
     lead = len(result) - residual.dim()
     if lead < 0 or any(e not in (1, r) for e, r in zip(residual.shape, result[lead:], strict=True)):
         raise WrongShape(f"residual has shape {tuple(residual.shape)}: it does not broadcast to {tuple(result)}")
+
+
+def _transformed(tensors: Sequence[Tensor]) -> bool:
+    """Whether torch.func transforms what is called here, jit.trace records it, or tensors have tangents: what
+    operators of torch's own are for."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
+        return True
+    return any(torch.autograd.forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _cast(tensor: Tensor, dtype: Any) -> Tensor:

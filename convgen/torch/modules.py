@@ -14,6 +14,8 @@ from convgen.torch.functions import Activation
 
 Tensor = Any
 Module: Any = torch.nn.Module
+#: Where a module keeps what is called before and behind it.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Convolution(Module):
@@ -31,7 +33,8 @@ class _Convolution(Module):
     def from_module(cls, module: Any, activation: Activation = None, tune: str | None = None) -> Self:
         """A module with the geometry of torch's, and its very parameters.
 
-        Raises WrongArguments for modules of another class, with a forward of their own, or whose weights are computed.
+        Raises WrongArguments for modules of another class, with a forward of their own or hooks, or whose weights are
+        computed.
         """
         _check(module, next(base for base in cls.__mro__ if base.__module__.startswith("torch.")))
         made = cls(
@@ -68,6 +71,8 @@ def _check(module: Any, base: Any) -> None:
         )
     if isinstance(module.weight, torch.nn.UninitializedParameter):
         raise WrongArguments("the module has no weights yet\nhint: call it once")
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        raise WrongArguments("the module has hooks, which would be lost\nhint: register them on the new module")
     own = kind.forward is not base.forward or kind._conv_forward not in (base._conv_forward, _Convolution._conv_forward)
     if own:
         raise WrongArguments(f"{kind.__name__} has a forward of its own, which would be lost")

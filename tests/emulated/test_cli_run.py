@@ -113,10 +113,8 @@ def test_a_smaller_batch_by_a_define_is_another_kernel_and_that_is_said(capsys):
     assert main(["run", "layer.conv", "--device", "emulate", "-D", "n=1"]) == 0
     out, err = capsys.readouterr()
     assert "emulated: y is right" in out
-    assert (
-        f"`convgen compile` without -D writes the plan for n=8: {planned(8).plan.strategy}, {planned(8).plan.config}\nhint: without -D"
-        in err
-    )
+    plan = f"{planned(8).plan.strategy}, {planned(8).plan.config}"
+    assert f"`convgen compile` without -D writes the plan for n=8: {plan}\nhint: without -D" in err
     assert main(["run", "layer.conv", "--device", "emulate", "-D", "n=16", "--batch", "1"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -402,6 +402,8 @@ def test_python_gets_the_same_answers():
 
 def test_a_define_may_be_any_whole_number():
     assert convgen.compile("layer.conv", {"n": numpy.int64(3)}).manifest.result.extent("n") == 3
+    with pytest.raises(SpecError, match="-D n: the value is not a whole number"):
+        convgen.compile("layer.conv", {"n": True})
 
 
 # ---- names -------------------------------------------------------------------------------------

@@ -311,6 +311,12 @@ def test_the_planner_goes_on_without_a_broken_database(path: Path):
     assert path.read_text().startswith("this is no database")
 
 
+def test_an_empty_file_is_a_database_without_measurements(path: Path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert database.lookup(problem(), SM_90A) is None
+
+
 def test_a_folder_in_a_database_s_place_is_said(path: Path):
     path.mkdir(parents=True)
     with pytest.warns(DatabaseWarning, match=r"tuning\.sqlite cannot be read"):

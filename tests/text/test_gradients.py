@@ -14,7 +14,7 @@ from convgen.cli import main
 from convgen.ir.derivative import Underivable
 from convgen.ir.problem import Op
 from convgen.ir.reference import references
-from convgen.spec import Spec
+from convgen.spec import Spec, UsageError
 
 BLOCK = """
 conv conv1 {{
@@ -46,6 +46,14 @@ FIRST = {
     "softplus": (KEPT + "y = log(1 + exp(t)) / 2", "saved_t"),
     "abs and sqrt": (KEPT + "u = sqrt(1 + abs(t))  y = 3 - t / u", "saved_t"),
     "min, max and select": (KEPT + "y = select(b > 0, min(max(t, -0.5), 0.5), max(0.3, 2 * t))", "saved_t saved_b"),
+    "a comparison in what is kept": (
+        BIAS + "result t: f32[n, p, q, k]  t = acc + b + select(acc + b > 0, 1, 2)  y = sqrt(1 + abs(t))",
+        "saved_t",
+    ),
+    "scaled behind a difference": (
+        BIAS + "result t: f32[n, p, q, k]  t = 2 * (acc - b)  y = silu(0.1 * (acc + b))",
+        "saved_t saved_b",
+    ),
     "added behind": (
         BIAS + "operand v: f32[n, p, q, k]  result t: f32[n, p, q, k]  t = relu(acc + b)  y = t + v",
         "saved_t",
@@ -166,6 +174,12 @@ def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
 )
 def test_layers_that_have_no_such_gradient(text: str, settings: dict, told: str) -> None:
     assert told in refused(text, **settings)
+
+
+@pytest.mark.parametrize("name", ("only", "after"))
+def test_one_convolution_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is of type list: expected the name of one convolution"):
+        convgen.gradient(BLOCK.format(first="y = acc"), **{name: ["conv1"]})
 
 
 def test_names_that_are_taken_and_padding() -> None:

@@ -199,6 +199,12 @@ class Scaled(torch.nn.Conv2d):
         return 2 * super().forward(input)
 
 
+def hooked():
+    module = torch.nn.Conv2d(3, 4, 3)
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -207,6 +213,7 @@ class Scaled(torch.nn.Conv2d):
         (torch.nn.Conv1d(3, 4, 3), "the module is of type Conv1d"),
         (torch.nn.LazyConv2d(4, 3), "the module has no weights yet"),
         (Scaled(3, 4, 3), "Scaled has a forward of its own, which would be lost"),
+        (hooked(), "the module has hooks, which would be lost"),
         (
             torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 4, 3)),
             "weight is computed when",
@@ -308,3 +315,55 @@ class TestEnabled:
         ]
         model(x[:1])
         assert len(serving.report) == 4
+
+
+# ---- torch's transforms --------------------------------------------------------------------------------
+
+OURS = {
+    "conv": lambda x, w: ct.conv2d(x, w, padding=1),
+    "activation": lambda x, w: ct.conv2d(x, w, activation="silu"),
+}
+TORCHS = {"conv": lambda x, w: TF.conv2d(x, w, padding=1), "activation": lambda x, w: TF.silu(TF.conv2d(x, w))}
+TRANSFORMS = {
+    "jvp": lambda f, x, w: torch.func.jvp(f, (x, w), (x + 1, w - 1))[1],
+    "grad": lambda f, x, w: torch.func.grad(lambda v: f(x, v).square().sum())(w),
+    "jacrev": lambda f, x, w: torch.func.jacrev(lambda v: f(x, v).sum((0, 2, 3)))(w),
+    "jacfwd": lambda f, x, w: torch.func.jacfwd(lambda v: f(x, v).sum((0, 2, 3)))(w),
+    "vmap": lambda f, x, w: torch.vmap(lambda v: f(v, w))(torch.stack([x, x + 1])),
+    "a gradient for each image": lambda f, x, w: torch.vmap(
+        torch.func.grad(lambda v, one: f(one[None], v).square().sum()), (None, 0)
+    )(w, x),
+    "trace": lambda f, x, w: torch.jit.trace(f, (x, w))(x + 1, w),
+}
+
+
+@pytest.mark.parametrize("case", OURS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_transforms_are_torchs(transform, case):
+    x, w = torch.randn(2, 3, 6, 7, dtype=torch.float64), torch.randn(4, 3, 3, 2, dtype=torch.float64)
+    found, expected = (TRANSFORMS[transform](fs[case], x, w) for fs in (OURS, TORCHS))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("recorded", (False, True))
+def test_tangents_go_through_layers(recorded):
+    layer, x = ct.Conv2d(3, 4, 3, activation="relu"), torch.randn(2, 3, 6, 7)
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level(), torch.set_grad_enabled(recorded):
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        found = forward_ad.unpack_dual(layer(dual)).tangent
+        expected = forward_ad.unpack_dual(torch.relu(torch.nn.Conv2d.forward(_plain(layer), dual))).tangent
+    torch.testing.assert_close(found, expected)
+
+
+def _plain(layer):
+    made = torch.nn.Conv2d(3, 4, 3)
+    made.weight, made.bias = layer.weight, layer.bias
+    return made
+
+
+@pytest.mark.parametrize("recorded", (False, True))
+def test_a_result_has_the_input_s_type(recorded):
+    x, w, wide = torch.randn(1, 3, 6, 6).half(), torch.randn(4, 3, 3, 3).half(), torch.randn(4, 4)
+    assert ct.conv2d(x, w.requires_grad_(recorded), residual=wide).dtype is torch.float16
