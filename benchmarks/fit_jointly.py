@@ -35,9 +35,9 @@ from scipy.optimize import least_squares
 
 from convgen.diagnostics import ConvgenError
 from convgen.frontend import load
-from convgen.ir.problem import Op
+from convgen.ir.problem import ConvProblem, Op
 from convgen.kernels import registry, renamed
-from convgen.kernels.base import Layout
+from convgen.kernels.base import Layout, Options
 from convgen.kernels.config import defaults
 from convgen.kernels.tma_halo import cost as tma_halo
 from convgen.kernels.tma_im2col import cost as tma_im2col
@@ -100,6 +100,11 @@ class Row:
         return self.source, self.layer
 
 
+def _layout(kernel: str, problem: ConvProblem, options: Options) -> Layout | None:
+    """Of what was timed, of which options that were not written had their defaults; None of a kernel without rates."""
+    return layout_of(kernel, problem, DEFAULTS[kernel] | dict(options)) if kernel in MODELS else None
+
+
 def _json(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / f"{name}_h200.json").read_text())
     return found
@@ -110,7 +115,7 @@ def _in_words(source: str, layer: str, spec: str, strategy: str, config: str, us
     (request,) = load(spec.rstrip().removesuffix("}") + f"\n  strategy {strategy} {{ {config} }}\n}}")
     said = renamed.options(strategy, request.options)
     kernel = str(said.get("kernel", strategy))
-    if kernel in MODELS and (layout := layout_of(kernel, request.problem, DEFAULTS[kernel] | said)):
+    if layout := _layout(kernel, request.problem, said):
         yield Row(source, layer, kernel, layout, us)
 
 
@@ -119,7 +124,7 @@ def candidates() -> Iterator[Row]:
     for row in _json("candidates")["rows"] + _json("functions")["rows"]:
         kernel = row["options"]["kernel"]
         problem = load(row["spec"])[0].problem
-        if kernel in MODELS and (layout := layout_of(kernel, problem, DEFAULTS[kernel] | row["options"])):
+        if layout := _layout(kernel, problem, row["options"]):
             us = math.sqrt(row.get("us", row["chain_us"]) * row["chain_us"])
             yield Row("candidates", f"{row['layer']} n={row['n']}", kernel, layout, us)
 
@@ -206,7 +211,7 @@ def swept() -> Iterator[Row]:
     for row in _json("sweep")["rows"]:
         problem = problem_of(row["key"])
         for kernel, options, us in row["timed"]:
-            if kernel in MODELS and (layout := layout_of(kernel, problem, DEFAULTS[kernel] | options)):
+            if layout := _layout(kernel, problem, options):
                 yield Row("swept", row["key"], kernel, layout, us)
 
 
