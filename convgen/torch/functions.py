@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from convgen.functional.parameters import Amounts, Numbers, by_axis, output_extents, padding_of, paddings, whole
 from convgen.functional.pointwise import Step, text_of
@@ -62,6 +63,11 @@ def _conv(
     dilation: Numbers, groups: int, activation: Activation, residual: Tensor | None, padding_mode: str,
     tune: str | None,
 ) -> Tensor:  # fmt: skip
+    given = input, weight, bias, residual
+    if has_torch_function(given):  # torch.fx's proxies, subclasses of tensors, and modes
+        own: Any = dict(activation=activation, residual=residual, padding_mode=padding_mode, tune=tune)
+        function: Any = (conv1d, conv2d, conv3d)[rank - 1]
+        return handle_torch_function(function, given, input, weight, bias, stride, padding, dilation, groups, **own)
     _check(rank, input, weight, bias, residual)
     if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
@@ -83,11 +89,11 @@ def _conv(
     if residual is not None:
         extents = output_extents(input.shape[2:], weight.shape[2:], strides, pads, dilations)
         _check_residual(residual, (input.shape[0], weight.shape[0], *extents))
-    given = [t for t in (input, weight, bias, residual) if t is not None]
-    if input.is_complex() or _transformed(given):  # torch.nn.functional's may be several of aten's
+    tensors = [t for t in (input, weight, bias, residual) if t is not None]
+    if input.is_complex() or _transformed(tensors):  # torch.nn.functional's may be several of aten's
         made = aten.composite(input, weight, bias, *geometry)
         return aten.apply(steps, made if residual is None else made + residual, ()).to(input.dtype)
-    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     bare = recorded or (residual is None and len(steps) == 0)
     operands = [] if bias is None else [bias.view(-1, *(1,) * rank)]
     operands += [] if bare or residual is None else [residual]

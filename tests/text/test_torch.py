@@ -367,3 +367,28 @@ def _plain(layer):
 def test_a_result_has_the_input_s_type(recorded):
     x, w, wide = torch.randn(1, 3, 6, 6).half(), torch.randn(4, 3, 3, 3).half(), torch.randn(4, 4)
     assert ct.conv2d(x, w.requires_grad_(recorded), residual=wide).dtype is torch.float16
+
+
+def test_torch_fx_traces_layers_and_functions():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.weight = ct.Conv2d(3, 4, 3, activation="relu"), torch.nn.Parameter(torch.randn(2, 4, 1, 1))
+
+        def forward(self, x):
+            return ct.conv2d(self.layer(x), self.weight, stride=2)
+
+    model, x = Net(), torch.randn(2, 3, 6, 7)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_function"] == [ct.conv2d, ct.conv2d]
+    torch.testing.assert_close(traced(x), model(x))
+
+
+def test_subclasses_of_tensors_stay_what_they_are():
+    class Own(torch.Tensor):
+        pass
+
+    x, w = torch.randn(2, 3, 6, 7), torch.randn(4, 3, 3, 3)
+    found = ct.conv2d(x.as_subclass(Own), w, activation="relu")
+    assert type(found) is Own
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), ct.conv2d(x, w, activation="relu"))
