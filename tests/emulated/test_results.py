@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from result_specs import CASES, READ_SUMS, SUMMED, sums_spec
 
 from convgen import driver
+from convgen.diagnostics import SpecError
 from convgen.ir import verify
 from convgen.ir.dtypes import numpy_dtype
 from convgen.spec import Spec
@@ -39,6 +42,25 @@ def test_results_and_operands_that_are_their_own_arrays(name):
     outs = (arrays["a"], arrays["z"], u)
     assert kernel.emulate(*arrays.values(), out=outs, seed=1) is outs
     report = verify.check(problem, given, outs, arithmetic=kernel.manifest.arithmetic)
+    assert report, report
+
+
+@pytest.mark.parametrize("axis", ("h", "w"))
+@pytest.mark.parametrize("name", CASES)
+def test_results_of_one_row_or_one_column(name, axis):
+    """A coordinate that is always 0 is in no address, and what lies beyond it must not be stored all the same."""
+    taps = int(re.search(rf"{'r' if axis == 'h' else 's'}=(\d+)", CASES[name])[1])
+    text = re.sub(rf"\b{axis}=\d+", f"{axis}={1 if 'pad 1' in CASES[name] else taps}", CASES[name])
+    try:
+        (compilation,) = driver.load(Spec(text))
+        problem, kernel = compilation.request.problem, compilation.uncompiled()
+    except SpecError as refused:
+        pytest.skip(str(refused).splitlines()[0])
+    assert 1 in (problem.extent(axis), problem.extent({"h": "p", "w": "q"}[axis]))
+    given = verify.random_inputs(problem, 1)
+    report = verify.check(
+        problem, given, kernel.emulate(*given.values(), seed=1), arithmetic=kernel.manifest.arithmetic
+    )
     assert report, report
 
 

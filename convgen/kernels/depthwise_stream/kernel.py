@@ -137,9 +137,11 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
         store = () if layout.staged_bytes else result.store  # by TMA
         text = "\n".join([result.text, *store])
         mentioned = set(re.findall(r"\w+", text))
-        guards = {  # of what a tile holds; y's map drops what lies outside y
-            "p": rows.output % config.band > 0 and (not layout.staged_bytes or "p" in mentioned),
-            "q": (columns.output % config.strip > 0 or q_tail) and (not layout.staged_bytes or "q" in mentioned),
+        # of what a tile holds; y's map drops what lies outside y, and nothing else does
+        asked = {"p", "q"} if not layout.staged_bytes or result.further else mentioned
+        guards = {
+            "p": rows.output % config.band > 0 and "p" in asked,
+            "q": (columns.output % config.strip > 0 or q_tail) and "q" in asked,
             "strip": q_tail and layout.strips > 1,
         }
         inside = [  # what a lane of mma asks before it makes a result

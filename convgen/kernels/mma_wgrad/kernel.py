@@ -8,6 +8,7 @@ channels, gemm_n over taps and x's channels, gemm_k over y's pixels.  Tiles of b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem, Op
@@ -30,7 +31,6 @@ SHAPES: tuple[Shape, ...] = (
     (128, 128, 32, 2, 4), (128, 64, 32, 4, 1), (64, 128, 32, 1, 4), (64, 64, 32, 2, 2), (32, 256, 32, 1, 4),
     (32, 128, 32, 1, 4), (32, 64, 32, 1, 4), (16, 256, 64, 1, 4), (16, 128, 64, 1, 4),
 )  # fmt: skip
-COMMON: Shape = (64, 64, 32, 2, 2)
 STAGES = 4
 #: Channels of a pack of small groups.
 PACKED = 64
@@ -73,6 +73,10 @@ class MmaWgrad(base.Kernel[Config, Layout]):
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, target, found = layout.config, layout.target, Obstacles()
         rows, columns = layout.fragments
+        if c.tile_m % (16 * c.warps_m) or c.tile_n % (16 * c.warps_n):
+            axis = "warps.m" if c.tile_m % (16 * c.warps_m) else "warps.n"
+            tile, warps = f"a tile of {c.tile_m}x{c.tile_n}", f"{c.warps_m}x{c.warps_n} warps"
+            found.no(f"{warps} do not share {tile} in parts of 16x16", "fewer warps, or a larger tile", axis)
         if rows * columns > 32:
             found.no(f"a warp's part of {rows * 16}x{columns * 8} does not fit its registers", "more warps", "warps.m")
         if c.tile_k * c.tile_m // 8 % c.threads or c.tile_k * c.tile_n // 8 % c.threads:
@@ -111,11 +115,14 @@ def _pack(problem: ConvProblem) -> int:
 
 
 def _shapes(fixed: Options) -> list[Shape]:
-    """Those that agree with what is fixed; where none does, the common one with that."""
+    """Those that agree with what is fixed; where none does, all that have it."""
     names = ("tile.m", "tile.n", "tile.k", "warps.m", "warps.n")
-    found = [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]
-    m, n, k, warps_m, warps_n = (int(fixed.get(name, v)) for name, v in zip(names, COMMON, strict=True))
-    return found or [(m, n, k, warps_m, warps_n)]
+    if found := [s for s in SHAPES if all(fixed.get(name, v) == v for name, v in zip(names, s, strict=True))]:
+        return found
+    m, n, k, warps_m, warps_n = (
+        [int(fixed[name])] if name in fixed else sorted({s[i] for s in SHAPES}) for i, name in enumerate(names)
+    )
+    return list(product(m, n, k, warps_m, warps_n))
 
 
 def _slices(layout: Layout) -> list[int]:
