@@ -215,7 +215,9 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         values[t.name] = f"{name}[e]"
         if common >= run:
             lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
-            if along.role == "channels" and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
+            # where there is one pixel, an operand may be the result's own array: threads without a pixel leave it alone
+            own = any(t.name == name for name, _ in problem.in_place)
+            if along.role == "channels" and not own and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
                 channels.append((t.name, tuple(lines)))
             else:
                 loads += lines
