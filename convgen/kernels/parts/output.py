@@ -215,9 +215,7 @@ def result(problem: ConvProblem, maps: IndexMap, along: Columns, index: Symbol, 
         values[t.name] = f"{name}[e]"
         if common >= run:
             lines = load_run(t.dtype, name, f"operand_{t.name} + {bracket(text(at))}", run)
-            # where there is one pixel, an operand may be the result's own array: threads without a pixel leave it alone
-            own = any(t.name == name for name, _ in problem.in_place)
-            if along.role == "channels" and not own and not {d for d in t.dims if t.extent(d) > 1} - {"k"}:
+            if along.role == "channels" and _is_of_channels(problem, t):
                 channels.append((t.name, tuple(lines)))
             else:
                 loads += lines
@@ -259,6 +257,12 @@ def partial_result(problem: ConvProblem, maps: IndexMap, run: int, accumulator: 
 
 def bracket(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
+
+
+def _is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
+    """Whether an operand has a value for each channel alone.  Where there is one pixel, it may be the result's own
+    array: threads without a pixel leave it alone."""
+    return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and all(t.name != name for name, _ in problem.in_place)
 
 
 def _words(dtype: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:
