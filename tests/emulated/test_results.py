@@ -88,3 +88,35 @@ def check_sums(spec):
     again = kernel.emulate(*given.values(), seed=2, sms=3)
     assert all((a == b).all() for a, b in zip(outs, again, strict=True))
     return outs
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "tma_im2col { tile m=128  consumers 2  schedule cooperative }",
+        "tma_im2col { stream_k 1 }",
+        "winograd { form fused }",
+        "implicit_gemm",
+        "direct",
+    ],
+)
+def test_a_result_of_channels_alone_in_place(strategy):
+    text = f"""conv a {{ input x: f16[n=1, h=1, w=1, c=32]  filter w: f16[k=72, r=3, s=3, c=32]  output y: f16[k]
+      pad 1  epilogue {{ operand z: f16[k]  result t: f16[k]  t = acc + z  y = max(acc, 0) + t }}  strategy {strategy} }}"""
+    (compilation,) = driver.load(Spec(text))
+    problem, kernel = compilation.request.problem, compilation.uncompiled()
+    given = verify.random_inputs(problem, 1)
+    for seed in range(4):
+        arrays = {name: value.copy() for name, value in given.items()}
+        outs = verify.poison(np.empty(problem.y.shape, numpy_dtype("f16"))), arrays["z"]
+        kernel.emulate(*arrays.values(), out=outs, seed=seed)
+        assert verify.check(problem, given, outs, arithmetic=kernel.manifest.arithmetic)
+
+
+@pytest.mark.parametrize("further", ("f32[{channel}]", "f16[{dims}]", "f32[n, {channel}]"))
+@pytest.mark.parametrize(("op", "made", "dims"), [("fprop", "y", "n, p, q, k"), ("dgrad", "x", "n, h, w, c")])
+def test_further_results_of_one_row_by_tensor_cores(op, made, dims, further):
+    result = further.format(dims=dims, channel=dims[-1])
+    check_sums(f"""conv a {{ input x: f16[n=2, h=1, w=9, c=16]  filter w: f16[k=16, r=3, s=3]  output y: f16[n, p, q, k]
+      pad 1  groups 16  op {op}  epilogue {{ result t: {result}  t = acc  {made} = relu(acc) }}
+      strategy depthwise {{ kernel depthwise_stream  math mma }} }}""")

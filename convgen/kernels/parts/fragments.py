@@ -78,7 +78,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
             values[t.name] = name
             continue
         values[t.name] = f"{name}[i]"
-        if t.dims[-1] == "k" and _loads_pairs(t):
+        if t.dims[-1:] == ("k",) and _loads_pairs(t):
             loads += [f"float {name}[2];", f"{PAIR_LOADS[t.dtype]}(operand_{t.name} + ({offset}), {name});"]
             continue
         second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
@@ -148,7 +148,7 @@ def _epilogue(
     problem: ConvProblem, acc: str, values: Mapping[str, str], loads: list[str], index: str, arriving: Collection[str],
     leaving: Collection[str],
 ) -> Epilogue:  # fmt: skip
-    channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if t.dims == ("k",))
+    channels = tuple(_channel_operand(t, problem) for t in used_operands(problem) if of_channels(problem, t))
     known = dict(values) | {c.name: c.value + index for c in channels}
     *locals_, last = used_body(problem)
     body = []
@@ -176,13 +176,19 @@ def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
     return ChannelOperand(t.name, f"channel_{t.name}", f"value_{t.name}", CONVERSIONS[t.dtype].to_float, load)
 
 
+def of_channels(problem: ConvProblem, t: Tensor) -> bool:
+    """Whether an operand has a value for each output channel, which threads may read ahead: not one that may be a
+    result's own array."""
+    return t.dims == ("k",) and all(t.name != name for name, _ in problem.in_place)
+
+
 def _loads_pairs(t: Tensor) -> bool:
     """Whether two neighboring channels are one aligned load."""
     return t.dtype in PAIR_LOADS and t.extent("k") % 2 == (t.pitch or 0) % 2 == 0
 
 
 def _loaded_at_coordinates(problem: ConvProblem, arriving: Collection[str]) -> tuple[Tensor, ...]:
-    return tuple(t for t in used_operands(problem) if t.dims != ("k",) and t.name not in arriving)
+    return tuple(t for t in used_operands(problem) if not of_channels(problem, t) and t.name not in arriving)
 
 
 def last_pair(problem: ConvProblem) -> int:

@@ -104,7 +104,7 @@ def channels_last(
     groups = -(-problem.groups // group_pack)
     own_channels = channels if problem.groups == 1 else group_pack * problem.c_per_group
     inside, outside = ("k", *sp.filter, "c"), (*sp.filter, "k", "c")
-    stays = taps_outside and w.dims[0] != "k" and _in_memory(w, own_channels, outside)
+    stays = taps_outside and w.dims[:1] != ("k",) and _in_memory(w, own_channels, outside)
     w = _target(w, outside if stays else inside, own_channels, problem.k)
     # of a pack's channels, those of the group that output channel k is of
     own = mod(floordiv(symbol("k"), problem.k_per_group), group_pack) * problem.c_per_group
