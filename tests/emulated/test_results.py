@@ -102,7 +102,8 @@ def check_sums(spec):
 )
 def test_a_result_of_channels_alone_in_place(strategy):
     text = f"""conv a {{ input x: f16[n=1, h=1, w=1, c=32]  filter w: f16[k=72, r=3, s=3, c=32]  output y: f16[k]
-      pad 1  epilogue {{ operand z: f16[k]  result t: f16[k]  t = acc + z  y = max(acc, 0) + t }}  strategy {strategy} }}"""
+      pad 1  epilogue {{ operand z: f16[k]  result t: f16[k]  t = acc + z  y = max(acc, 0) + t }}
+      strategy {strategy} }}"""
     (compilation,) = driver.load(Spec(text))
     problem, kernel = compilation.request.problem, compilation.uncompiled()
     given = verify.random_inputs(problem, 1)
