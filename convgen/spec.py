@@ -54,8 +54,8 @@ class Spec:
             raise UsageError(
                 f"defines are of type {type(self.defines).__name__}\nhint: give a dict, such as {{'n': 64}}"
             )
-        # whole numbers of any kind, such as NumPy's, but for True and False
-        defines = {str(k): v if isinstance(v, bool) or whole(v) is None else whole(v) for k, v in self.defines.items()}
+        # whole numbers of any kind, such as NumPy's
+        defines = {str(k): v if (number := whole(v)) is None else number for k, v in self.defines.items()}
         object.__setattr__(self, "defines", defines)
         if self.target is not None:
             known_target(self.target)

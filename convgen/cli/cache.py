@@ -39,15 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"
-        console.write(f"{cache.root}: {_entries(entries)}, {size / (1 << 20):.1f} MiB {limit}")
+        console.write(f"{cache.root}: {counted_entries(entries)}, {size / (1 << 20):.1f} MiB {limit}")
         return 0
     cache.clear()
     left, _ = cache.extent()
     if left:
-        raise ConvgenError(f"{cache.root}: {_entries(left)} could not be removed\nhint: see who owns that folder")
-    console.write(f"{cache.root}: {_entries(entries)} removed, {size / (1 << 20):.1f} MiB")
+        raise ConvgenError(
+            f"{cache.root}: {counted_entries(left)} could not be removed\nhint: see who owns that folder"
+        )
+    console.write(f"{cache.root}: {counted_entries(entries)} removed, {size / (1 << 20):.1f} MiB")
     return 0
 
 
-def _entries(number: int) -> str:
+def counted_entries(number: int) -> str:
     return f"{number} {'entry' if number == 1 else 'entries'}"

@@ -17,6 +17,7 @@ from importlib import metadata
 
 from convgen import __version__
 from convgen.cli import console
+from convgen.cli.cache import counted_entries
 from convgen.diagnostics import ConvgenError
 
 
@@ -99,7 +100,7 @@ def _cache() -> str:
             "hint: set CONVGEN_CACHE_DIR to a folder that you, and nobody else, can write to"
         )
     entries, size = cache.extent()
-    return f"{cache.root}: {entries} {'entry' if entries == 1 else 'entries'}, {size / (1 << 20):.1f} MiB"
+    return f"{cache.root}: {counted_entries(entries)}, {size / (1 << 20):.1f} MiB"
 
 
 def _driver() -> str:

@@ -48,7 +48,7 @@ class Sizes:
                     else "the file has no let; write `let n = 8` and use `n` as a size"
                 )
                 self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, hint)
-            elif (number := None if isinstance(value, bool) else whole(value)) is None:
+            elif (number := whole(value)) is None:
                 self._report.error("E103", f"-D {name}: the value is not a whole number")
                 self._values[name] = None
             elif abs(number) > MAX_VALUE:

@@ -24,7 +24,9 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def whole(value: object) -> int | None:
-    """A whole number of any kind, such as NumPy's; None for what is none, such as an array of several."""
+    """A whole number of any kind, such as NumPy's; None for what is none, such as an array of several, or True."""
+    if isinstance(value, bool):
+        return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:

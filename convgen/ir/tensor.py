@@ -50,6 +50,11 @@ class Tensor:
         return self.size * self.element.bytes
 
     @property
+    def innermost(self) -> str:
+        """The dim whose elements are neighbors in memory; empty where there is none."""
+        return self.dims[-1] if self.dims else ""
+
+    @property
     def row(self) -> int:
         """Elements of the innermost dim."""
         return self.extents[-1] if self.extents else 1

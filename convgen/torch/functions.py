@@ -92,7 +92,7 @@ def _conv(
     tensors = [t for t in (input, weight, bias, residual) if t is not None]
     if input.is_complex() or _transformed(tensors):  # torch.nn.functional's may be several of aten's
         made = aten.composite(input, weight, bias, *geometry)
-        return aten.apply(steps, made if residual is None else made + residual, ()).to(input.dtype)
+        return _finished(made, residual, steps)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     bare = recorded or (residual is None and len(steps) == 0)
     operands = [] if bias is None else [bias.view(-1, *(1,) * rank)]
@@ -103,7 +103,12 @@ def _conv(
     if not bare:
         return torch.ops.convgen.fused_conv(input, weight, operands, epilogue, *geometry)
     made = torch.ops.convgen.conv(input, weight, bias, *geometry)
-    return aten.apply(steps, made if residual is None else made + residual, ()).to(input.dtype)
+    return _finished(made, residual, steps)
+
+
+def _finished(made: Tensor, residual: Tensor | None, steps: Sequence[Step]) -> Tensor:
+    """A convolution's result behind its residual and activation, by torch, in its own type."""
+    return aten.apply(steps, made if residual is None else made + residual, ()).to(made.dtype)
 
 
 def _check(rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:

@@ -61,7 +61,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
             if (t.pitch or 0) * t.element.bytes % UNIT:
                 pixels = f"pixels of {t.name} begin {t.pitch} channels apart"
                 found.no(f"depthwise_stream needs multiples of 16 bytes: {pixels}", elsewhere, "kernel")
-        if x.dims[-1:] != ("c",) or problem.c * x.element.bytes % UNIT:
+        if x.innermost != "c" or problem.c * x.element.bytes % UNIT:
             found.no("depthwise_stream needs channels innermost in x, in multiples of 16 bytes", elsewhere,
                      "kernel")  # fmt: skip
         if not found and not fma.vectors(problem):
@@ -177,7 +177,7 @@ class DepthwiseStream(base.Kernel[Config, Layout]):
 
 def _no_vectors(problem: ConvProblem) -> str:
     """Why no vector of outputs is of the channels of a word of x."""
-    if problem.y.dims[-1:] != ("k",):
+    if problem.y.innermost != "k":
         return "depthwise_stream needs channels innermost in y, unless x is f32"
     return f"depthwise_stream has no vectors of channels of {problem.k_per_group} filters each: threads read words of x"
 

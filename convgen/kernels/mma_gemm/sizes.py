@@ -20,7 +20,7 @@ def size_obstacles(problem: ConvProblem) -> Obstacles:
     if problem.op is not Op.FPROP:
         found.no(f"op {problem.op} needs fixed sizes", hint)
     for tensor, channel in ((problem.x, "c"), (problem.y, "k")):
-        if tensor.dims[-1:] != (channel,):
+        if tensor.innermost != channel:
             found.no(f"{tensor.name} needs fixed sizes, unless its channels are innermost", hint)
     if lowering.index_type(problem, ()) != "int":
         found.no("tensors of 2^31 elements need fixed sizes", hint)

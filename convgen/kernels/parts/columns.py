@@ -89,7 +89,7 @@ def im2col(problem: ConvProblem, entry: str, buffer: str = "lowered", sliced: bo
 def channel_run(problem: ConvProblem) -> int:
     """How many channels are neighbors in x and in the lowered tensor: 16 bytes, or as many as divide."""
     x, lowered = problem.x, lowered_of(problem)
-    together = x.dims[-1:] == ("c",) and lowered.dims[-1:] in (("c",), ("c_in_group",))
+    together = x.innermost == "c" and lowered.innermost in ("c", "c_in_group")
     if not together or problem.padding is Padding.NAN:
         return 1
     return math.gcd(lowered.extents[-1], x.pitch or 0, 16 // x.element.bytes)

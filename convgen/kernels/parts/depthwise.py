@@ -86,7 +86,7 @@ def whole_runs(layout: Depthwise[C], tile_p: int, tile_q: int) -> Obstacles:
 def channel_run(problem: ConvProblem) -> int:
     """Channels that are neighbors in x and in y, as a power of two that divides all offsets: of outputs."""
     along = output.Columns("channels", ("k",), problem.k)
-    in_x = problem.x.dims[-1:] == ("c",)
+    in_x = problem.x.innermost == "c"
     multiplier = problem.k_per_group
     if not in_x or output.neighbors(problem.y, along) <= 1:
         return 1

@@ -24,6 +24,7 @@ from convgen.kernels.parts.lowering import (
     CONVERSIONS,
     PACK,
     has_epilogue,
+    is_in_place,
     symbols,
     used_body,
     used_operands,
@@ -78,7 +79,7 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
             values[t.name] = name
             continue
         values[t.name] = f"{name}[i]"
-        if t.dims[-1:] == ("k",) and _loads_pairs(t):
+        if t.innermost == "k" and _loads_pairs(t):
             loads += [f"float {name}[2];", f"{PAIR_LOADS[t.dtype]}(operand_{t.name} + ({offset}), {name});"]
             continue
         second = integer.simplify(maps.accesses[t.name].offset + t.stride("k"), maps.ranges)
@@ -131,7 +132,7 @@ def _of_elements(
 def _store_pair(t: Tensor, problem: ConvProblem, maps: IndexMap) -> list[str]:
     """Lines that store a further result of two neighboring channels: at once, where they are aligned neighbors."""
     offset, pair = _offset(problem, maps, t.name), [f"further_{t.name}[{i}]" for i in range(2)]
-    if t.dims[-1:] == ("k",) and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
+    if t.innermost == "k" and problem.k % 2 == (t.pitch or 0) % 2 == 0 and t.dtype in (*PACK, "f32"):
         made = f"Vec2{{{', '.join(pair)}}}" if t.dtype == "f32" else f"{PACK[t.dtype]}({', '.join(pair)})"
         word = "Vec2" if t.dtype == "f32" else "u32"
         return [f"*reinterpret_cast<{word}*>(result_{t.name} + ({offset})) = {made};"]
@@ -179,7 +180,7 @@ def _channel_operand(t: Tensor, problem: ConvProblem) -> ChannelOperand:
 def of_channels(problem: ConvProblem, t: Tensor) -> bool:
     """Whether an operand has a value for each output channel, which threads may read ahead: not one that may be a
     result's own array."""
-    return t.dims == ("k",) and all(t.name != name for name, _ in problem.in_place)
+    return t.dims == ("k",) and not is_in_place(problem, t)
 
 
 def _loads_pairs(t: Tensor) -> bool:

@@ -332,6 +332,11 @@ def prologue(problem: ConvProblem, element: str, offsets: Mapping[str, str], gua
 
 
 @lru_cache(maxsize=64)  # asked for each configuration of a search
+def is_in_place(problem: ConvProblem, operand: Tensor) -> bool:
+    """Whether an operand may be a result's own array."""
+    return any(operand.name == name for name, _ in problem.in_place)
+
+
 def used_operands(problem: ConvProblem) -> tuple[Tensor, ...]:
     """The operands of the epilogue that results depend on, in order."""
     used = {e.name for a in used_body(problem) for e in a.value.walk() if isinstance(e, OperandRef)}

@@ -262,7 +262,7 @@ def bracket(text: str) -> str:
 def _is_of_channels(problem: ConvProblem, t: Tensor) -> bool:
     """Whether an operand has a value for each channel alone.  Where there is one pixel, it may be the result's own
     array: threads without a pixel leave it alone."""
-    return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and all(t.name != name for name, _ in problem.in_place)
+    return not {d for d in t.dims if t.extent(d) > 1} - {"k"} and not lowering.is_in_place(problem, t)
 
 
 def _words(dtype: str, run: int, accumulator: str, values: str = "v") -> tuple[str, ...]:

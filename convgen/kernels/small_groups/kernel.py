@@ -219,9 +219,7 @@ def _unserved(problem: ConvProblem, target: Target) -> str:
     if x.dims != tuple(d for d in ("n", *problem.spatial.input, "c") if d in x.dims):
         return f"layout of {x.name} is {' '.join(x.dims)}"
     order = tuple(d for d in output.pixel_dims(problem) if d in problem.y.dims)
-    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims) or problem.y.dims[-1:] != (
-        "k",
-    ):
+    if order != tuple(d for d in ("n", *problem.spatial.output) if d in problem.y.dims) or problem.y.innermost != "k":
         return f"layout of {problem.y.name} is {' '.join(problem.y.dims)}"
     if x.pitch and x.pitch * x.element.bytes % CHUNK_BYTES:
         return f"pixels of {x.name} begin {x.pitch * x.element.bytes} bytes apart; {CHUNK_BYTES} must divide that"

@@ -42,7 +42,7 @@ class Filters:
 def filters(layout: Layout) -> Filters:
     given, problem, config = layout.assigned.problem, layout.read, layout.config
     w, vector, taps = given.w, filter_vector(given.w), problem.spatial.filter
-    along = "k" if (w.dims or ("c",))[-1] in ("k", "k_in_group") else "c"
+    along = "k" if w.innermost in ("k", "k_in_group") else "c"
     vector = math.gcd(vector, config.own_channels if along == "k" else w.extent("c"))
     if along == "k" and config.group_pack > 1:  # a vector's channels are of one group
         vector = math.gcd(vector, given.k_per_group)

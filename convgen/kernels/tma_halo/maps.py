@@ -65,5 +65,5 @@ def _w_map(problem: ConvProblem, config: Config) -> TensorMap:
 
 def filter_vector(w: Tensor) -> int:
     """Channels of a filter, or filters for a channel, that are one aligned load: those that are neighbors."""
-    inner = (w.dims or ("c",))[-1]
+    inner = w.innermost
     return math.gcd(prepare.VECTOR, w.extent(inner), w.pitch or 0) if inner in ("c", "k", "k_in_group") else 1

@@ -132,7 +132,7 @@ class Gemm:
         y = self.problem.y
         if self.plane:
             return math.gcd(self.plane, 8)
-        return math.gcd(self.columns, y.pitch or 0, 8) if y.dims[-1:] == ("k",) and y.element.bytes == 2 else 0
+        return math.gcd(self.columns, y.pitch or 0, 8) if y.innermost == "k" and y.element.bytes == 2 else 0
 
     @property
     def taps_outside(self) -> bool:

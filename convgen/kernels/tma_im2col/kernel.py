@@ -49,7 +49,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if not assignment.served(problem):
             return ()
         forward = assignment.assignment(problem).problem
-        if forward.y.dims[-1:] != ("k",) or forward.y.dtype not in PACK:
+        if forward.y.innermost != "k" or forward.y.dtype not in PACK:
             return ()
         of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
         return tuple(t.name for t in forward.sums if t.dims == ("k",) and t.name in of_result)
