@@ -85,7 +85,8 @@ class Cache:
             if staging is not None:
                 shutil.rmtree(staging, ignore_errors=True)
         if key.endswith("00"):  # one put in 256: looking at every entry takes time
-            self._prune()
+            with suppress(OSError):  # a folder that cannot be read, or from which another process removes entries
+                self._prune()
 
     @property
     def trusted(self) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -144,6 +145,13 @@ def test_unusable_folder_warns_once_and_is_done_without(tmp_path):
         warnings.simplefilter("error")
         Cache(tmp_path / "file" / "cache").put(KEY, FILES)
         assert unusable.get(KEY) is None
+
+
+@pytest.mark.parametrize("last", ["00", "ab"])
+def test_a_folder_whose_name_is_too_long_is_done_without(last):
+    """Whatever the key: those that end in 00 look at every entry."""
+    with pytest.warns(CacheWarning, match="CONVGEN_CACHE_DIR"):
+        Cache(Path(300 * "x" + last)).put(f"key-{last}", FILES)
 
 
 def test_a_file_in_the_folder_s_place_is_said(tmp_path):
