@@ -50,8 +50,8 @@ class Target:
         return min(by_shared, by_registers, self.threads_per_sm // threads, self.blocks_per_sm)
 
     def clustered_sms(self, cluster: int) -> int:
-        """Multiprocessors that clusters of so many blocks can fill."""
-        return cluster * self.clusters[cluster - 1] if self.clusters else self.sms
+        """Multiprocessors that clusters of so many blocks, or of as many as there may be, can fill."""
+        return cluster * self.clusters[min(cluster, len(self.clusters)) - 1] if self.clusters else self.sms
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether code for this target runs on a GPU of that compute capability."""

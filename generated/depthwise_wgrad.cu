@@ -15,7 +15,7 @@
 // digest   c643e5d5d14115ff
 // strategy depthwise { kernel depthwise_wgrad  vector 2  slice 32  tile r=3 q=7  band 14  stages 4  threads 128  blocks 4  split_k 8 }
 // target   sm_90a
-// launch   convgen_depthwise_wgrad: 96 blocks of 128 threads, in clusters of 8, 33920 bytes of shared memory
+// launch   convgen_depthwise_wgrad: 96 blocks of 128 threads, in clusters of 8, 33928 bytes of shared memory
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -44,13 +44,17 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
-               "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// The address that a place in shared memory has in block `rank` of the cluster.
+__device__ __forceinline__ u32 mapa_shared_cluster(u32 address, u32 rank) {
+  u32 remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// Writes to a block of the cluster, some time later, and then counts the 16 bytes on the mbarrier there.
+__device__ __forceinline__ void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, float w) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], { %2, %3, %4, %5 }, [%1];"
+               :: "r"(remote), "r"(remote_barrier), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 // Asynchronous copy of 4 bytes to shared memory; bytes past `source_bytes` are filled with zero.
@@ -67,15 +71,37 @@ __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
+__device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialized barriers visible to the async proxy and to the cluster.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of this parity has completed.
+__device__ __forceinline__ void mbarrier_wait_parity(u32 barrier, u32 parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n"
+               "}" :: "r"(barrier), "r"(parity) : "memory");
+}
+
 __device__ __forceinline__ u32 cluster_ctarank() {
   u32 rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-
-// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+// Arrives without publishing this thread's stores, for which a release waits: for barriers that fence_mbarrier_init has
+// published, for operands that the tensor cores have read, and for leaving.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -131,7 +157,8 @@ constexpr int SUMS = 288;  // of a block
 constexpr u32 PITCH = 129;  // words from a tap's sums to the next one's in shared memory
 constexpr int QUADS = (SUMS + 3) / 4;
 constexpr int OWN_QUADS = (QUADS + SPLIT_K - 1) / SPLIT_K;  // that a block finishes
-constexpr u32 JOINED = 32768;  // bytes into shared memory: other blocks' sums of these
+constexpr u32 JOINED = 32768;  // bytes into shared memory: the blocks' sums of these
+constexpr u32 JOINED_BARRIER = JOINED + OWN_QUADS * SPLIT_K * 16;  // on which they arrive
 
 constexpr int HELD = 3;  // output rows that a thread holds
 constexpr int ROWS = 1;  // input rows that come with one
@@ -154,6 +181,12 @@ void convgen_depthwise_wgrad(
   const int first_k = blockIdx.x / SPLIT_K * CHANNELS;
   const int thread_k = first_k + thread % VECTORS * VECTOR;
   const int c = thread_k;
+  const u32 joined = shared + JOINED;
+  if (thread == 0) {
+    mbarrier_init(shared + JOINED_BARRIER, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(shared + JOINED_BARRIER, (QUADS - rank + SPLIT_K - 1) / SPLIT_K * (SPLIT_K * 16));
+  }
   cluster_arrive_relaxed();
   cluster_wait();  // all blocks have started: their shared memory may be written
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
@@ -304,15 +337,15 @@ void convgen_depthwise_wgrad(
   };
   // The cluster's blocks finish four neighbors each in turn, and get the other blocks' sums of those; added in the order of
   // ranks, whichever block is first.
-  const u32 joined = shared + JOINED;
   for (int i = thread; i < QUADS; i += THREADS) {
     float v[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] = sum_of(4 * i + e);
-    st_shared_cluster_v4_f32(joined + (rank * OWN_QUADS + i / SPLIT_K) * 16, i % SPLIT_K, v[0], v[1], v[2], v[3]);
+    const u32 theirs = mapa_shared_cluster(joined + (rank * OWN_QUADS + i / SPLIT_K) * 16, i % SPLIT_K);
+    const u32 their_barrier = mapa_shared_cluster(shared + JOINED_BARRIER, i % SPLIT_K);
+    st_async_v4_f32(theirs, their_barrier, v[0], v[1], v[2], v[3]);
   }
-  cluster_arrive();
-  cluster_wait();
+  mbarrier_wait_parity(shared + JOINED_BARRIER, 0);
   for (int i = thread; i * SPLIT_K + rank < QUADS; i += THREADS) {
     float sum[4] = {};
 #pragma unroll

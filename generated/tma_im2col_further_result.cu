@@ -187,7 +187,8 @@ __device__ __forceinline__ u32 cluster_ctarank() {
   return rank;
 }
 
-// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+// Arrives without publishing this thread's stores, for which a release waits: for barriers that fence_mbarrier_init has
+// published, for operands that the tensor cores have read, and for leaving.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }

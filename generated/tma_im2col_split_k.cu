@@ -13,10 +13,10 @@
 //   }
 //
 // digest   4583f5df1eebbcb8
-// strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4 }
+// strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4  cluster 2 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 per SM, at most 224 in all, in clusters of 4, 148632 bytes of shared memory
-// map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 per SM, at most 224 in all, in clusters of 8, 148632 bytes of shared memory
+// map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 32 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // map      c_map: y of 512 x 392 f16, tiled: boxes of 16 x 64, 32-byte swizzle
 
@@ -37,13 +37,17 @@ __device__ __forceinline__ void ld_shared_v4_f32(float (&v)[4], u32 address) {
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address) : "memory");
 }
 
-// Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
-               "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// The address that a place in shared memory has in block `rank` of the cluster.
+__device__ __forceinline__ u32 mapa_shared_cluster(u32 address, u32 rank) {
+  u32 remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// Writes to a block of the cluster, some time later, and then counts the 16 bytes on the mbarrier there.
+__device__ __forceinline__ void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, float w) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], { %2, %3, %4, %5 }, [%1];"
+               :: "r"(remote), "r"(remote_barrier), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 // 4 8x8 matrices of 16-bit elements: lane i gives the address of row i.
@@ -61,8 +65,14 @@ __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+// Arrives at the barrier at the same address in block `rank` of the cluster: the tensor cores have read their operands.
+// It publishes none of this thread's stores; a release at cluster scope would, and would wait for memory.
+__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+  asm volatile("{\n"
+               ".reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+               "}" :: "r"(barrier), "r"(rank) : "memory");
 }
 
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
@@ -91,11 +101,11 @@ __device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMa
 }
 
 // Loads `pixels` x `channels` of an im2col map, walking its box from (c, w, h, n), shifted by a tap's offsets
-// (PTX ISA, "im2col mode"); completes on `barrier`.
-__device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
-               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
+// (PTX ISA, "im2col mode"); into every block of `blocks` (a bit each); completes on `barrier`.
+__device__ __forceinline__ void tma_load_im2col_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h, u16 blocks) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h), "h"(blocks) : "memory");
 }
 
 // Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
@@ -156,7 +166,8 @@ __device__ __forceinline__ u32 cluster_ctarank() {
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
-// Arrives without publishing this thread's stores: for barriers that fence_mbarrier_init has published, and for leaving.
+// Arrives without publishing this thread's stores, for which a release waits: for barriers that fence_mbarrier_init has
+// published, for operands that the tensor cores have read, and for leaving.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
@@ -189,9 +200,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = m0 / 49
-//   in_h = (m0 / 7) % 7 - 1
-//   in_w = m0 % 7 - 1
+//   n = first_m / 49
+//   in_h = (first_m / 7) % 7 - 1
+//   in_w = first_m % 7 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
@@ -203,13 +214,15 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 8;
 // warpgroups of 128 threads; the producer's warp comes after them
 constexpr int consumers = 1;
+constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
+constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
-constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
+constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
-constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
+constexpr int split_k = 4;  // blocks that share a tile's k steps; a cluster has split_k * cluster
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
@@ -218,7 +231,7 @@ constexpr int rows = 64;  // of a tile, for each consumer
 //   B         8 stages x 64 channels x 128
 //   y         1 consumer x 2 epilogue tiles x 2048
 //   sums      3 other blocks x 4096
-//   barriers  16 x 8
+//   barriers  17 x 8
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
 // `full` barrier, and issues them; TMA counts the bytes there as they arrive.  Consumers wait at `full`, multiply, and
@@ -229,13 +242,15 @@ constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output c
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
+constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 16;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
 constexpr u32 epi_tiles = stages * (a_tile_bytes + b_tile_bytes);
 constexpr u32 slice_bytes = rows * store_n * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = epi_tiles + 2 * consumers * epi_tile_bytes;
-constexpr u32 full_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;
+constexpr u32 sums_barriers = partial_sums + consumers * (split_k - 1) * slice_bytes;  // on which each consumer gets them
+constexpr u32 full_barriers = sums_barriers + 8 * consumers;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
 
 // A barrier for the 128 threads of one consumer.
@@ -243,7 +258,7 @@ __device__ __forceinline__ void sync_consumer() {
   bar_sync<1, 128>();
 }
 
-extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)
+extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_im2col_split_k(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -259,16 +274,18 @@ void convgen_tma_im2col_split_k(
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
     }
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
   cluster_arrive_relaxed();
   cluster_wait();
-  const int rank = cluster_ctarank();
+  const int rank = cluster_ctarank() % cluster;  // among the blocks that load a together
+  const int k_rank = cluster_ctarank() / cluster;  // among those that share a tile's k steps
   // this block's share of a tile's steps
-  const int first_step = rank * k_blocks / split_k;
-  const int end_step = (rank + 1) * k_blocks / split_k;
+  const int first_step = k_rank * k_blocks / split_k;
+  const int end_step = (k_rank + 1) * k_blocks / split_k;
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -276,14 +293,17 @@ void convgen_tma_im2col_split_k(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x != consumers * 128) return;
+    const u16 neighbors = ((1 << cluster) - 1) << k_rank * cluster;  // the blocks that load a together
     int stage = 0;
     u32 parity = 1;  // all stages are free
-    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
+    for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n;
-      const int n = m0 / 49;
-      const int in_h = (m0 / 7) % 7 - 1;
-      const int in_w = m0 % 7 - 1;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
+      // of this block's slice of the pixels; one past the last pixel is not stored, but must begin at a legal window
+      const int first_m = min(m0 + rank * a_slice, GEMM_M - 1);
+      const int n = first_m / 49;
+      const int in_h = (first_m / 7) % 7 - 1;
+      const int in_w = first_m % 7 - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;
@@ -293,11 +313,11 @@ void convgen_tma_im2col_split_k(
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 a_tile = base + stage * a_tile_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
+        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r), neighbors);
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -314,10 +334,16 @@ void convgen_tma_im2col_split_k(
         }
       }
       // the consumers' barriers of the cluster wait for every thread that has not left
-      cluster_arrive();
-      cluster_wait();
-      cluster_arrive();
-      cluster_wait();
+      if (tile != blockIdx.x / (split_k * cluster)) cluster_wait();
+      if (tile + gridDim.x / (split_k * cluster) < m_tiles * n_tiles) cluster_arrive();
+    }
+    // a block stays until the others of its cluster have given back its stages for the last time
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
@@ -326,11 +352,12 @@ void convgen_tma_im2col_split_k(
     const int warp = thread / 32;
     const int lane = thread % 32;
     int epi_tile = 0;
+    u32 sums_parity = 0;
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
+    for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = tile % n_tiles * tile_n + rank * store_n;
+      const int n0 = (tile % n_tiles * cluster + rank) * tile_n + k_rank * store_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
@@ -350,7 +377,7 @@ void convgen_tma_im2col_split_k(
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
         previous = stage;
         if (++stage == stages) {
           stage = 0;
@@ -358,27 +385,29 @@ void convgen_tma_im2col_split_k(
         }
       }
       wgmma_wait_group<0>();
-      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
 
-      // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
-      // finishes channels [rank * store_n, (rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
+      if (tile != blockIdx.x / (split_k * cluster)) cluster_wait();  // every block has read the sums of the tile before
+      // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
+      // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
+      const u32 sums_barrier = base + sums_barriers + 8 * consumer;
+      if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * slice_bytes);
       const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
-        if (peer == rank) continue;
+        if (peer == k_rank) continue;
+        const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer * cluster + rank);
+        const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer * cluster + rank);
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
           for (int j = 0; j < store_n / 8; ++j) {
             const float* v = &acc[i][peer * (store_n / 2) + 4 * j];
-            st_shared_cluster_v4_f32(
-                mine + (rank - (rank > peer)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16), peer,
-                v[0], v[1], v[2], v[3]);
+            st_async_v4_f32(theirs + (i * (store_n / 8) + j) * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
           }
         }
       }
-      cluster_arrive();
-      cluster_wait();
+      mbarrier_wait_parity(sums_barrier, sums_parity);
       float sum[rows / 64][store_n / 2];
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
@@ -387,20 +416,19 @@ void convgen_tma_im2col_split_k(
 #pragma unroll
           for (int j = 0; j < store_n / 8; ++j) {
             float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (peer == rank) {
+            if (peer == k_rank) {
 #pragma unroll
               for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_n / 2) + 4 * j + e];
             } else {
-              ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16));
+              ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16));
             }
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
           }
         }
       }
-      // the next tile's sums come when all of these have been read
-      cluster_arrive();
-      cluster_wait();
+      sums_parity ^= 1;
+      if (tile + gridDim.x / (split_k * cluster) < m_tiles * n_tiles) cluster_arrive();
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll

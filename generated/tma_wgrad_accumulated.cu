@@ -21,7 +21,7 @@
 // digest   09498347cfdee8e2
 // strategy tma_im2col { kernel tma_wgrad  tile m=64 n=144 k=64  span 16  stages 3  warps m=4  split_k 2  slices 2 }
 // target   sm_90a
-// launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 81200 bytes of shared memory
+// launch   convgen_tma_wgrad_accumulated: 30 x 2 blocks of 160 threads, in clusters of 2, 81208 bytes of shared memory
 // launch   convgen_tma_wgrad_accumulated_sum: 87 blocks of 256 threads
 // launch   convgen_tma_wgrad_accumulated_sum_db_1: 9 blocks of 256 threads, 1024 bytes of shared memory
 // map      x_map: x of 72 x 28 x 28 x 8 bf16, im2col: boxes of 16 channels by 64 pixels between corners -1 -1 and -2 -2, every 2 2, 32-byte swizzle
@@ -56,13 +56,17 @@ __device__ __forceinline__ void st_shared_u32(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" :: "r"(address), "r"(v) : "memory");
 }
 
-// Writes to the place that `address` has in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, float w) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "st.shared::cluster.v4.f32 [remote], { %2, %3, %4, %5 };\n"
-               "}" :: "r"(address), "r"(rank), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// The address that a place in shared memory has in block `rank` of the cluster.
+__device__ __forceinline__ u32 mapa_shared_cluster(u32 address, u32 rank) {
+  u32 remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// Writes to a block of the cluster, some time later, and then counts the 16 bytes on the mbarrier there.
+__device__ __forceinline__ void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, float w) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], { %2, %3, %4, %5 }, [%1];"
+               :: "r"(remote), "r"(remote_barrier), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
@@ -174,6 +178,10 @@ __device__ __forceinline__ u32 cluster_ctarank() {
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 
+// Arrives without publishing this thread's stores, for which a release waits: for barriers that fence_mbarrier_init has
+// published, for operands that the tensor cores have read, and for leaving.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // Waits for the kernels that this one was launched behind, and sees what they wrote.
@@ -237,8 +245,8 @@ constexpr int store_columns = part_columns / split_k;  // that a block of the cl
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
 //   y         3 stages x 1 box of 64 pixels x 128
 //   x         3 stages x 9 boxes of 64 pixels x 32
-//   barriers  6 x 8
 //   ones      8 columns x 32
+//   barriers  7 x 8
 //   sums      1 other block x 18432, in place of stages
 //
 // The stages are a ring.  The producer waits at a stage's `empty` barrier, announces the bytes of its loads at the
@@ -257,9 +265,10 @@ constexpr u32 stage_bytes = y_bytes + tile_boxes * x_box_room;
 constexpr u32 slice_bytes = own_fragments * parts * 64 * store_columns * 4;  // of a consumer's sums, for another block
 constexpr u32 partial_sums = 0;  // in place of the stages, when all have been read
 constexpr u32 sums_bytes = consumers * (split_k - 1) * slice_bytes;
-constexpr u32 full_barriers = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
+constexpr u32 ones = stages * stage_bytes > sums_bytes ? stages * stage_bytes : sums_bytes;
+constexpr u32 full_barriers = ones + 256;
 constexpr u32 empty_barriers = full_barriers + 8 * stages;
-constexpr u32 ones = empty_barriers + 8 * stages;
+constexpr u32 sums_barriers = empty_barriers + 8 * stages;  // on which each consumer gets them
 constexpr int y_parts = 5;  // consumers that sum y, each over its share of a block's steps
 
 // The blocks share all steps evenly, in order: the first of a block's.
@@ -283,18 +292,19 @@ void convgen_tma_wgrad_accumulated(
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
+    for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
   if (threadIdx.x < 64) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
   fence_proxy_async_shared();
   cluster_arrive();
   cluster_wait();
-  const int rank = cluster_ctarank();
+  const int k_rank = cluster_ctarank();
   const int tile = blockIdx.x / 2;
   const int first_box = tile / m_tiles * tile_boxes;
   const int first_k = tile % m_tiles * tile_m;
-  const int first_step = first_of(blockIdx.y * split_k + rank);
-  const int end_step = first_of(blockIdx.y * split_k + rank + 1);
+  const int first_step = first_of(blockIdx.y * split_k + k_rank);
+  const int end_step = first_of(blockIdx.y * split_k + k_rank + 1);
   // launched behind another kernel, this one may start before that one ends: wait for what it writes
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
@@ -331,11 +341,9 @@ void convgen_tma_wgrad_accumulated(
         parity ^= 1;
       }
     }
-    // the consumers' barriers of the cluster wait for every thread that has not left
-    for (int i = 0; i < 2; ++i) {
-      cluster_arrive();
-      cluster_wait();
-    }
+    // the cluster's barrier waits for every thread that has not left
+    cluster_arrive_relaxed();
+    cluster_wait();
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
     const int consumer = warpgroup;
@@ -449,7 +457,7 @@ void convgen_tma_wgrad_accumulated(
 
     // the 8 columns are alike: four threads hold the same sums
     if (lane % 4 == 0) {
-      y_sums += (blockIdx.y * split_k + rank) * 680;
+      y_sums += (blockIdx.y * split_k + k_rank) * 680;
       y_sums += y_part * 136;
 #pragma unroll
       for (int i = 0; i < 2 * own_fragments; ++i) {
@@ -459,27 +467,28 @@ void convgen_tma_wgrad_accumulated(
     }
 
     // every block of the cluster is done with its stages: sums take their place
-    cluster_arrive();
+    cluster_arrive_relaxed();
     cluster_wait();
-    // Partial sums meet in shared memory and are added in the order of ranks, whichever block is first: block `rank`
+    // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
     // finishes its store_columns of each part, and gets the other blocks' sums of those.
+    const u32 sums_barrier = base + sums_barriers + 8 * consumer;
+    if (thread == 0) mbarrier_arrive_expect_tx(sums_barrier, (split_k - 1) * slice_bytes);
     const u32 mine = base + partial_sums + consumer * ((split_k - 1) * slice_bytes) + thread * 16;
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
-      if (peer == rank) continue;
+      if (peer == k_rank) continue;
+      const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer);
+      const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer);
 #pragma unroll
       for (int i = 0; i < own_fragments * parts; ++i) {
 #pragma unroll
         for (int j = 0; j < store_columns / 8; ++j) {
           const float* v = &acc[i][peer * (store_columns / 2) + 4 * j];
-          st_shared_cluster_v4_f32(
-              mine + (rank - (rank > peer)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16), peer,
-              v[0], v[1], v[2], v[3]);
+          st_async_v4_f32(theirs + (i * (store_columns / 8) + j) * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
         }
       }
     }
-    cluster_arrive();
-    cluster_wait();
+    mbarrier_wait_parity(sums_barrier, 0);
     float sum[own_fragments * parts][store_columns / 2];
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
@@ -488,11 +497,11 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
         for (int j = 0; j < store_columns / 8; ++j) {
           float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-          if (peer == rank) {
+          if (peer == k_rank) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_columns / 2) + 4 * j + e];
           } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > rank)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16));
+            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16));
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
@@ -505,7 +514,7 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
     for (int j = 0; j < parts * (store_columns / 8); ++j) {
       const int part = j / (store_columns / 8);
-      const int column = part * part_columns + rank * store_columns + j % (store_columns / 8) * 8;
+      const int column = part * part_columns + k_rank * store_columns + j % (store_columns / 8) * 8;
       const int box = first_box + column / box_columns;
       const int tap = box / channel_blocks * box_taps + column % box_columns / span;
       const int c = box % channel_blocks * span + column % span + accumulator_column(lane);

@@ -41,6 +41,8 @@ CATALOGUE: tuple[str | Family, ...] = (
     "st_shared_v2_u32",
     "st_shared_v4_u32",
     "st_shared_cluster_v4_f32",
+    "mapa_shared_cluster",
+    "st_async_v4_f32",
     Family("ldmatrix", r"ldmatrix_x(?P<count>[124])(?P<trans>_trans)?"),
     Family("stmatrix", r"stmatrix_x(?P<count>[124])(?P<trans>_trans)?"),
     Family("cp_async", r"cp_async_(?P<bytes>4|8|16)"),

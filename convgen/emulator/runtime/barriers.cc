@@ -245,8 +245,8 @@ static void wait_parity(u32 address, u32 parity, int line) {
 
 // ---- the cluster's barrier -------------------------------------------------------------------------------
 
-// What a relaxed arrival tells of: the blocks that run, the end of the launch before, and the barriers that this
-// thread has initialized and fenced.
+// What a relaxed arrival tells of: the blocks that run, the end of the launch before, the barriers that this thread has
+// initialized and fenced, and what it has waited for: copies that have landed, and MMAs that have read their operands.
 static void arrive_relaxed(const Thread* t, Clock& to) {
   const Cluster* cluster = t->block->cluster;
   const auto tell = [&](Epoch e) {
@@ -256,6 +256,9 @@ static void arrive_relaxed(const Thread* t, Clock& to) {
   tell({cluster->launch_before, 1});
   for (auto& [offset, b] : t->block->mbarriers)
     if (b.fenced && b.initialized.agent == t->agent) to.seen.raise(b.initialized);
+  const auto tell_of = [&](Agent agent) { to.seen.raise({agent, t->clock.seen[agent]}); };
+  for (auto& [offset, b] : t->block->mbarriers) tell_of(b.agent);
+  if (t->warp->group->has_agent) tell_of(t->warp->group->agent);
 }
 
 // The cluster's barrier waits for no thread that has left.

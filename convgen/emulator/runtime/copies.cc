@@ -340,6 +340,59 @@ void tma_load(u32 destination, const TensorMap* map, u32 barrier, int rank, cons
   }
 }
 
+// ---- st.async --------------------------------------------------------------------------------------------
+
+// A block's shared memory as the others of its cluster name it: above the bits of any address.
+constexpr u32 rank_shift = 24;
+
+// The stores that are to count on one mbarrier; each lands by itself.
+struct StAsync : Operation {
+  struct Store {
+    int line;
+    u32 offset;
+    float v[4];
+  };
+  Mbarrier* barrier;
+  std::vector<Store> stores;
+
+  using Operation::Operation;
+  bool needed() const override { return !barrier->waiters.empty(); }
+  // One lands at a time; all of them where the block waits.
+  bool perform() override {
+    do land(); while (!stores.empty() && needed());
+    if (!stores.empty()) return false;
+    barrier->coming = nullptr;
+    return true;
+  }
+  const char* left_over() const override { return "the block ends without anybody having waited for this store"; }
+
+ private:
+  void land() {
+    if (machine->temper.order != Order::newest_first)
+      std::swap(stores[machine->random.below(u32(stores.size()))], stores.back());
+    const Store store = stores.back();
+    stores.pop_back();
+    if (!block->alive) {
+      add_finding("out of bounds", store.line,
+                  format("the store lands in block %u of the cluster, which has exited", block->rank), issuer);
+    }
+    memcpy(&block->shared[store.offset], store.v, sizeof store.v);
+    check_landed(block, store.offset, sizeof store.v, store.line, Content::ordinary,
+                 {barrier->agent, barrier->phase + 1});
+    barrier->landed_line = store.line;
+    barrier->landed_phase = barrier->phase;
+    bytes_arrive(*barrier, sizeof store.v);
+  }
+};
+
+// The block that an address of `mapa` is in.
+static Block* mapped(u32 remote, int line) {
+  auto& blocks = current->block->cluster->blocks;
+  const u32 rank = (remote >> rank_shift) - 1;
+  if (rank >= blocks.size()) fatal("out of bounds", line, format("mapa has not given the address 0x%x", remote));
+  return blocks[rank].get();
+}
+
 // ---- TMA stores ------------------------------------------------------------------------------------------
 
 // Bytes of each row that a store writes.  Seen on an H200: whole units, so that up to 15 bytes after the end of the
@@ -453,6 +506,36 @@ using namespace convgen_emulator;
 void cp_async_commit_group(int) {
   use(current->copies, current->block);
   commit(current->copies);
+}
+
+u32 mapa_shared_cluster(u32 address, u32 rank, int line) {
+  const size_t blocks = current->block->cluster->blocks.size();
+  if (rank >= blocks) fatal("out of bounds", line, format("maps to block %u of a cluster of %zu", rank, blocks));
+  return (rank + 1) << rank_shift | address;
+}
+
+void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, float w, int line) {
+  preemption_point();
+  Thread* t = current;
+  Block* block = mapped(remote, line);
+  if (block != mapped(remote_barrier, line))
+    fatal("out of bounds", line, "the store and the mbarrier that it counts on are of two blocks");
+  check_runs(block, "writes to", line);
+  constexpr u32 address_bits = (1 << rank_shift) - 1, bytes = 16;
+  const u32 address = remote & address_bits;
+  check_aligned(address, bytes, "st.async", line);
+  const u32 offset = shared_offset(block, address, bytes, "st.async", line);
+  Mbarrier& b = use_mbarrier(block, remote_barrier & address_bits, line);
+  check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{b.agent, b.phase + 1}, line}, Content::in_flight,
+              "writes to");
+  memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
+  if (!b.coming) {
+    auto operation = std::make_unique<StAsync>(line, block, t);
+    operation->barrier = &b;
+    b.coming = operation.get();
+    start(std::move(operation));
+  }
+  b.coming->stores.push_back({line, offset, {x, y, z, w}});
 }
 
 void bulk_commit_group(int) {

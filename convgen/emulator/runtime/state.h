@@ -51,6 +51,8 @@ struct Wait {
 
 // ---- barriers --------------------------------------------------------------------------------------------
 
+struct StAsync;  // copies.cc
+
 struct Mbarrier {
   u32 block, offset;  // flat index of its block in the grid; in the block's shared memory
   int line;    // of its initialization
@@ -65,6 +67,7 @@ struct Mbarrier {
   std::vector<Thread*> waiters;
   int landed_line = 0;  // of a load in phase `landed_phase` that nobody has waited for yet
   u32 landed_phase = 0;
+  StAsync* coming = nullptr;  // stores of other blocks that are on their way
 };
 
 struct NamedBarrier {

@@ -201,9 +201,10 @@ class Layout(base.Layout[Config]):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block; where there is a cluster, room for its blocks' sums that this one finishes, four at a time."""
+        """Of a block; where there is a cluster, room for its blocks' sums that this one finishes, four at a time, and
+        for the barrier on which they arrive."""
         split = self.config.split_k
-        return self.joined + (math.ceil(math.ceil(self.sums / 4) / split) * split * UNIT if split > 1 else 0)
+        return self.joined + (math.ceil(math.ceil(self.sums / 4) / split) * split * UNIT + 8 if split > 1 else 0)
 
     @property
     def slots(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles
+from convgen.kernels.parts.clusters import MAX_CLUSTER
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     MULTIPLY_REGISTERS,
@@ -139,8 +140,9 @@ def _k_loop(layout: Layout) -> Obstacles:
         if config.columns % (least * config.split_k):
             no(f"tile {config.columns_axis}={config.columns} does not split into {config.split_k} times {least} {what}",
                option="split_k")  # fmt: skip
-        if config.cluster > 1:
-            no("split_k forms its own clusters", "cluster 1", "cluster")
+        if (blocks := config.cluster * config.split_k) > MAX_CLUSTER:
+            no(f"cluster {config.cluster} and split_k {config.split_k} make a cluster of {blocks} blocks; "
+               f"at most {MAX_CLUSTER} are served", f"cluster {MAX_CLUSTER // config.split_k}", "cluster")  # fmt: skip
         if stages < config.split_k:
             no(f"a tile has {stages} stages of k, fewer than split_k {config.split_k}", option="split_k")
     if config.stream_k:

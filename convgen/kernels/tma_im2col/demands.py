@@ -19,7 +19,7 @@ def demands(layout: Layout) -> dict[str, Any]:
         traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
     if _whole_pixels(layout):
         traffic = traffic | {"y_pitch": 0}
-    sms = layout.target.clustered_sms(max(config.split_k, config.cluster))
+    sms = layout.target.clustered_sms(config.split_k * config.cluster)
     if config.resident:  # as many for each part of the output channels
         sms -= sms % layout.n_tiles if sms > layout.n_tiles else 0
     return dict(

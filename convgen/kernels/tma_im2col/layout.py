@@ -320,7 +320,7 @@ class Layout(base.Layout[Config]):
     @cached_property
     def fixed_bytes(self) -> int:
         """All but the stages and the epilogue tiles' alignment: the base's, resident filters, these tiles, operands, a
-        split's sums, barriers."""
+        split's sums, barriers (each consumer's, of its turn or of the sums for it, too)."""
         c = self.config
         partials = c.tile_m * c.tile_n * 4 // c.split_k * (c.split_k - 1)
         barriers = 16 + 8 * c.consumers + 16 * c.consumers * self.slots
@@ -350,8 +350,8 @@ class Layout(base.Layout[Config]):
         if c.split_k > 1:
             sums = c.tile_m * c.tile_n * 4 // c.split_k
             rows.append(("sums", f"{base.counted(c.split_k - 1, 'other block')} x {sums}"))
-        turns = c.consumers if c.schedule == "pingpong" else 0
-        count = 2 * c.stages + c.resident + turns + 2 * c.consumers * self.slots
+        own = c.consumers if c.schedule == "pingpong" or c.split_k > 1 else 0  # of turns, or of others' sums
+        count = 2 * c.stages + c.resident + own + 2 * c.consumers * self.slots
         rows.append(("barriers", f"{count} x 8"))
         return tuple(rows)
 

@@ -103,7 +103,7 @@ def source(plan: Plan, layout: Layout) -> str:
         pointers=_pointers(problem),
         prologue=prologue(problem, layout.own_pixels, config.tile_k),
         # a consumer's first row of A, where it finishes some of the tile's pixels alone
-        first_row="m0 - rank * store_m" if config.swap_ab and config.split_k > 1 else "m0",
+        first_row="m0 - k_rank * store_m" if config.swap_ab and config.split_k > 1 else "m0",
         epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
         partial=[t.name for t in problem.sums],
@@ -222,7 +222,7 @@ def _place(
     if own:
         consumers_rows = "consumer * rows" if config.schedule != "pingpong" and config.consumers > 1 else ""
         rows = f" + {rows or consumers_rows}" if rows or consumers_rows else ""
-        part = f" + rank * store_{'m' if config.swap_ab else 'n'}" if config.split_k > 1 else ""
+        part = f" + k_rank * store_{'m' if config.swap_ab else 'n'}" if config.split_k > 1 else ""
         m, n = (m + part, n + rows) if config.swap_ab else (m + rows, n + part)
     return [*lines, f"const int m0 = {m};", *([f"const int n0 = {n};"] if columns else [])]
 

@@ -77,15 +77,29 @@ def refine(best: Iterator[Layout], fixed: Options) -> Iterator[Layout]:
     """The best configurations in clusters that load an operand together, and with their k loops shared evenly."""
     if "cluster" in fixed:
         return
-    alone = list(itertools.islice((x for x in best if x.config.split_k == 1 and not x.config.resident), CLUSTERED))
-    for layout in alone:
+    alone, split = _promising(best)
+    for layout in (*alone, *split):
         for blocks, operand in CLUSTERS:
-            if fixed.get("multicast", operand) == operand and _neighbors(layout, operand) >= blocks:
+            fits = blocks * layout.config.split_k <= clusters.MAX_CLUSTER and _neighbors(layout, operand) >= blocks
+            if fits and fixed.get("multicast", operand) == operand:
                 yield _staged(layout, fixed, blocks, operand, layout.config.stream_k)
     if "stream_k" not in fixed and not any(x.gemm.phases for x in alone):
         whole = [x for x in alone if x.config.schedule == "cooperative" and x.config.blocks == 1]
         for layout in whole[:STREAMED]:
             yield _staged(layout, fixed, 1, layout.config.multicast, stream_k=1)
+
+
+def _promising(best: Iterator[Layout]) -> tuple[list[Layout], list[Layout]]:
+    """The best configurations whose tiles are each of one block, and those before the last of them that split k."""
+    alone: list[Layout] = []
+    split: list[Layout] = []
+    for layout in best:
+        kind = split if layout.config.split_k > 1 else alone
+        if not layout.config.resident and len(kind) < CLUSTERED:
+            kind.append(layout)
+        if len(alone) == CLUSTERED:
+            break
+    return alone, split
 
 
 def _neighbors(layout: Layout, operand: str) -> int:

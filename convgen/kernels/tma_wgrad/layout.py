@@ -153,9 +153,15 @@ class Layout(base.Layout[Config]):
         return 8 * 16 * ELEMENT if y_sum(self.problem) else 0
 
     @property
+    def barriers(self) -> int:
+        """Of stages, full and empty, and of each consumer's sums."""
+        config = self.config
+        return 2 * config.stages + config.consumers * (config.split_k > 1)
+
+    @property
     def shared_bytes(self) -> int:
         stages = self.config.stages
-        return SWIZZLE_ALIGNMENT + max(stages * self.stage, self.sums) + 16 * stages + self.ones
+        return SWIZZLE_ALIGNMENT + max(stages * self.stage, self.sums) + self.ones + 8 * self.barriers
 
     @property
     def shared_table(self) -> tuple[tuple[str, str], ...]:
@@ -165,10 +171,10 @@ class Layout(base.Layout[Config]):
         rows = [
             ("y", f"{c.stages} stages x {y_boxes} of {c.tile_k} pixels x {Y_SPAN * ELEMENT}"),
             ("x", f"{c.stages} stages x {x_boxes} of {c.tile_k + self.reach} pixels x {self.span}"),
-            ("barriers", f"{2 * c.stages} x 8"),
         ]
         if self.ones:
             rows.append(("ones", f"8 columns x {self.ones // 8}"))
+        rows.append(("barriers", f"{self.barriers} x 8"))
         if c.split_k > 1:
             others = base.counted(c.split_k - 1, "other block")
             rows.append(("sums", f"{others} x {self.sums // (c.split_k - 1)}, in place of stages"))
