@@ -184,7 +184,7 @@ OVERFLOWS: dict[str, tuple[str, Options, str, str, str]] = {
         "",
     ),
     "cluster of a split": (
-        "tma_im2col", {"split_k": 2, "cluster": 2, "tile.n": 64}, "cluster", "its own clusters", "",
+        "tma_im2col", {"split_k": 4, "cluster": 4, "tile.n": 64}, "cluster", "a cluster of 16 blocks", "cluster 2",
     ),
     "stream of a split": (
         "tma_im2col", {"split_k": 2, "stream_k": 1, "tile.n": 64}, "split_k", "needs split_k 1", "1",
