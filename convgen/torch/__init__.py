@@ -4,6 +4,7 @@
     Conv1d, Conv2d, Conv3d      torch.nn's; from_module takes a layer's own parameters
     optimize(model, example)    a model for inference: everything fused, each layer by what is fastest
     torch.compile(model, backend="convgen"), and reports()
+    refresh()                   after changes of weights that torch does not count
     with enabled():             convolutions of models as they are
 
 Gradients are convgen's, too, where it is faster: gradients() says where.  What convgen does not serve is computed by
@@ -20,6 +21,7 @@ except ImportError:
 from convgen.torch.functions import conv1d, conv2d, conv3d
 from convgen.torch.modules import Conv1d, Conv2d, Conv3d
 from convgen.torch.network.backend import compile_graph, reports
+from convgen.torch.network.constants import refresh
 from convgen.torch.network.optimize import Optimized, optimize
 from convgen.torch.network.report import Report, Row
 from convgen.torch.ops import gradients
@@ -27,5 +29,5 @@ from convgen.torch.override import Enabled, enabled
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "Enabled", "Optimized", "Report", "Row",
-    "compile_graph", "conv1d", "conv2d", "conv3d", "enabled", "gradients", "optimize", "reports",
+    "compile_graph", "conv1d", "conv2d", "conv3d", "enabled", "gradients", "optimize", "refresh", "reports",
 ]  # fmt: skip

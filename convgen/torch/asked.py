@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from convgen.functional.arrays import inverse, strides_in
+from convgen.functional.arrays import strides_in
 from convgen.functional.layouts import Given, result_order
 from convgen.functional.pointwise import SUMS, steps_of
 from convgen.functional.recipe import Recipe, broadcast, input_gradient, weight_gradient
@@ -141,12 +141,11 @@ class Gradient(NamedTuple):
             made = aten.input_gradient(self.first, in_order(self.second, order), self.size, *geometry)
         else:
             made = aten.weight_gradient(in_order(self.first, order), self.second, self.size, *geometry)
-        return in_order(made, order)
+        return made_in_order(made, order)
 
     def empty(self) -> Tensor:
         """An empty tensor like the result."""
-        order = self.order
-        return self.first.new_empty([self.size[i] for i in order]).permute(inverse(order))
+        return empty_in_order(self.first, self.size, self.order)
 
 
 #: Of a convolution that is alone.
@@ -194,7 +193,7 @@ class Summed(NamedTuple):
         """By aten: the result, and the sums in float32."""
         made = aten.fused(*self.bare) if isinstance(self.bare, Forward) else self.bare.by_aten()
         value, *sums = aten.summed(made, self.operands, self.epilogue, self.sums)
-        return [in_order(value, self.order), *sums]
+        return [made_in_order(value, self.order), *sums]
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -317,6 +316,19 @@ def order_of(first: Tensor, second: Tensor) -> tuple[int, ...]:
     """The order in memory of the axes of a result that is computed from these two."""
     a, b = (Given(tuple(t.shape), tuple(t.stride()), "") for t in (first, second))
     return result_order(a, b)
+
+
+def empty_in_order(like: Tensor, shape: Sequence[int], order: Sequence[int]) -> Tensor:
+    """An empty tensor with its axes in this order in memory."""
+    return like.new_empty_strided(tuple(shape), strides_in(shape, order))
+
+
+def made_in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """An operator's result with its axes in this order in memory: itself or a copy, but no view, to which autograd lets
+    nobody write."""
+    if tensor.stride() == strides_in(tensor.shape, order) and not tensor._is_view():
+        return tensor
+    return empty_in_order(tensor, tensor.shape, order).copy_(tensor)
 
 
 def in_order(tensor: Tensor, order: Sequence[int]) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.functional.arrays import TORCH, WIDEST, element_type, inverse
+from convgen.functional.arrays import TORCH, WIDEST, element_type, strides_in
 from convgen.functional.call import viewed
 from convgen.functional.kernels import kernel_of
 from convgen.functional.layouts import Given
@@ -125,14 +125,14 @@ def begins(tensor: Tensor) -> int:
 def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: str | None) -> Served:
     """Raises SpecError, CompileError."""
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
-    shape, back = [result.shape[i] for i in result.order], inverse(result.order)
+    shape, strides = result.shape, strides_in(result.shape, result.order)
     sums_over_images = made.convolution.op is Op.WGRAD
     channels, sums = result.shape[not made.convolution.bias], range(len(made.convolution.sums) or made.convolution.bias)
     sum_type = torch.promote_types(dtype, torch.float32)
     if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
 
         def zeros(*_: Any) -> Any:
-            made = torch.zeros(shape, dtype=dtype, device=device).permute(back)
+            made = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
             return [made, *(torch.zeros(channels, dtype=sum_type, device=device) for _ in sums)] if sums else made
 
         return Served(zeros)
@@ -142,16 +142,18 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
     view_out = None if out is None else _viewer(out, View(result.order))
 
     def launch(input: Tensor, weight: Tensor, operands: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-        made = torch.empty(shape, dtype=dtype, device=device) if view_out is None else view_out(out)
-        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=made)  # noqa: B905
-        return made.permute(back)
+        # autograd lets nobody write to an operator's result that is a view, so the kernel gets the view
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=device) if out is None else out
+        to = made.permute(result.order) if view_out is None else view_out(made)
+        kernel(view_x(input), view_w(weight), *[view(o) for view, o in zip(others, operands)], out=to)  # noqa: B905
+        return made
 
     def launch_with_sums(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
-        made = torch.empty(shape, dtype=dtype, device=device)
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
         found = [torch.empty(channels, dtype=sum_type, device=device) for _ in sums]
         views = [view(o) for view, o in zip(others, operands)]  # noqa: B905
-        kernel(view_x(input), view_w(weight), *views, out=(made, *found))
-        return [made.permute(back), *found]
+        kernel(view_x(input), view_w(weight), *views, out=(made.permute(result.order), *found))
+        return [made, *found]
 
     how = f"{kernel.manifest.strategy}: {kernel.manifest.config}"
     return Served(launch_with_sums if sums else launch, "", how, made.convolution.text)

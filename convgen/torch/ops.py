@@ -25,10 +25,9 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.functional.arrays import inverse
 from convgen.ir.problem import Op
 from convgen.torch import aten
-from convgen.torch.asked import Gradient, WithBias, order_of
+from convgen.torch.asked import Gradient, WithBias, empty_in_order, in_order, made_in_order, order_of
 from convgen.torch.choices import Choices
 from convgen.torch.launch import served
 from convgen.torch.network.inductor import tell_briefly
@@ -72,8 +71,7 @@ def _fused_by_aten(
     input: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *geometry: Any
 ) -> Tensor:  # fmt: skip
     made = aten.fused(input, weight, operands, epilogue, *geometry)
-    order = order_of(input, weight)
-    made = made.permute(order).contiguous().permute(inverse(order))
+    made = made_in_order(made, order_of(input, weight))
     return made.clone(memory_format=torch.preserve_format) if made is input else made
 
 
@@ -113,9 +111,7 @@ def _fused_fake(
     else:
         output = [(extent + low + high - d * (taps - 1) - 1) // s + 1 for extent, taps, s, low, high, d in axes]
     torch._check(input.shape[1] == channels, lambda: f"input has {input.shape[1]} channels")
-    shape = (input.shape[0], filters, *output)
-    order = order_of(input, weight)
-    return input.new_empty([shape[i] for i in order]).permute(inverse(order))
+    return empty_in_order(input, (input.shape[0], filters, *output), order_of(input, weight))
 
 
 def _conv_on_gpu(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
@@ -234,7 +230,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_conv(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (input, weight), (of_input, of_weight, of_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    grad = grad.permute(ctx.order).contiguous().permute(inverse(ctx.order))  # once for both
+    grad = in_order(grad, ctx.order)  # once for both
     dx = _conv_input(grad, weight, ctx.sizes[0], *ctx.geometry) if of_input else None
     dw = db = None
     if of_weight and of_bias and ctx.has_bias:

@@ -70,19 +70,22 @@ class _Graph:
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
         nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._names = [_readable(nodes[i]) for i in self._weights]
-        self._prepared: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
+        # by the first weight: one code object may serve several modules, which Dynamo tells apart by weights alone
+        self._prepared: Any = torch.utils.weak.WeakIdKeyDictionary()
+        self._alone: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
         weights = [arguments[i] for i in self._weights]
         inputs = [arguments[i] for i in self._inputs]
-        # one code object may serve several modules, which Dynamo tells apart by their weights alone
-        key = (weights[0].data_ptr() if weights else None, *map(kind, inputs))
-        if key not in self._prepared:
+        key = tuple(map(kind, inputs))
+        of_module = self._prepared.get(weights[0], {}) if weights else self._alone
+        if key not in of_module:
             with tracing():
-                if key not in self._prepared:
-                    self._prepared[key] = self._prepare(weights, inputs)
-        found = self._prepared[key]
+                of_module = self._prepared.setdefault(weights[0], {}) if weights else self._alone
+                if key not in of_module:
+                    of_module[key] = self._prepare(weights, inputs)
+        found = of_module[key]
         if found is None:
             return self._function(*arguments)
         prepared, views = found

@@ -6,11 +6,13 @@ converted), and `run` makes the results of those and the inputs.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from convgen.torch.network.trace import call
 
@@ -71,6 +73,30 @@ def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModu
     return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run), len(wanted)
 
 
+_asked_anew = 0  # how often refresh() was called
+
+
+def refresh() -> None:
+    """Packs the weights of everything that convgen optimized anew, at its next call: of `optimize` and of
+    torch.compile(backend="convgen").  For changes that torch does not count: writes to `weight.data`, to weights that
+    were made in inference mode, and to BatchNorm's statistics by a forward in training mode."""
+    global _asked_anew
+    _asked_anew += 1
+
+
+def _count_fused_steps(optimizer: Any, *_: Any) -> None:
+    """Counts the writes of a fused optimizer's step, which torch does not."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([p for p in group["params"] if not p.is_inference()])
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    """Of this process, from now on."""
+    register_optimizer_step_post_hook(_count_fused_steps)
+
+
 class OtherWeights(Exception):
     """The weights are not of the shapes, types or devices that a graph was made for, or one of them is gone."""
 
@@ -79,6 +105,7 @@ class Packed:
     """Packed constants of the weights that were seen last, held as a module's buffers."""
 
     def __init__(self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any]) -> None:
+        _watch_optimizers()
         self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
         self._kinds = _kinds(weights)
         self._lock = threading.Lock()
@@ -117,7 +144,8 @@ class Packed:
                 held.data = value
 
     def _values(self, weights: Sequence[Any]) -> Sequence[Any]:
-        with torch.no_grad():
+        # ordinary tensors, also where they are first packed in inference mode: later calls need not be in it
+        with torch.inference_mode(False), torch.no_grad():
             return self._pack(*weights)
 
 
@@ -130,6 +158,8 @@ def _memory(weights: Sequence[Any]) -> list[Any]:
     return [w.untyped_storage() for w in weights]
 
 
-def _state(weights: Sequence[Any]) -> list[tuple[int, int] | None]:
-    """What changes whenever a weight is written: its memory, and torch's count of writes (none in inference mode)."""
-    return [None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights]
+def _state(weights: Sequence[Any]) -> list[Any]:
+    """What changes whenever a weight is written: its memory, and torch's count of writes (none of tensors that were
+    made in inference mode)."""
+    written = (None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)
+    return [_asked_anew, *written]

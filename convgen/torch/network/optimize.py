@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,11 @@ from convgen.torch.network.trace import tracing, without_listing
 Tensor = Any
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
+_training = operator.attrgetter("training")
 #: Kinds of inputs that a part of a model is prepared for.
 _MOST_KINDS = 8
+#: Kinds of inputs that a whole model stays prepared for: the first ones go.
+_MOST_WHOLES = 64
 #: Where classes are from of which torch.export makes modules.
 _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 
@@ -39,10 +43,12 @@ def optimize(
     inductor: bool = True,
     options: Mapping[str, Any] | None = None,
     tune: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Optimized:
     """The model for inference: convolutions by convgen where it is faster, what follows them fused into them.
 
-        fast = convgen.torch.optimize(model, x)     # example: a tensor, or a tuple of the model's arguments
+        fast = convgen.torch.optimize(model, x)     # example: a tensor, or a tuple of the model's arguments;
+                                                    # kwargs={...} has those that are passed by name
         y = fast(x)
         print(fast.report)
 
@@ -64,7 +70,7 @@ def optimize(
         raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
     arguments = example if isinstance(example, tuple) else (example,)
     try:
-        made.prepare(*arguments)
+        made.prepare(*arguments, **(kwargs or {}))
     except (ConvgenError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the model's own
@@ -97,11 +103,14 @@ def _in_training(name: str = "") -> WrongArguments:
     )
 
 
+def _has_mode(module: Any) -> bool:
+    """Whether training mode means something of a module: not of graphs, and of what torch.export makes besides."""
+    return not isinstance(module, torch.fx.GraphModule) and type(module).__module__ not in _OF_GRAPHS
+
+
 def _trains(module: Any) -> bool:
-    """Whether a module is in training mode; of graphs and of what torch.export makes besides, that means nothing."""
-    if isinstance(module, torch.fx.GraphModule) or type(module).__module__ in _OF_GRAPHS:
-        return False
-    return bool(module.training)
+    """Whether a module is in training mode."""
+    return _has_mode(module) and bool(module.training)
 
 
 class Optimized(Module):
@@ -115,6 +124,7 @@ class Optimized(Module):
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: WithParts | None = None
+        self._modes = [module for module in model.modules() if _has_mode(module)]
         self.training = False
 
     @property
@@ -135,9 +145,10 @@ class Optimized(Module):
 
     @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results, without gradients.  Raises WrongArguments where the model is in training mode again."""
-        if _trains(self.model):
-            raise _in_training()
+        """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
+        training mode again."""
+        if any(map(_training, self._modes)):
+            raise _in_training(next(name for name, module in self.model.named_modules() if _trains(module)))
         if _transformed():
             with torch.no_grad():
                 return self.model(*args, **kwargs)
@@ -169,6 +180,11 @@ class Optimized(Module):
         if mode:
             raise WrongArguments("an optimized model is for inference\nhint: train the model that it was made of")
         return super().train(False)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        """Raises WrongArguments: torch.nn.DataParallel makes replicas at every call, of which each would prepare."""
+        hint = "hint: optimize a copy of the model on each GPU, each in a thread or a process of its own"
+        raise WrongArguments(f"torch.nn.DataParallel does not serve an optimized model\n{hint}")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The model's, with the model's own names: either loads what the other saved."""
@@ -203,6 +219,8 @@ class Optimized(Module):
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
+                    while len(self._prepared) >= _MOST_WHOLES:
+                        del self._prepared[next(iter(self._prepared))]
                     found = self._prepared[key] = self._made(leaves, structure)
         return found.run
 
