@@ -8,6 +8,7 @@ verified against a float64 reference.  The exit code is 1 if a kernel is missing
 examples:
   convgen bench layer.conv
   convgen bench --suite resnet50,vgg16 -D n=64 --out r.json --plot r.png
+  convgen bench --suite resnet50 --op dgrad,wgrad       the gradients of its convolutions
   convgen bench specs/recent                            every .conv file of a folder
   convgen bench layer.conv --strategies im2col,direct   also measure other strategies
   convgen bench layer.conv --images 1-64                of `dynamic n`: each plan at the batch that it is made for

@@ -9,6 +9,7 @@ examples:
   convgen tune layer.conv
   convgen tune --suite resnet50,vgg16 -D n=64 --budget 600
   convgen tune layer.conv --strategies tma_im2col,tma_halo --again
+  convgen tune --suite resnet50 --op fprop,dgrad,wgrad   for training
   convgen tune layer.conv --images 1-64   of `dynamic n`: up to twelve batches, among which plans are chosen
   convgen tune --suite resnet50 --ray     on every GPU of the Ray cluster that this machine belongs to
   convgen tune --export tuning.sqlite   the best of each convolution, as one small file

@@ -583,6 +583,25 @@ def test_a_chain_and_a_fused_epilogue_are_columns_beside(gpu: FakeBackend, spec:
         assert all(result["verified"] for result in row["results"].values())
 
 
+def test_the_gradients_of_forward_convolutions_are_measured(gpu: FakeBackend, spec: Path, tmp_path: Path, capsys):
+    out = tmp_path / "r.json"
+    assert cli.main(["bench", str(spec), "-D", "n=3", "--op", "dgrad,wgrad", "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["name"], row["op"], row["n"]) for row in rows] == [
+        (f"{name}_{op}", op, 3) for name in ("first", "second") for op in ("dgrad", "wgrad")
+    ]
+    assert cli.main(["bench", str(spec), "--op", "fprop,wgrad", "--out", str(out)]) == 0
+    assert [row["op"] for row in json.loads(out.read_text())["rows"]] == 2 * ["fprop", "wgrad"]
+
+
+def test_operators_that_a_spec_does_not_have(gpu: FakeBackend, spec: Path, capsys):
+    spec.write_text(SPEC.replace("conv second {", "conv second { op wgrad "))
+    assert cli.main(["bench", str(spec), "--only", "second", "--op", "dgrad"]) == 2
+    assert "no convolution has op dgrad" in capsys.readouterr().err
+    assert cli.main(["bench", str(spec), "--op", "grad"]) == 2
+    assert "unknown 'grad'" in capsys.readouterr().err
+
+
 def test_dynamic_sizes_are_measured_at_those_of_the_spec(gpu: FakeBackend, monkeypatch, tmp_path: Path, capsys):
     asked: list[ConvProblem] = []
 
