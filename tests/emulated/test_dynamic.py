@@ -119,6 +119,7 @@ MMA = {
     "first layer": (conv("n=2, h=9, w=7, c=3", "k=16, r=5, s=5, c=3", "pad 2 stride 2", BIAS_RELU), {}),
     "groups": (conv("n=2, h=9, w=7, c=16", "k=32, r=3, s=3, c=8", "pad 2 dilation 2 groups 2"),
                {"order": "taps_inner"}),
+    "one output channel": (conv("n=4, h=2, w=4, c=8", "k=1, r=1, s=1, c=8", "", RESIDUAL), {}),
 }  # fmt: skip
 
 

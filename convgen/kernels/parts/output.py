@@ -23,6 +23,7 @@ from convgen.ir.formula import number
 from convgen.ir.index_map import IndexMap, decompose, derive, variable
 from convgen.ir.integer import symbol
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import divisor
 from convgen.ir.tensor import Tensor
 from convgen.kernels.parts import lowering
 
@@ -122,7 +123,7 @@ def neighbors(tensor: Tensor, along: Columns) -> int:
     inner = list(along.dims)
     if held[-len(inner) :] != inner or (tensor.pitch and inner != ["k"]):
         return 1
-    return math.gcd(along.extent, tensor.pitch or 0, 1 << 10)
+    return math.gcd(divisor(along.extent), tensor.pitch or 0, 1 << 10)
 
 
 def run_length(problem: ConvProblem, along: Columns, width: int) -> int:
