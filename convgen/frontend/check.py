@@ -102,7 +102,7 @@ class _Block:
             check_unmixed(self._all_tensors, report)
         strategy, options = check_strategy(conv.first(ast.StrategySetting), strategies, self._sizes, report, renamed)
         target = check_target(conv.first(ast.NameSetting, "target"), targets, report)
-        dynamic = check_dynamic(conv.first(ast.DynamicSetting), self.ops, self._tensors, geometry, results, report)
+        dynamic = self._dynamic(geometry, epilogue, results)
         if geometry is None:
             return []
         tensors = [self._tensor(role, geometry, pitches.get(role)) for role in SETTING_OF]
@@ -236,6 +236,12 @@ class _Block:
         if setting is None:
             return None
         return check_prologue(setting, self.ops, self._tensors, geometry, self._names, self._sizes, self._report)
+
+    def _dynamic(
+        self, geometry: Geometry | None, epilogue: Checked | None, results: Sequence[Tensor]
+    ) -> tuple[str, ...]:
+        setting, likes = self._conv.first(ast.DynamicSetting), epilogue.likes if epilogue else {}
+        return check_dynamic(setting, self.ops, self._tensors, geometry, results, likes, self._report)
 
     def _epilogue(self) -> Checked | None:
         setting = self._conv.first(ast.EpilogueSetting)

@@ -19,9 +19,11 @@ def check_dynamic(
     tensors: Mapping[str, ast.Tensor],
     geometry: Geometry | None,
     results: Sequence[Tensor],
+    likes: Mapping[str, str],
     report: Report,
 ) -> tuple[str, ...]:
-    """The dynamic dims, in the order of the input's; errors are in the report.  `results` are the epilogue's."""
+    """The dynamic dims, in the order of the input's; errors are in the report.  `results` are the epilogue's, and
+    `likes` by their names the roles of the tensors whose dims they have."""
     if setting is None:
         return ()
     for op in ops:
@@ -44,9 +46,8 @@ def check_dynamic(
             _has_it(dim, {"x": dim.text, "y": outputs[dim.text]}, tensors, report)
     follows = [outputs[dim] for dim in own[1:] if dim in named]
     for t in results:
-        like = tensors.get("x" if {"c", *own[1:]} & set(t.dims) else "y")
-        dims = [d.name.text for d in like.dims] if like else []
-        if left_out := [d for d in (*named, *follows) if d in dims and d not in t.dims]:
+        dims = {d.name.text for d in tensors[likes[t.name]].dims}
+        if left_out := [d for d in (*named, *follows) if d in dims - set(t.dims)]:
             message = f"`{t.name}` is summed over {listing(left_out, 'and')}, which therefore must be fixed"
             report.error("E217", message, setting.span, "leave `dynamic` out, or sum in another kernel")
     return tuple(d for d in own if d in named)

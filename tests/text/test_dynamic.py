@@ -164,6 +164,21 @@ def test_sums_need_fixed_sizes():
         driver.load(Spec(text))
 
 
+@pytest.mark.parametrize(
+    ("op", "declared"),
+    [
+        ("wgrad", "result s: f32[k]  result t: f32[c]  s = acc  t = acc * acc  w = acc"),
+        ("wgrad", "result s: f32[n, k]  s = y  w = acc"),
+        ("dgrad", "result s: f32[c]  result t: f32[]  s = w  t = w  x = acc"),
+    ],
+)
+def test_sums_over_other_dims_leave_sizes_to_calls(op: str, declared: str):
+    """A filter has c and k, as the images and the output do, but none of their pixels."""
+    text = SPEC.format(setting="dynamic n", op=op)
+    (made,) = driver.load(Spec(re.sub(r"epilogue \{[^}]*\}", f"epilogue {{ {declared} }}", text)))
+    assert made.request.problem.dynamic == ("n",) and made.request.problem.sums
+
+
 def test_kernels_of_fixed_sizes_say_so():
     fixed = replace(compilation().spec, text=compilation().spec.text.replace("strategy direct", "strategy im2col"))
     other = "leave `dynamic` out, or take another strategy: .*`direct` serve it"
