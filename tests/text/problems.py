@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy
@@ -189,15 +190,24 @@ def element(problem: ConvProblem, role: str, at: dict[str, int]) -> int:
     return sum(stride * at[names.get(d, d)] for d, stride in zip(tensor.dims, tensor.strides, strict=True))
 
 
+#: Roles of tensors that may be channel slices, but for the epilogue's results.
+SLICED = frozenset({"x", "w", "y", "operand"})
+
+
 @st.composite
-def sliced(draw, problem: ConvProblem) -> ConvProblem:
+def sliced(draw, problem: ConvProblem, roles: Collection[str] = SLICED) -> ConvProblem:
     """The same problem, some of whose tensors are channel slices, where channels are innermost."""
 
     def one(t: Tensor) -> Tensor:
-        more = draw(st.sampled_from((0, 0, 1, 2, 8))) if t.dims[-1:] in (("c",), ("k",)) else 0
+        may = t.role in roles and t.dims[-1:] in (("c",), ("k",))
+        more = draw(st.sampled_from((0, 0, 1, 2, 8))) if may else 0
         return replace(t, pitch=t.row + more) if more else t
 
-    epilogue = problem.epilogue
+    prologue, epilogue = problem.prologue, problem.epilogue
+    if prologue:
+        prologue = replace(prologue, operands=tuple(map(one, prologue.operands)))
     if epilogue:
-        epilogue = replace(epilogue, operands=tuple(map(one, epilogue.operands)))
-    return replace(problem, x=one(problem.x), w=one(problem.w), y=one(problem.y), epilogue=epilogue)
+        operands, results = (tuple(map(one, tensors)) for tensors in (epilogue.operands, epilogue.results))
+        epilogue = replace(epilogue, operands=operands, results=results)
+    x, w, y = map(one, (problem.x, problem.w, problem.y))
+    return replace(problem, x=x, w=w, y=y, prologue=prologue, epilogue=epilogue)

@@ -467,9 +467,12 @@ def some_options(draw, strategy: str, most: int = 3, kernel: str = "") -> Option
 
 
 @st.composite
-def served_options(draw, problem: ConvProblem, strategy: str, kernel: str, target: str = "sm_90a") -> Options:
-    """A kernel, and a few of its options with which it serves the problem: of those drawn, as many as go together."""
-    serving, found = strategies.load(strategy), {"kernel": kernel}
+def served_options(
+    draw, problem: ConvProblem, strategy: str, kernel: str, target: str = "sm_90a", given: Options | None = None
+) -> Options:
+    """A kernel, which `given` may name otherwise, and a few of its options with which it serves the problem: of those
+    drawn, as many as go together."""
+    serving, found = strategies.load(strategy), dict({"kernel": kernel} if given is None else given)
     assume(not serving.obstacles(problem, TARGETS[target], found))
     for name, value in draw(some_options(strategy, kernel=kernel)).items():
         if not serving.obstacles(problem, TARGETS[target], {**found, name: value}):
