@@ -13,10 +13,10 @@
 //   }
 //
 // digest   4583f5df1eebbcb8
-// strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4  cluster 2 }
+// strategy tma_im2col { tile m=64 n=64 k=64  stages 8  consumers 1  schedule cooperative  split_k 4 }
 // target   sm_90a
-// launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 per SM, at most 224 in all, in clusters of 8, 148632 bytes of shared memory
-// map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 32 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
+// launch   convgen_tma_im2col_split_k: blocks of 160 threads, 1 per SM, at most 224 in all, in clusters of 4, 148632 bytes of shared memory
+// map      a_map: x of 512 x 7 x 7 x 8 f16, im2col: boxes of 64 channels by 64 pixels between corners -1 -1 and -1 -1, 128-byte swizzle
 // map      b_map: w of 512 x 9 x 512 f16, tiled: boxes of 64 x 1 x 64, 128-byte swizzle
 // map      c_map: y of 512 x 392 f16, tiled: boxes of 16 x 64, 32-byte swizzle
 
@@ -65,14 +65,8 @@ __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Arrives at the barrier at the same address in block `rank` of the cluster: the tensor cores have read their operands.
-// It publishes none of this thread's stores; a release at cluster scope would, and would wait for memory.
-__device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
-  asm volatile("{\n"
-               ".reg .b32 remote;\n"
-               "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-               "}" :: "r"(barrier), "r"(rank) : "memory");
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
 // Arrives, and makes the phase wait for `bytes` more bytes of asynchronous copies.
@@ -101,11 +95,11 @@ __device__ __forceinline__ void tma_load_tile_3d(u32 destination, const TensorMa
 }
 
 // Loads `pixels` x `channels` of an im2col map, walking its box from (c, w, h, n), shifted by a tap's offsets
-// (PTX ISA, "im2col mode"); into every block of `blocks` (a bit each); completes on `barrier`.
-__device__ __forceinline__ void tma_load_im2col_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h, u16 blocks) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster "
-               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;"
-               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h), "h"(blocks) : "memory");
+// (PTX ISA, "im2col mode"); completes on `barrier`.
+__device__ __forceinline__ void tma_load_im2col_4d(u32 destination, const TensorMap* map, u32 barrier, int c, int w, int h, int n, u16 offset_w, u16 offset_h) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+               :: "r"(destination), "l"(map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(offset_w), "h"(offset_h) : "memory");
 }
 
 // Stores a box to (c0, c1, ...), innermost first; what lies outside the tensor is not written.
@@ -200,9 +194,9 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading_bytes, 
 //   y[gemm_m, gemm_n] = sum over taps and channels of x[pixel under the tap, c] * w[gemm_n, tap, c]
 //
 // TMA walks the pixels of a tile itself: it starts at the window of the tile's first pixel,
-//   n = first_m / 49
-//   in_h = (first_m / 7) % 7 - 1
-//   in_w = first_m % 7 - 1
+//   n = m0 / 49
+//   in_h = (m0 / 7) % 7 - 1
+//   in_w = m0 % 7 - 1
 // steps by the stride inside the box of legal windows, image after image, and shifts all of it by the tap.
 // What lies outside x arrives as zero; that is the padding.
 
@@ -214,15 +208,13 @@ constexpr int tile_k = 64;  // channels of one tap
 constexpr int stages = 8;
 // warpgroups of 128 threads; the producer's warp comes after them
 constexpr int consumers = 1;
-constexpr int cluster = 2;  // blocks of the same pixels, neighboring channel tiles: each loads a slice of a for all
-constexpr int a_slice = tile_m / cluster;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
-constexpr int n_tiles = (GEMM_N + cluster * tile_n - 1) / (cluster * tile_n);  // of a cluster
+constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int r_extent = 3;
 constexpr int s_extent = 3;
 constexpr int channel_blocks = 8;
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
-constexpr int split_k = 4;  // blocks that share a tile's k steps; a cluster has split_k * cluster
+constexpr int split_k = 4;  // blocks of a cluster that share a tile's k steps
 constexpr int store_n = tile_n / split_k;  // channels of a tile that each of them finishes
 constexpr int rows = 64;  // of a tile, for each consumer
 
@@ -242,7 +234,6 @@ constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output c
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 a_tile_bytes = tile_m * row_bytes;
 constexpr u32 b_tile_bytes = tile_n * row_bytes;
-constexpr u32 a_slice_bytes = a_slice * row_bytes;
 constexpr u32 b_tiles = stages * a_tile_bytes;
 constexpr int epi_tile_n = 16;  // y leaves in epilogue tiles of 64 pixels by this many channels; a consumer has two
 constexpr u32 epi_tile_bytes = 64 * epi_tile_n * 2;
@@ -258,7 +249,7 @@ __device__ __forceinline__ void sync_consumer() {
   bar_sync<1, 128>();
 }
 
-extern "C" __global__ __cluster_dims__(8, 1, 1) __launch_bounds__(160, 1)
+extern "C" __global__ __cluster_dims__(4, 1, 1) __launch_bounds__(160, 1)
 void convgen_tma_im2col_split_k(
     const __grid_constant__ TensorMap a_map,
     const __grid_constant__ TensorMap b_map,
@@ -274,15 +265,14 @@ void convgen_tma_im2col_split_k(
     prefetch_tensormap(&c_map);
     for (int i = 0; i < stages; ++i) {
       mbarrier_init(base + full_barriers + 8 * i, 1);
-      mbarrier_init(base + empty_barriers + 8 * i, consumers * cluster);
+      mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
     for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + 8 * i, 1);
     fence_mbarrier_init();
   }
   cluster_arrive_relaxed();
   cluster_wait();
-  const int rank = cluster_ctarank() % cluster;  // among the blocks that load a together
-  const int k_rank = cluster_ctarank() / cluster;  // among those that share a tile's k steps
+  const int k_rank = cluster_ctarank();
   // this block's share of a tile's steps
   const int first_step = k_rank * k_blocks / split_k;
   const int end_step = (k_rank + 1) * k_blocks / split_k;
@@ -293,17 +283,14 @@ void convgen_tma_im2col_split_k(
   if (warpgroup == consumers) {
     // ---- producer: one thread keeps every free stage loading
     if (threadIdx.x != consumers * 128) return;
-    const u16 neighbors = ((1 << cluster) - 1) << k_rank * cluster;  // the blocks that load a together
     int stage = 0;
     u32 parity = 1;  // all stages are free
-    for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = (tile % n_tiles * cluster + rank) * tile_n;
-      // of this block's slice of the pixels; one past the last pixel is not stored, but must begin at a legal window
-      const int first_m = min(m0 + rank * a_slice, GEMM_M - 1);
-      const int n = first_m / 49;
-      const int in_h = (first_m / 7) % 7 - 1;
-      const int in_w = first_m % 7 - 1;
+      const int n0 = tile % n_tiles * tile_n;
+      const int n = m0 / 49;
+      const int in_h = (m0 / 7) % 7 - 1;
+      const int in_w = m0 % 7 - 1;
       // the place of this block's first k step
       int step = first_step;
       int c = step % channel_blocks * tile_k;
@@ -313,11 +300,11 @@ void convgen_tma_im2col_split_k(
       int r = step;
       for (int i = first_step; i < end_step; ++i) {
         const u32 full = base + full_barriers + 8 * stage;
-        const u32 a_tile = base + stage * a_tile_bytes + rank * a_slice_bytes;
+        const u32 a_tile = base + stage * a_tile_bytes;
         const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_im2col_4d_multicast(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r), neighbors);
+        tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(s), u16(r));
         tma_load_tile_3d(b_tile, &b_map, full, c, r * s_extent + s, n0);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
@@ -334,16 +321,8 @@ void convgen_tma_im2col_split_k(
         }
       }
       // the consumers' barriers of the cluster wait for every thread that has not left
-      if (tile != blockIdx.x / (split_k * cluster)) cluster_wait();
-      if (tile + gridDim.x / (split_k * cluster) < m_tiles * n_tiles) cluster_arrive();
-    }
-    // a block stays until the others of its cluster have given back its stages for the last time
-    for (int i = 0; i < stages; ++i) {
-      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-      if (++stage == stages) {
-        stage = 0;
-        parity ^= 1;
-      }
+      if (tile != blockIdx.x / split_k) cluster_wait();
+      if (tile + gridDim.x / split_k < m_tiles * n_tiles) cluster_arrive();
     }
   } else {
     // ---- consumers: multiply stages as they fill, then store the tile
@@ -355,9 +334,9 @@ void convgen_tma_im2col_split_k(
     u32 sums_parity = 0;
     int stage = 0;
     u32 parity = 0;
-    for (int tile = blockIdx.x / (split_k * cluster); tile < m_tiles * n_tiles; tile += gridDim.x / (split_k * cluster)) {
+    for (int tile = blockIdx.x / split_k; tile < m_tiles * n_tiles; tile += gridDim.x / split_k) {
       const int m0 = tile / n_tiles * tile_m;
-      const int n0 = (tile % n_tiles * cluster + rank) * tile_n + k_rank * store_n;
+      const int n0 = tile % n_tiles * tile_n + k_rank * store_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
       for (int step = first_step; step < end_step; ++step) {
@@ -377,7 +356,7 @@ void convgen_tma_im2col_split_k(
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
         wgmma_wait_group<1>();
-        if (previous >= 0 && thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
+        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
         previous = stage;
         if (++stage == stages) {
           stage = 0;
@@ -385,9 +364,9 @@ void convgen_tma_im2col_split_k(
         }
       }
       wgmma_wait_group<0>();
-      if (thread < cluster) mbarrier_arrive_cluster(base + empty_barriers + 8 * previous, k_rank * cluster + thread);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
-      if (tile != blockIdx.x / (split_k * cluster)) cluster_wait();  // every block has read the sums of the tile before
+      if (tile != blockIdx.x / split_k) cluster_wait();  // every block has read the sums of the tile before
       // Partial sums meet in shared memory and are added in the order of k_rank, whichever block is first: this one
       // finishes channels [k_rank * store_n, (k_rank + 1) * store_n) of the tile, and gets the other blocks' sums of those.
       const u32 sums_barrier = base + sums_barriers + 8 * consumer;
@@ -396,8 +375,8 @@ void convgen_tma_im2col_split_k(
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
         if (peer == k_rank) continue;
-        const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer * cluster + rank);
-        const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer * cluster + rank);
+        const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer);
+        const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer);
 #pragma unroll
         for (int i = 0; i < rows / 64; ++i) {
 #pragma unroll
@@ -428,7 +407,7 @@ void convgen_tma_im2col_split_k(
         }
       }
       sums_parity ^= 1;
-      if (tile + gridDim.x / (split_k * cluster) < m_tiles * n_tiles) cluster_arrive();
+      if (tile + gridDim.x / split_k < m_tiles * n_tiles) cluster_arrive();
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
