@@ -3,45 +3,19 @@ layouts, and sizes that the call decides; and on infinities and NaNs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pytest
 from dynamic_problems import at
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from kernel_calls import arrays_of, assert_right, outputs, own_arrays
 from kernel_problems import OF_KERNEL, ROWS, Case, asked, bare_problems, cases
 from runs import emulated
 from special_values import expected, with_specials
 from tma_specs import SEEDS, TARGET, compilation, served_options, spec
 
 from convgen.ir import verify
-from convgen.ir.problem import ConvProblem
-from convgen.ir.reference import decode, references, round_to
 from convgen.kernels import strategies
-
-
-def arrays_of(problem: ConvProblem, seed: int, whole: bool) -> dict[str, np.ndarray]:
-    """Inputs between poisoned neighbors, where they are slices; `whole`: whole numbers from -2 to 2."""
-    arrays, rng = verify.random_inputs(problem, seed), np.random.default_rng(seed)
-    if whole:
-        for array in arrays.values():
-            array[...] = rng.integers(-2, 3, array.shape)
-    return arrays
-
-
-def outputs(
-    problem: ConvProblem,
-    arrays: Mapping[str, np.ndarray],
-    in_place: Sequence[tuple[str, str]],
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Poisoned results; half of those that may be an operand's own array are."""
-    own: dict[str, str] = {}
-    for operand, result in in_place:
-        if operand not in own.values() and rng.integers(2):
-            own[result] = operand
-    return [arrays[own[t.name]] if t.name in own else verify.poisoned(t) for t in problem.results]
 
 
 def check_call(case: Case, seed: int) -> None:
@@ -50,21 +24,17 @@ def check_call(case: Case, seed: int) -> None:
     made = compilation(text)
     assert made.plan.kernel == case.kernel
     problem = at(made.plan.problem, case.sizes) if case.sizes else made.plan.problem
+    own = own_arrays(made.plan.problem.in_place, np.random.default_rng(seed))
     given, results = arrays_of(problem, seed, case.whole), []
     for time in (0, seed):
         arrays = arrays_of(problem, seed, case.whole)
-        outs = outputs(problem, arrays, made.plan.problem.in_place, np.random.default_rng(seed))
+        outs = outputs(problem, arrays, own)
         made.uncompiled().emulate(*arrays.values(), out=tuple(outs) if problem.further else outs[0], seed=time)
         results.append(b"".join(array.tobytes() for array in outs))
     where = f"seed {seed}, {case.sizes}\n{text}\n{made.source}"
     atomic = case.options.get("method") == "scatter"  # which adds in the order in which threads come
     assert atomic or len(set(results)) == 1, f"the results depend on time\n{where}"
-    report = verify.check(problem, given, tuple(outs), arithmetic="exact" if case.whole else made.plan.arithmetic)
-    assert report, f"{report}\n{where}"
-    for t, out, right in zip(problem.results, outs, references(problem, given), strict=True):
-        if case.whole and t not in problem.sums:  # which may be too large to be exact
-            wrong = decode(out, t.dtype) != round_to(right, t.element)
-            assert not wrong.any(), f"{wrong.sum()} of {wrong.size} of {t.name} are wrong\n{where}"
+    assert_right(case, problem, given, outs, made.plan.arithmetic, where)
 
 
 @pytest.mark.parametrize("kernel", OF_KERNEL)
