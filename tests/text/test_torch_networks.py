@@ -788,20 +788,33 @@ NO_CHAINS = (
 )
 
 
+class Followed(nn.Module):
+    """A convolution, and a function of its result."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 4, 3), function
+
+    def forward(self, x, o):
+        return self.function(self.conv(x), o)
+
+
 @pytest.mark.parametrize(("fused", "function"), [*CHAINS.items(), *(("add", f) for f in NO_CHAINS)])
 def test_chains_end_where_an_epilogue_must(fused, function):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3)
-
-        def forward(self, x, o):
-            return function(self.conv(x), o)
-
-    model, x, o = Model().eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
+    model, x, o = Followed(function).eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
     fast = ct.optimize(model, (x, o), inductor=False)
     with torch.no_grad():
         near(fast(x, o), model(x, o))
+    assert [row.fused for row in fast.report] == [fused]
+
+
+@pytest.mark.parametrize("fused", ["add gelu tanh", "add relu tanh", "add relu mul:2.0"])
+def test_activations_are_known_whatever_the_default_device(fused):
+    """A GPU, say, where the rest of a program makes its tensors."""
+    model, x, o = Followed(CHAINS[fused]).eval(), 3 * torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)
+    with torch.device("meta"):
+        fast = ct.optimize(model, (x, o), inductor=False)
+    near(fast(x, o), model(x, o))
     assert [row.fused for row in fast.report] == [fused]
 
 

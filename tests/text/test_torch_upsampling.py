@@ -103,6 +103,16 @@ def test_a_decoder_is_right_and_follows_its_weights(options):
         near(fast(x), model(x))
 
 
+def test_upsamplings_are_known_whatever_the_default_device():
+    """A GPU, say, where the rest of a program makes its tensors."""
+    model, x = Up(8).eval(), torch.randn(2, 8, 5, 6)
+    with torch.device("meta"):
+        fast = ct.optimize(model, x, inductor=False)
+    assert [row.fused for row in fast.report] == ["upsampling folded; add relu add"]
+    with torch.no_grad():
+        near(fast(x), model(x))
+
+
 HALVES = [torch.float16, torch.bfloat16]
 
 

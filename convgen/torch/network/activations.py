@@ -37,6 +37,8 @@ _ZEROS, _NUMBER = A.zeros_like.default, A.scalar_tensor.default
 _MOST = 16
 #: How far values may be off: constants are often written with six digits.
 _TOLERANCE = 2e-6
+#: What values are computed in, whatever the default device is.
+_EXACT: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 def written_out(value: Node) -> tuple[Node, tuple[Step, ...]] | None:
@@ -70,8 +72,8 @@ def scaled(before: float, step: Step, behind: float) -> tuple[Step, ...]:
 @cache
 def _points() -> Tensor:
     """1 comes first; the last is so large that gates are 1 there."""
-    near = torch.linspace(-12, 12, 97, dtype=torch.float64)
-    far = torch.tensor([-3e4, -1e3, -60, -40, -20, 20, 40, 60], dtype=torch.float64)
+    near = torch.linspace(-12, 12, 97, **_EXACT)
+    far = torch.tensor([-3e4, -1e3, -60, -40, -20, 20, 40, 60], **_EXACT)
     return torch.cat([torch.ones_like(near[:1]), near, far])
 
 
@@ -85,7 +87,7 @@ def _computed(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
         return values[node.args[0]]
     if is_call(node, _ZEROS):
         return torch.zeros_like(values[node.args[0]])
-    numbers = {n: torch.tensor(n.args[0], dtype=torch.float64) for n in node.all_input_nodes if is_call(n, _NUMBER)}
+    numbers = {n: torch.tensor(n.args[0], **_EXACT) for n in node.all_input_nodes if is_call(n, _NUMBER)}
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: values.get(n, numbers.get(n)))
     return node.target(*args, **kwargs)
 

@@ -68,7 +68,7 @@ def _is_nearest(x: Node) -> bool:
         pixels, extent = _constant(index), value_of(source).shape[axis + 2]
         if pixels is None or value_of(x).shape[axis + 2] != extent * factor:
             return False
-        nearest = torch.arange(extent).repeat_interleave(factor).view(-1, *[1] * (rank - 1 - axis))
+        nearest = torch.arange(extent, device="cpu").repeat_interleave(factor).view(-1, *[1] * (rank - 1 - axis))
         if pixels.squeeze().shape != nearest.squeeze().shape or not torch.equal(pixels.view_as(nearest), nearest):
             return False
     return True
