@@ -96,15 +96,15 @@ def _steps(values: Tensor) -> tuple[Step, ...]:
     """The steps of what has these values; none where it is not known."""
     for kind in KINDS:
         behind = _digits(values[-1] / _known(kind)[-1])
-        if _alike(values, behind * _known(kind)):
+        if _alike(values, _known(kind), behind):
             return scaled(1.0, Step(kind), behind)
     points, slope = _points(), values[-1] / _points()[-1]
     ratio = _digits(values[points.argmin()] / points.min() / slope)
-    if 0 < ratio < 1 and _alike(values, slope * torch.where(points > 0, points, ratio * points)):
+    if 0 < ratio < 1 and _alike(values, torch.where(points > 0, points, ratio * points), slope):
         return scaled(1.0, Step("leaky_relu", (ratio,)), _digits(slope))
     # x * sigmoid(scale * x)
     scale = _digits(torch.logit(values[0] / slope))
-    if scale > 0 and _alike(values, slope / scale * _known("silu", scale)):
+    if scale > 0 and _alike(values, _known("silu", scale) / scale, slope):
         return scaled(scale, Step("silu"), _digits(slope) / scale)
     return ()
 
@@ -114,5 +114,8 @@ def _digits(number: Tensor) -> float:
     return float(f"{float(number):.12g}")
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return bool(((a - b).abs() <= _TOLERANCE * b.abs().clamp(min=1)).all())
+def _alike(values: Tensor, known: Tensor, factor: Tensor | float) -> bool:
+    """Whether values are so many times those of a known function, of which we ask for fewer digits where it is near 0
+    though its argument is not."""
+    scale = known.abs().maximum(_points().abs().clamp(max=1))
+    return bool(factor) and bool(((values - factor * known).abs() <= _TOLERANCE * abs(factor) * scale).all())
