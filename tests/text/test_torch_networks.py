@@ -16,6 +16,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -769,6 +771,10 @@ CHAINS = {
     "add tanh mul:1e-06 mul:1000000.0": lambda t, o: torch.tanh(t).mul(1e-6).mul(1e6),
     "add sigmoid mul:2.0": lambda t, o: torch.sigmoid(t) * 1e-6 * 2e6,
     "add silu mul:3.0": lambda t, o: t * torch.sigmoid(t) * 1e-6 * 3e6,
+    "add relu clamp_max:100.0": lambda t, o: torch.relu(t).clamp(max=100),
+    "add relu mul:3.0": lambda t, o: 3 * t * (1 - (t < 0).float()),
+    "add leaky_relu:0.5": lambda t, o: t * ((t > 0) + 0.5 * (t <= 0)),
+    "add softplus mul:2.0": lambda t, o: 2 * (torch.log1p(torch.exp(-t.abs())) + t.clamp(min=0)),
     "add mul:0.0 mul:2.0": lambda t, o: t * 0 * 2,
     "add relu": lambda t, o: (lambda u: u * u)(TF.relu(t)),
     "add silu relu": lambda t, o: TF.relu(TF.silu(t)).flatten(2),
@@ -784,6 +790,15 @@ NO_CHAINS = (
     lambda t, o: 0.5 * t * (1 + torch.erf(o * t)),
     lambda t, o: t * torch.tanh(t),
     lambda t, o: torch.where(t > 0.5, t, 0.0),
+    lambda t, o: torch.where(t > 0.2, t, torch.zeros_like(t)),
+    lambda t, o: torch.where(t > 0.1, t, 0.2 * t),
+    lambda t, o: t * (t > 0.1),
+    lambda t, o: t * (2 * t + 0.3 > 0.5).float(),
+    lambda t, o: t * (t.clamp(min=0.1) > 0.2),
+    lambda t, o: torch.where(t > 0.1, torch.where(t < 0.11, 0.0, t), t.clamp(min=0)),
+    lambda t, o: t * torch.sigmoid(100 * t),
+    lambda t, o: torch.exp(-((100 * (t - 0.1)) ** 2)) + t.clamp(min=0),
+    lambda t, o: 1 / (1e16 * (t - 0.1) ** 2 + 1) + t.clamp(min=0),
     lambda t, o: 1 / t,
     lambda t, o: torch.where(t > 0, t, o),
     lambda t, o: TF.threshold(t, 0, 1),
@@ -810,6 +825,23 @@ def test_chains_end_where_an_epilogue_must(fused, function):
     with torch.no_grad():
         near(fast(x, o), model(x, o))
     assert [row.fused for row in fast.report] == [fused]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    knot=st.floats(1e-6, 1e6) | st.floats(-1e6, -1e-6),
+    slope=st.floats(0.01, 7) | st.floats(-7, -0.01),
+    compare=st.sampled_from(["gt", "ge", "lt", "le"]),
+    below=st.sampled_from([0.0, 0.2]),
+)
+def test_an_activation_s_knot_is_seen_wherever_it_is(knot, slope, compare, below):
+    def function(x, w):
+        y = TF.conv2d(x, w)
+        return (torch.where(getattr(torch, compare)(slope * y, slope * knot), y, below * y),)
+
+    graph = flat_graph(function, [torch.randn(1, 2, 3, 3), torch.randn(2, 2, 1, 1)]).graph
+    (chain,) = [found for node in graph.nodes if (found := chain_of(node))]
+    assert not chain.steps
 
 
 @pytest.mark.parametrize("fused", ["add gelu tanh", "add relu tanh", "add relu mul:2.0"])

@@ -84,6 +84,7 @@ def test_a_dense_block_is_right_and_follows_its_weights(options):
     [
         ("mul", lambda x: x), ("mul relu", torch.relu), ("mul silu", lambda x: x * torch.sigmoid(x)),
         ("mul hardswish", lambda x: x * TF.relu6(x + 3) / 6), ("", lambda x: x * x.sum()),
+        ("", lambda x: x * (x > 0.2)),
     ],
 )  # fmt: skip
 def test_a_gate_is_right(before, activation):
