@@ -16,7 +16,6 @@ import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import choice  # noqa: E402
-from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.halves import split_in_halves  # noqa: E402
 from convgen.torch.network.layouts import keep_strides  # noqa: E402
 from convgen.torch.network.trace import faked, flat_graph, value_of  # noqa: E402
@@ -242,18 +241,32 @@ def test_halves_are_two_convolutions_where_that_is_faster(function, left, served
 
 
 def test_results_have_torch_s_strides_for_axes_of_one_element_too():
-    """On a GPU, as of meta tensors, convgen's own are those of channels last."""
-
-    def function(x, w):
-        return (torch.tanh(TF.conv1d(x, w)),)
-
-    tensors = torch.empty(2, 4, 20, device="meta"), torch.empty(1, 4, 3, device="meta")
-    graph = flat_graph(function, tensors).graph
-    (chain,) = [chain for node in graph.nodes if (chain := chain_of(node))]
-    chain.fuse(graph, chain.ends[-1])
-    keep_strides(graph, lambda: faked(function, tensors)[1])
+    """Kernels' own may be those of channels last."""
+    x = torch.empty(2, 1, 18)
+    graph = flat_graph(lambda x: (torch.tanh(x.mT.clone(memory_format=torch.contiguous_format)).mT,), [x]).graph
+    layouts = keep_strides(graph, lambda: faked(lambda x: (torch.tanh(x),), [x])[1])
     (output,) = graph.find_nodes(op="output")
-    assert value_of(output.args[0][0]).stride() == (18, 18, 1)
+    made = value_of(output.args[0][0])
+    assert made.stride() == (18, 1, 1) and layouts[0].laid_out(made).stride() == (18, 18, 1)
+
+
+class Reflected(nn.Module):
+    """A convolution whose strides, for axes of one element, are not those of fake tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 4, 1, bias=False, padding="same", dilation=2, groups=2, padding_mode="reflect")
+        self.shift = nn.Parameter(torch.randn(1, 4, 1, 1, 6))
+
+    def forward(self, x):
+        y = self.conv(x + x)
+        return y + self.shift, TF.silu(y)
+
+
+def test_results_are_laid_out_by_the_strides_that_they_have():
+    model, x = Reflected().eval(), torch.randn(1, 2, 1, 1, 6)
+    for found, expected in zip(fast(model, x)(x), model(x), strict=True):
+        near(found, expected.detach())
 
 
 class WritesItsInput(nn.Module):

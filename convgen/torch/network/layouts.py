@@ -10,6 +10,7 @@ of is copied back.  Results lie in memory as the model's own do: whoever reads t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,32 @@ _WANTS_ROWS = (
 )
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor's shape and strides."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        return cls(tuple(tensor.shape), tuple(tensor.stride()))
+
+    def stride(self) -> tuple[int, ...]:
+        """As of a tensor."""
+        return self.strides
+
+    def laid_out(self, tensor: Tensor) -> Tensor:
+        """The tensor if it lies like this, else a copy that does; it stays as it is where elements would have gaps."""
+        if tensor.stride() == self.strides:
+            return tensor
+        if same_strides(tensor, self):
+            return tensor.as_strided(self.shape, self.strides)
+        if not order_of(self.shape, self.strides):
+            return tensor
+        return torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -89,23 +116,27 @@ def settle(graph: Any, node: Node, before: Any) -> None:
     drop_identities(graph)
 
 
-def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> None:
+def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, Layout]:
     """Copies results that do not lie in memory as the model's own, fake ones, do.  What lies in the order of its axes
-    serves any reader; a part of something stays one where its axes lie in the model's order."""
+    serves any reader; a part of something stays one where its axes lie in the model's order.
+
+    Gives what is left to do, by the results' places: strides of a call's tensors are not always those of fake ones."""
     (output,) = graph.find_nodes(op="output")
     results = list(output.args[0])
     values = [value_of(node) for node in results if isinstance(node, torch.fx.Node)]
     if all(_has_usual_strides(value) for value in values if isinstance(value, torch.Tensor)):
-        return
+        return {}
+    layouts = {}
     with graph.inserting_before(output):
         for i, (node, wanted) in enumerate(zip(results, own(), strict=True)):
             if not isinstance(wanted, torch.Tensor) or value_of(node).stride() == wanted.stride():
                 continue
             if same_strides(value_of(node), wanted):  # people read the others, too
-                results[i] = call(graph, A.as_strided.default, node, list(wanted.shape), list(wanted.stride()))
+                layouts[i] = Layout.of(wanted)
             elif order := _order_to_copy_in(value_of(node), wanted):
                 results[i] = _packed_in(graph, node, order)
     output.args = (tuple(results),)
+    return layouts
 
 
 def check_strides(graph: Any) -> None:
@@ -143,10 +174,10 @@ def _order_to_copy_in(made: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
     return None if strides == sorted(strides, reverse=True) else of_part
 
 
-def same_strides(a: Tensor, b: Tensor) -> bool:
+def same_strides(a: Tensor | Layout, b: Tensor | Layout) -> bool:
     """Whether two tensors of one shape have the same strides, as far as they say something."""
-    axes = [i for i, extent in enumerate(a.shape) if extent != 1]
-    return [a.stride(i) for i in axes] == [b.stride(i) for i in axes]
+    pairs = zip(a.shape, a.stride(), b.stride(), strict=True)
+    return all(extent == 1 or one == other for extent, one, other in pairs)
 
 
 def _has_usual_strides(tensor: Tensor) -> bool:

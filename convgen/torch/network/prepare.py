@@ -131,8 +131,7 @@ class Prepared:
             if on_gpu:
                 prebuild(texts_of_slices(graph))
         own = cache(lambda: faked(function, [*weights, *inputs])[1])
-        keep_strides(graph, own)
-        self._views = take_out_views(graph, own)
+        self._views, self._layouts = take_out_views(graph, own, keep_strides(graph, own))
         if not options.inductor:
             check_strides(graph)
         pack, run, count = split(graph_module, constants)
@@ -145,7 +144,9 @@ class Prepared:
             if self._written and overlap(self._written, weights, inputs):
                 return self._function(*weights, *inputs)
             self._packed.update(weights)
-            results = self._run(*inputs)
+            results = list(self._run(*inputs))
+            for i, layout in self._layouts.items():
+                results[i] = layout.laid_out(results[i])
             count = len(results) - len(self._written)
             for place, value in zip(self._written, results[count:], strict=True):
                 inputs[place].copy_(value)

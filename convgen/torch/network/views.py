@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from convgen.functional.arrays import order_of
+from convgen.torch.network.layouts import Layout
 from convgen.torch.network.trace import faked
 
 Tensor = Any
@@ -43,22 +44,28 @@ def views_of(function: Callable[..., Sequence[Any]], given: Sequence[Tensor]) ->
     return found
 
 
-def take_out_views(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, View]:
+def take_out_views(
+    graph: Any, own: Callable[[], Sequence[Any]], layouts: Mapping[int, Layout]
+) -> tuple[dict[int, View], dict[int, Layout]]:
     """Takes out of a graph those results that share memory with others, of which they are views: by their places, with
-    the places of the others among what is left.  `own` gives the model's own results, fake ones."""
+    the places of the others among what is left.  `own` gives the model's own results, fake ones.
+
+    Then the layouts of those that are left, of those given for all results.
+    """
     (output,) = graph.find_nodes(op="output")
     results = output.args[0]
     if len(results) < 2:
-        return {}
+        return {}, dict(layouts)
     found = _views_among(own())
     left = [i for i in range(len(results)) if i not in found]
     output.args = (tuple(results[i] for i in left),)
     graph.eliminate_dead_code()
-    return {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
+    views = {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
+    return views, {left.index(i): layout for i, layout in layouts.items() if i not in found}
 
 
 def _views_among(results: Sequence[Any]) -> dict[int, View]:
-    """Of results whose elements follow one another."""
+    """Of results whose elements follow one another, at their places among all."""
     tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor) and each.numel()]
     wholes: dict[Any, tuple[int, Any]] = {}
     for i, each in sorted(tensors, key=lambda pair: -pair[1].numel()):
