@@ -269,6 +269,48 @@ def test_results_are_laid_out_by_the_strides_that_they_have():
         near(found, expected.detach())
 
 
+class Twice(nn.Module):
+    """Normalized channels, which were a linear layer's rows, two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear, self.norm = nn.Conv2d(8, 8, 1), nn.Linear(8, 8), nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        y = self.norm(self.linear(self.conv(x)).permute(3, 0, 1, 2))
+        return y, y
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        y = torch.cat([x, x], 3)
+        return y, y[:, :1]
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        y = TF.logsigmoid(x)
+        return y[:, :4], y[:, 4:], y.squeeze(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "inductor"),
+    [(Twice, (8,) * 4, False), (Halved, (1, 8, 6, 1), False), (Doubled, (2, 4, 6, 5), True)],
+)
+def test_results_that_are_views_of_others_lie_as_those_do(kind, shape, inductor):
+    """Not as fake tensors: what is written to one is read in the other."""
+    model, x = kind().eval(), torch.randn(shape).to(memory_format=torch.channels_last)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=ct.compile_graph, options={"inductor": inductor})
+    with torch.no_grad():
+        for ready in (ct.optimize(model, x, inductor=inductor), compiled):
+            results, expected = ready(x), model(x)
+            near(results, expected)
+            for each in (results, expected):
+                each[0].add_(1)
+            near(results, expected)
+
+
 class WritesItsInput(nn.Module):
     def __init__(self) -> None:
         super().__init__()

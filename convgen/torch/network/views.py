@@ -50,16 +50,18 @@ def take_out_views(
     """Takes out of a graph those results that share memory with others, of which they are views: by their places, with
     the places of the others among what is left.  `own` gives the model's own results, fake ones.
 
-    Then the layouts of those that are left, of those given for all results.
-    """
+    Then the layouts that those that are left must have: of those given for all results, and of what views are of."""
     (output,) = graph.find_nodes(op="output")
     results = output.args[0]
     if len(results) < 2:
         return {}, dict(layouts)
-    found = _views_among(own())
+    made = own()
+    found = _views_among(made)
     left = [i for i in range(len(results)) if i not in found]
     output.args = (tuple(results[i] for i in left),)
     graph.eliminate_dead_code()
+    # strides of a call's tensors are not always those of fake ones
+    layouts = {**layouts, **{view.place: Layout.of(made[view.place]) for view in found.values()}}
     views = {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
     return views, {left.index(i): layout for i, layout in layouts.items() if i not in found}
 
