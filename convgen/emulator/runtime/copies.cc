@@ -282,17 +282,23 @@ struct TmaLoad : Operation {
   const char* left_over() const override { return load_not_waited; }
 };
 
-static void load_into(Block* block, const Map& m, const Coords& coords, u32 destination, u32 barrier, int line) {
-  Thread* t = current;
-  const Box box = box_of(m);
-  check_box(block, destination, box, "a TMA load", line);
-  Mbarrier& b = use_mbarrier(block, barrier, line);
-  if (!b.fenced && !t->clock.fenced.covers(b.initialized)) {
+// The mbarrier that asynchronous copies are to count on.
+static Mbarrier& counting_mbarrier(Block* block, u32 address, int line) {
+  Mbarrier& b = use_mbarrier(block, address, line);
+  if (!b.fenced && !current->clock.fenced.covers(b.initialized)) {
     finding(
         "proxy fence", line,
         format("completes on the mbarrier at %s, whose initialization at line %d no fence_mbarrier_init has followed",
                shared_name(block, b.offset).c_str(), b.line));
   }
+  return b;
+}
+
+static void load_into(Block* block, const Map& m, const Coords& coords, u32 destination, u32 barrier, int line) {
+  Thread* t = current;
+  const Box box = box_of(m);
+  check_box(block, destination, box, "a TMA load", line);
+  Mbarrier& b = counting_mbarrier(block, barrier, line);
   auto load = std::make_unique<TmaLoad>(line, block, t);
   load->map = &m;
   load->coords = coords;
@@ -525,7 +531,7 @@ void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, 
   const u32 address = remote & address_bits;
   check_aligned(address, bytes, "st.async", line);
   const u32 offset = shared_offset(block, address, bytes, "st.async", line);
-  Mbarrier& b = use_mbarrier(block, remote_barrier & address_bits, line);
+  Mbarrier& b = counting_mbarrier(block, remote_barrier & address_bits, line);
   check_write(block, offset, bytes, OneThread{t}, Proxy::ordinary, {{b.agent, b.phase + 1}, line}, Content::in_flight,
               "writes to");
   memset(&block->shared[offset], 0xff, bytes);  // anything until it lands
