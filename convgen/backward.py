@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from convgen import driver
+from convgen.diagnostics import SpecError
 from convgen.ir import epilogue as ep
 from convgen.ir.derivative import Underivable, added, backward, saved_name
 from convgen.ir.problem import ConvProblem, Op, Padding, exchanged_dims
@@ -43,7 +44,20 @@ def spec(source: Spec, only: str | None = None, after: str | None = None, branch
     named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
     problems = [c.request.problem.static for c in driver.load(replace(source, only=(only,) if only else ()))]
     wanted = [p for p in problems if p.op is Op.FPROP] or problems
-    return "\n".join(str(gradients(p, named, branch)) for p in wanted)
+    return "\n".join(_checked(gradients(p, named, branch), p.name) for p in wanted)
+
+
+def _checked(found: Gradients, name: str) -> str:
+    """Its text, which is a spec that the compiler takes.  Raises Underivable where there would be none: of numbers
+    that are too large, or of names that are taken."""
+    text = str(found)
+    try:
+        driver.load(Spec(text))
+    except SpecError as e:
+        first = e.diagnostics[0]
+        hint = f"\nhint: {first.hint}" if first.hint else ""
+        raise Underivable(f"no spec can say the gradients of {name}: {first.message}{hint}") from None
+    return text
 
 
 def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool = False) -> Gradients:
@@ -94,10 +108,11 @@ def _through(layer: ConvProblem, after: ConvProblem | None, branch: bool) -> ep.
     if after and after.epilogue:
         whole = ep.LocalRef(_free(SUM, taken)) if branch else ep.Acc()
         kept = [after.y.name, *(t.name for t in after.elementwise)]
-        through = backward(after.epilogue, after.y.name, kept, whole)
+        through = backward(after.epilogue, after.y.name, kept, whole, taken)
         operands += [_saved(after, name) for name in through.reads]
         if through.value != whole:
             body = [ep.Assignment(whole.name, total)] if isinstance(whole, ep.LocalRef) else []
+            body += through.body
             total = through.value
     if total == ep.Acc():
         return None

@@ -1,73 +1,110 @@
 """The chain rule through epilogues, by sympy: from the gradient of a result to that of the accumulator.
 
 A backward kernel can read what the forward one keeps: its result, further results, and operands.  So derivatives are
-expressions of these alone: relu's and sigmoid's follow from the result, silu's from a saved pre-activation.  The
-functions' own derivatives are below, by the functions' values where these are enough.
+expressions of these alone: relu's and sigmoid's follow from the result, silu's from a saved pre-activation.
+
+Expressions stay small, as their derivatives take time that grows with every power of their size: what is larger is a
+step of its own, which has a symbol there, and a derivative.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import combinations
+from itertools import combinations, count
 
 import sympy
-from sympy import Add, Expr, Float, Integer, Mul, Pow, Rational, Symbol
+from sympy import Expr, Pow, Symbol
 
-from convgen.diagnostics import ConvgenError
 from convgen.ir import epilogue as ep
+from convgen.ir.symbolic import ACC, Underivable, Writer, symbol, value_of
 
-ACC = Symbol("acc ")  # no name of the language has a blank
+__all__ = ["Backward", "Underivable", "added", "backward", "saved_name"]
 
-
-class Underivable(ConvgenError):
-    """A derivative that no kernel could compute from what the forward kernel keeps."""
+#: How large an expression is before it becomes a step, and what a function counts there: derivatives of functions of
+#: functions have the inner ones many times.
+_LARGEST, _FUNCTION = 32, 8
 
 
 @dataclass(frozen=True)
 class Backward:
-    """The gradient of the accumulator, `value`, and the results and operands of the forward kernel that it reads, by
-    their names there; in `value` they are operands, called as `saved_name` says."""
+    """The gradient of the accumulator, `value`, with the assignments `body` before it, and the results and operands of
+    the forward kernel that it reads, by their names there; here they are operands, called as `saved_name` says."""
 
+    body: tuple[ep.Assignment, ...]
     value: ep.Expr
     reads: tuple[str, ...]
 
 
-def backward(epilogue: ep.Epilogue, result: str, kept: Sequence[str], gradient: ep.Expr) -> Backward:
+def backward(
+    epilogue: ep.Epilogue, result: str, kept: Sequence[str], gradient: ep.Expr, taken: Collection[str] = ()
+) -> Backward:
     """The gradient of the accumulator from that of the result of that name, `gradient`: by the chain rule, from as few
-    of the results `kept` as possible, earlier ones first.
+    of the results `kept` as possible, earlier ones first.  Its locals have none of the names `taken`.
 
     Operands are at hand, too.  Results count as they are stored; at a kink, such as relu's at 0, the derivative is
     one-sided.  Raises Underivable.
     """
-    values = _values(epilogue)
-    exact = values[result].diff(ACC)
+    steps = _Steps(epilogue)
+    exact = steps.derivative(steps.values[result], ACC)
     if exact == 0:
         raise Underivable(f"the gradient through `{result}` is 0: it does not follow acc")
-    if exact.has(sympy.zoo, sympy.oo, sympy.nan):
+    if any(e.has(sympy.zoo, sympy.oo, sympy.nan) for e in steps.behind(exact)):
         raise Underivable(f"the derivative of `{result}` by acc is no number: `{result}` divides by 0")
-    operands = [t.name for t in epilogue.operands]
-    for count in range(len(kept) + 1):
-        for saved in combinations(kept, count):
-            found = _in_terms_of(exact, {name: values[name] for name in saved})
-            if ACC not in found.free_symbols:
-                names = tuple(n for n in (*saved, *operands) if _saved(n) in found.free_symbols)
-                return Backward(_Writer(gradient).expression(ACC * found), names)
-    raise Underivable(
-        f"the derivative of `{result}` by acc is {_Writer(ep.Acc(), '').expression(exact)}, "
-        f"which follows from nothing that the forward kernel keeps\n"
-        f"hint: declare another result that holds what it reads, such as `t = acc + b` before `{result} = silu(t)`"
-    )
+    found = _from_fewest(steps, exact, kept)
+    if not found:
+        raise Underivable(_unkept(epilogue, steps, exact, result))
+    used = {s for e in found.values() for s in e.free_symbols}
+    reads = tuple(n for n in (*kept, *(t.name for t in epilogue.operands)) if symbol(n) in used)
+    writer = Writer(gradient, saved_name(""), {*taken, *map(saved_name, reads)})
+    exact = found.pop(RESULT)
+    for step, e in found.items():
+        writer.define(step, e)
+    value = writer.expression(ACC * exact)
+    return Backward(writer.body, value, reads)
+
+
+def _from_fewest(steps: _Steps, e: Expr, kept: Sequence[str]) -> dict[Symbol, Expr]:
+    """What an expression is computed from, by as few saved results as possible, or at least by none that is not needed
+    where more than two are; empty where all are not enough."""
+
+    def by(names: Sequence[str]) -> dict[Symbol, Expr]:
+        return steps.from_saved(e, {name: steps.values[name] for name in names})
+
+    if not (found := by(kept)):
+        return {}
+    for few in (saved for number in range(min(3, len(kept))) for saved in combinations(kept, number)):
+        if fewer := by(few):
+            return fewer
+    for name in reversed(kept):
+        if fewer := by([other for other in kept if other != name]):
+            kept, found = [other for other in kept if other != name], fewer
+    return found
+
+
+def _unkept(epilogue: ep.Epilogue, steps: _Steps, e: Expr, result: str) -> str:
+    """That the derivative needs more than is kept, and what to keep: a part of the result's value, or the sums."""
+    writer = Writer(ep.Acc(), "")
+    known = "" if len(steps.behind(e)) > 1 else f" is {writer.expression(e)}, which"
+    said = f"the derivative of `{result}` by acc{'' if writer.body else known}"
+    names = {*(t.name for t in (*epilogue.operands, *epilogue.results)), *steps.values}
+    name = next(t for i in count() if (t := f"t{i or ''}") not in names)
+    value = next(a.value for a in epilogue.pointwise if a.name == result)
+    parts = (part for child in value.children() for part in child.walk() if not isinstance(part, ep.Number))
+    part = next((p for p in parts if steps.from_saved(e, {name: steps.value(p)})), ep.Acc())
+    hint = f"declare another result that holds what it reads: `{name} = {part}` before `{result} = {value}`"
+    if isinstance(part, ep.LocalRef):
+        hint = f"declare `{part}` as a result, so that it is kept"
+    return f"{said} follows from nothing that the forward kernel keeps\nhint: {hint}"
 
 
 def added(epilogue: ep.Epilogue, result: str) -> tuple[str, ...]:
     """The operands that are added to the accumulator: their gradient is the accumulator's, summed over the dims that
     they leave out."""
-    value = _values(epilogue)[result]
-    exact = value.diff(ACC)
-    return tuple(t.name for t in epilogue.operands if value.diff(_saved(t.name)) == exact)
+    steps = _Steps(epilogue)
+    value = steps.values[result]
+    exact = steps.derivative(value, ACC)
+    return tuple(t.name for t in epilogue.operands if steps.derivative(value, symbol(t.name)) == exact)
 
 
 def saved_name(name: str) -> str:
@@ -75,188 +112,97 @@ def saved_name(name: str) -> str:
     return f"saved_{name}"
 
 
-def _saved(name: str) -> Symbol:
-    return Symbol(name, real=True)
+class _Steps:
+    """What is assigned in an epilogue, as expressions of the accumulator, of operands, and of the symbols of steps."""
+
+    def __init__(self, epilogue: ep.Epilogue) -> None:
+        self._value: dict[Symbol, Expr] = {}  # of each step, from those before it
+        self._symbol: dict[Expr, Symbol] = {}
+        self._of_acc: set[Symbol] = {ACC}  # and the steps that are computed from it
+        self.values: dict[str, Expr] = {}
+        for a in epilogue.pointwise:
+            self.values[a.name] = self.value(a.value)
+        self._assigned = tuple(self._value)
+        self._derivatives: dict[tuple[Symbol, Symbol], Expr] = {}
+
+    def value(self, e: ep.Expr) -> Expr:
+        return value_of(e, self.values, self._short)
+
+    def _short(self, e: Expr) -> Expr:
+        """The expression, or the symbol of a step with this value where it is large."""
+        if _size(e) <= _LARGEST:
+            return e
+        if e not in self._symbol:
+            step = Symbol(f"{len(self._symbol)} ", real=True)  # no name of the language has a blank
+            self._symbol[e], self._value[step] = step, e
+            if e.free_symbols & self._of_acc:
+                self._of_acc.add(step)
+        return self._symbol[e]
+
+    def _within(self, e: Expr) -> list[Symbol]:
+        """The steps that an expression reads, in their order."""
+        return sorted(e.free_symbols & self._value.keys(), key=_index)
+
+    def derivative(self, e: Expr, by: Symbol) -> Expr:
+        """Of a value, by the accumulator or an operand."""
+        for step in self._assigned:
+            if (step, by) not in self._derivatives:
+                self._derivatives[step, by] = self._chained(self._value[step], by)
+        return self._chained(e, by)
+
+    def _chained(self, e: Expr, by: Symbol) -> Expr:
+        found = e.diff(by)
+        for step in self._within(e):
+            if (inner := self._derivatives[step, by]) != 0:
+                found += e.diff(step) * inner
+        return self._short(found)
+
+    def behind(self, e: Expr) -> list[Expr]:
+        """The expression and the values of all steps that it is computed from."""
+        return list(self._computed(e, None).values())
+
+    def from_saved(self, e: Expr, saved: Mapping[str, Expr]) -> dict[Symbol, Expr]:
+        """The values of the steps that an expression is computed from, first ones first, and then as RESULT the
+        expression, all by values that are saved under these names; empty where these do not give them."""
+        return self._computed(e, saved)
+
+    def _computed(self, e: Expr, saved: Mapping[str, Expr] | None) -> dict[Symbol, Expr]:
+        found, pending = {}, {RESULT: e}
+        while pending:
+            step = max(pending, key=_index)  # which later ones alone read
+            e = pending.pop(step)
+            if saved is not None:
+                e = self._in_terms_of(e, saved)
+                if ACC in e.free_symbols:
+                    return {}
+            found[step] = e
+            pending |= {inner: self._value[inner] for inner in self._within(e)}
+        return dict(reversed(found.items()))
+
+    def _in_terms_of(self, e: Expr, saved: Mapping[str, Expr]) -> Expr:
+        """The expression with the results' names for their values, larger ones first; a result that is a multiple of
+        the accumulator and something added to that gives the accumulator."""
+        for name, value in sorted(saved.items(), key=lambda item: -sympy.count_ops(item[1])):
+            scale = value.diff(ACC)
+            if scale.is_Number and scale != 0:
+                rest = sympy.expand_mul(value - scale * ACC)
+                if not rest.free_symbols & self._of_acc:  # nor in a comparison, which is flat
+                    e = e.subs(ACC, (symbol(name) - rest) / scale)
+                    continue
+            e = e.subs(value, symbol(name))
+        return e
 
 
-def _in_terms_of(e: Expr, saved: dict[str, Expr]) -> Expr:
-    """The expression with the results' names for their values, larger ones first; a result that is a multiple of the
-    accumulator and something added to that gives the accumulator."""
-    for name, value in sorted(saved.items(), key=lambda item: -sympy.count_ops(item[1])):
-        scale = value.diff(ACC)
-        rest = sympy.expand(value - scale * ACC)
-        if scale.is_Number and scale != 0 and ACC not in rest.free_symbols:  # nor in a comparison, which is flat
-            e = e.subs(ACC, (_saved(name) - rest) / scale)
-        else:
-            e = e.subs(value, _saved(name))
-    return e
+#: Stands behind every step.
+RESULT = Symbol("inf ")
 
 
-# ---- functions -----------------------------------------------------------------------------------
+def _index(step: Symbol) -> float:
+    return float(step.name)
 
 
-class _Function(sympy.Function):
-    """A function of the language, or one of its comparisons, whose value and partial derivatives sympy does not know by
-    itself.  `partials` has a derivative by each argument; a function without them is flat almost everywhere."""
-
-    partials: tuple[Callable[..., Expr], ...] = ()
-
-    def fdiff(self, argindex: int = 1) -> Expr:
-        return self.partials[argindex - 1](*self.args) if self.partials else Integer(0)
-
-
-def _made(names: Iterable[str]) -> dict[str, type[_Function]]:
-    return {name: type(name, (_Function,), {}) for name in names}
-
-
-F = _made(ep.FUNCTIONS)
-#: Comparisons and logic: 1 or 0.
-OPS = _made(("<", "<=", ">", ">=", "==", "!=", "&&", "||", "!"))
-
-
-def _gelu(x: Expr) -> Expr:
-    density = Float(1 / math.sqrt(2 * math.pi)) * F["exp"](Float(-0.5) * x * x)
-    return F["select"](OPS["=="](x, 0), Float(0.5), F["gelu"](x) / x) + x * density
-
-
-def _gelu_tanh(x: Expr) -> Expr:
-    scale, cubic = Float(math.sqrt(2 / math.pi)), Float(0.044715)
-    t = F["tanh"](scale * (x + cubic * x**3))
-    return Float(0.5) * (1 + t) + Float(0.5) * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
-
-
-def _leaky_relu(x: Expr, slope: Expr) -> Expr:
-    # a slope that is not negative keeps the sign
-    sign = F["leaky_relu"](x, slope) if slope.is_nonnegative else x
-    return F["select"](OPS[">"](sign, 0), 1, slope)
-
-
-def _clamp(x: Expr, low: Expr, high: Expr) -> Expr:
-    y = F["clamp"](x, low, high)
-    return OPS["&&"](OPS[">"](y, low), OPS["<"](y, high))
-
-
-_PARTIALS: dict[str, tuple[Callable[..., Expr], ...]] = {
-    "relu": (lambda x: OPS[">"](F["relu"](x), 0),),
-    "leaky_relu": (_leaky_relu, lambda x, slope: F["min"](x, 0)),
-    "gelu": (_gelu,),
-    "gelu_tanh": (_gelu_tanh,),
-    "silu": (lambda x: F["sigmoid"](x) * (1 + x * (1 - F["sigmoid"](x))),),
-    "sigmoid": (lambda x: F["sigmoid"](x) * (1 - F["sigmoid"](x)),),
-    "tanh": (lambda x: 1 - F["tanh"](x) ** 2,),
-    "exp": (lambda x: F["exp"](x),),
-    "log": (lambda x: 1 / x,),
-    "sqrt": (lambda x: Float(0.5) / F["sqrt"](x),),
-    "abs": (lambda x: OPS[">"](x, 0) - OPS["<"](x, 0),),
-    "min": (lambda x, y: OPS["<="](x, y), lambda x, y: OPS["<"](y, x)),
-    "max": (lambda x, y: OPS[">="](x, y), lambda x, y: OPS[">"](y, x)),
-    "clamp": (
-        _clamp,
-        lambda x, low, high: OPS["&&"](OPS["<="](x, low), OPS["<"](low, high)),
-        lambda x, low, high: OPS[">="](F["max"](x, low), high),
-    ),
-    "select": (
-        lambda condition, x, y: Integer(0),
-        lambda condition, x, y: F["select"](condition, 1, 0),
-        lambda condition, x, y: F["select"](condition, 0, 1),
-    ),
-}
-for _name, _function in F.items():  # each has them
-    _function.partials = _PARTIALS[_name]
-
-
-# ---- to sympy, and back --------------------------------------------------------------------------
-
-
-def _values(epilogue: ep.Epilogue) -> dict[str, Expr]:
-    """Each assigned value as an expression of the accumulator and operands."""
-    values: dict[str, Expr] = {}
-
-    def go(e: ep.Expr) -> Expr:
-        match e:
-            case ep.Number():
-                return Integer(int(e.value)) if e.value == int(e.value) else Float(e.value)
-            case ep.Acc():
-                return ACC
-            case ep.OperandRef():
-                return _saved(e.name)
-            case ep.LocalRef():
-                return values[e.name]
-            case ep.Unary("-"):
-                return -go(e.operand)
-            case ep.Unary():
-                return OPS["!"](go(e.operand))
-            case ep.Binary():
-                left, right = go(e.left), go(e.right)
-                return _ARITHMETIC[e.op](left, right) if e.op in _ARITHMETIC else OPS[e.op](left, right)
-            case ep.Call():
-                return F[e.function](*map(go, e.arguments))
-        raise TypeError(f"not an epilogue expression: {e!r}")
-
-    for a in epilogue.pointwise:
-        values[a.name] = go(a.value)
-    return values
-
-
-_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
-}  # fmt: skip
-
-
-class _Writer:
-    """Expressions of sympy in the language: ACC as `acc`, other symbols as operands, whose names get a prefix."""
-
-    def __init__(self, acc: ep.Expr, prefix: str = saved_name("")) -> None:
-        self._acc, self._prefix = acc, prefix
-
-    def expression(self, e: Expr) -> ep.Expr:
-        match e:
-            case Symbol():
-                return self._acc if e == ACC else ep.OperandRef(self._prefix + e.name)
-            case Integer() | Float() | Rational():
-                value = float(e)
-                return ep.Unary("-", ep.Number(-value)) if value < 0 else ep.Number(value)
-            case Add():
-                return self._sum(e)
-            case Mul() | Pow():
-                return self._product(Mul.make_args(e))
-            case _Function():
-                arguments = tuple(map(self.expression, e.args))
-                name = type(e).__name__
-                if name in ep.FUNCTIONS:
-                    return ep.Call(name, arguments)
-                return ep.Unary(name, *arguments) if len(arguments) == 1 else ep.Binary(name, *arguments)
-        raise TypeError(f"not of the language: {e!r}")
-
-    def _sum(self, e: Expr) -> ep.Expr:
-        terms = sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign())
-        found = self.expression(terms[0])
-        for term in terms[1:]:
-            minus = term.could_extract_minus_sign()
-            found = ep.Binary("-" if minus else "+", found, self.expression(-term if minus else term))
-        return found
-
-    def _product(self, factors: Sequence[Expr]) -> ep.Expr:
-        """Powers of whole numbers are products and quotients.  What is multiplied by a condition is selected, as zero
-        times infinity is NaN."""
-        above: list[ep.Expr] = []
-        below: list[ep.Expr] = []
-        conditions = [f for f in factors if type(f).__name__ in OPS]
-        for factor in sorted(factors, key=lambda f: f != ACC):
-            base, power = factor.as_base_exp()
-            if not power.is_Integer:
-                raise TypeError(f"not of the language: {factor!r}")
-            if factor not in conditions:
-                (above if power > 0 else below).extend([self.expression(base)] * abs(int(power)))
-        minus = ep.Unary("-", ep.Number(1.0))
-        found = _product([f for f in above if f != minus])
-        found = ep.Unary("-", found) if minus in above else found
-        found = ep.Binary("/", found, _product(below)) if below else found
-        if not conditions:
-            return found
-        holds = reduce(lambda a, b: ep.Binary("&&", a, b), map(self.expression, conditions))
-        return ep.Call("select", (holds, found, ep.Number(0.0)))
-
-
-def _product(factors: Sequence[ep.Expr]) -> ep.Expr:
-    return reduce(lambda left, right: ep.Binary("*", left, right), factors) if factors else ep.Number(1.0)
+def _size(e: Expr) -> int:
+    """How much there is to compute; a power counts its factors."""
+    if isinstance(e, Pow) and e.exp.is_Integer:
+        return _size(e.base) + abs(int(e.exp))
+    return 1 + sum(map(_size, e.args)) + (_FUNCTION if e.is_Function else 0)

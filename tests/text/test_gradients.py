@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import convgen
 from convgen import driver
@@ -128,6 +131,88 @@ def test_the_sums_of_batch_norm_are_those_of_differences(seed: int) -> None:
     assert (loss(gamma + STEP * one, beta) - loss(gamma - STEP * one, beta)) / (2 * STEP) == pytest.approx(dgamma @ one)
 
 
+ONE = (
+    "conv a {{ input x: f32[n=1, w=5, c=1]  filter w: f32[k=1, s=1, c=1]  output y: f32[n, q, k] "
+    "epilogue {{ result t0: f32[n, q, k]  t0 = acc  {body} }} }}"
+)
+
+
+def chain(step: str, length: int) -> str:
+    """A layer of one channel, which computes the same function of its sums again and again."""
+    names = ["t0", *(f"t{i}" for i in range(1, length)), "y"]
+    pairs = pairwise(names)
+    return ONE.format(body="  ".join(f"{then} = {step.replace('T', now)}" for now, then in pairs))
+
+
+def assert_right(text: str, at: np.ndarray) -> None:
+    """The derivative of such a layer at some sums is that of differences."""
+    (layer,) = (c.request.problem for c in driver.load(Spec(text)))
+
+    def forward(x: np.ndarray) -> list[np.ndarray]:
+        return references(layer, {"x": x.reshape(1, 5, 1), "w": np.ones((1, 1, 1))})
+
+    y, t0 = forward(at)
+    back = problems(text, after="a")["a_dgrad"]
+    saved = {t.name: {"saved_y": y, "saved_t0": t0}[t.name] for t in back.operands}
+    (found,) = references(back, {"y": np.ones((1, 5, 1)), "w": np.ones((1, 1, 1)), **saved})
+    differences = (forward(at + STEP)[0] - forward(at - STEP)[0]) / (2 * STEP)
+    np.testing.assert_allclose(found, differences, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step", "length"),
+    [("T * T", 9), ("T * T * T", 5), ("1 / (T * T)", 5), ("silu(2 * T)", 40), ("T * sigmoid(T)", 30),
+     ("tanh(T) + T", 40), ("gelu_tanh(T)", 20), ("gelu(T) * T", 12), ("max(T, 0.1 * T * T)", 12)],
+)  # fmt: skip
+def test_long_chains(step: str, length: int) -> None:
+    """The time for them grows with their length, not with what they would be as one expression."""
+    assert_right(chain(step, length), np.array([0.75, 0.99, 1.005, 1.01, 1.02]))
+
+
+@pytest.mark.parametrize("power", (4, 7, 12, 60))
+def test_powers_are_squared(power: int) -> None:
+    text = ONE.format(body="y = " + " * ".join(["t0"] * power))
+    assert_right(text, np.array([-1.1, -0.5, 0.0, 0.9, 1.1]))
+    assert convgen.gradient(text, after="a").count("*") <= 24
+
+
+def test_a_long_chain_of_squares_is_a_spec() -> None:
+    for length in (30, 200):
+        assert "saved_t0" in convgen.gradient(chain("T * T", length), after="a")
+
+
+@given(data=st.data())
+def test_drawn_epilogues_have_the_derivatives_of_differences(data: st.DataObject) -> None:
+    """Of smooth functions, of which any may read each value before it."""
+    names, body = ["t0"], []
+    for i in range(data.draw(st.integers(1, 12))):
+        one, other = (data.draw(st.sampled_from(names)) for _ in range(2))
+        step = data.draw(st.sampled_from(SMOOTH)).replace("A", one).replace("B", other)
+        body.append(f"v{i} = {step}")
+        names.append(f"v{i}")
+    text = ONE.format(body="  ".join(body) + f"  y = {' + '.join(['t0', *names])}")
+    assert_right(text, np.array([-1.3, -0.4, 0.2, 0.7, 1.6]))
+
+
+#: None is larger than what it is made of by much, nor has poles.
+SMOOTH = (
+    "tanh(A)", "sigmoid(A - B)", "silu(A) / 2", "tanh(A * B)", "A / (1 + B * B)", "exp(-A * A)", "log(1 + A * A)",
+    "sqrt(1 + A * A) - 1", "gelu(A) - tanh(B)", "gelu_tanh(tanh(A))", "0.25 * A - B / 2", "tanh(A * A * A * A * A)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("y = acc * 1e38 * 1e38", "no spec can say the gradients of a: the number is too large"),
+        ("c = 1e38 * 1e38 * 1e38 * 1e38 * 1e38 * 1e38 * 1e38 * 1e38 * 1e38  y = acc * c", "larger than what an f64"),
+        ("c0 = 3 + 0 " + " ".join(f"c{i} = c{i - 1} * c{i - 1}" for i in range(1, 60)) + " y = acc * c59", "an f64"),
+    ],
+)
+def test_numbers_that_no_spec_can_say(body: str, told: str) -> None:
+    assert told in refused(ONE.format(body=body), after="a")
+
+
 def refused(text: str, **settings) -> str:
     with pytest.raises(Underivable) as error:
         convgen.gradient(text, **settings)
@@ -143,6 +228,13 @@ def refused(text: str, **settings) -> str:
         ("y = acc > 0", "is 0"),
         ("y = acc / 0", "`y` divides by 0"),
         ("y = exp(min(acc / (acc - acc), 2))", "`y` divides by 0"),
+        (
+            "y = silu(2 * acc)",
+            "declare another result that holds what it reads: `t = 2 * acc` before `y = silu(2 * acc)`",
+        ),
+        (BIAS + "u = acc + b  y = silu(u)", "declare `u` as a result, so that it is kept"),
+        ("y = acc * silu(acc)", "`t = acc` before `y = acc * silu(acc)`"),
+        (BIAS + "operand t: f32[k]  y = relu(acc + b) + t", "`t1 = relu(acc + b)` before `y = relu(acc + b) + t`"),
     ],
 )
 def test_what_the_forward_kernel_does_not_keep(first: str, told: str) -> None:
