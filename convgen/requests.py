@@ -82,10 +82,14 @@ def _recall(cache: Cache, key: str) -> list[list[Artifact]] | None:
 
 
 def request_key(spec: Spec, **more: object) -> str:
-    """Of everything that decides what is made of a spec, the GPU included."""
+    """Of everything that decides what is made of a spec, the GPU included.  Raises SpecError where a value for a `let`
+    is none, and has no place in a key."""
+    from convgen.frontend.sizes import MAX_VALUE
     from convgen.runtime import artifacts
     from convgen.runtime.launch import gpu_at_hand
 
+    if any(type(value) is not int or abs(value) > MAX_VALUE for value in spec.defines.values()):
+        driver.load(spec)  # refuses it
     return artifacts.request_key(
         text=spec.text,
         defines=dict(spec.defines),

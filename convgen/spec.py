@@ -133,7 +133,10 @@ def known_images(images: Iterable[int]) -> tuple[int, ...]:
     several = isinstance(images, Iterable) and not isinstance(images, str | bytes)
     numbers = [whole(n) or 0 for n in islice(images, MOST_IMAGES + 1)] if several else [0]
     if len(numbers) > MOST_IMAGES or not all(1 <= n < 1 << 31 for n in numbers):
-        said = str(images)
+        try:
+            said = str(images)
+        except ValueError:  # of a number of thousands of digits
+            said = f"a {type(images).__name__}"
         raise UsageError(
             f"images={said if len(said) <= 40 else f'{said[:37]}...'}: expected at most {MOST_IMAGES} whole numbers "
             f"from 1 to {(1 << 31) - 1}\nhint: give the numbers of images that calls will have, such as range(1, 65)"

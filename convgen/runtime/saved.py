@@ -21,6 +21,7 @@ from convgen.runtime.artifacts import Artifact
 from convgen.runtime.errors import SavedKernelError
 from convgen.runtime.kernel import Kernel
 from convgen.runtime.manifest import ManifestError
+from convgen.spec import UsageError
 
 #: Changes whenever files of it can no longer be read.
 _FORMAT = b"1"
@@ -63,13 +64,14 @@ def packed(kernel: Kernel) -> bytes:
 
 def write(path: str | os.PathLike[str], kernel: Kernel) -> None:
     """Writes the whole file or nothing.  Raises ConvgenError."""
-    write_all({Path(path): packed(kernel)}, new_folders=False)
+    write_all({_path(path): packed(kernel)}, new_folders=False)
 
 
 def read(path: str | os.PathLike[str]) -> Kernel:
     """The kernel in a file.  Raises SavedKernelError where it is not what `write` wrote, and ConvgenError."""
+    path = _path(path)
     try:
-        data = Path(path).read_bytes()
+        data = path.read_bytes()
     except (OSError, ValueError) as e:
         raise ConvgenError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
     head = _HEAD.match(data)
@@ -86,6 +88,13 @@ def read(path: str | os.PathLike[str]) -> Kernel:
         raise SavedKernelError(f"{path}: {e}") from None
     except (zipfile.BadZipFile, KeyError, ValueError) as e:
         raise SavedKernelError(f"{path}: not a file that `Kernel.save` wrote: {e}") from None
+
+
+def _path(path: str | os.PathLike[str]) -> Path:
+    """Raises UsageError."""
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"the path is of type {type(path).__name__}\nhint: give the name of a file, or a Path")
+    return Path(path)
 
 
 def _sum(data: bytes) -> bytes:

@@ -15,7 +15,7 @@ import convgen
 from convgen import driver
 from convgen.cli import main
 from convgen.diagnostics import ConvgenError, SpecError
-from convgen.spec import LARGEST_SPEC
+from convgen.spec import LARGEST_SPEC, Spec
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -394,6 +394,7 @@ def test_python_gets_the_same_answers():
         (("",), "no conv block"),
         ((3,), "the spec is of type int\nhint: give its path, or its text"),
         ((b"conv a {}",), "the spec is of type bytes"),
+        (("layer.conv", None, None, None, None, [10**5000]), "images=a list: expected at most"),
         (("layer.conv", ["n=1"]), "defines are of type list\nhint: give a dict, such as {'n': 64}"),
     ]:
         with pytest.raises(ConvgenError, match=re.escape(said)):
@@ -404,6 +405,25 @@ def test_a_define_may_be_any_whole_number():
     assert convgen.compile("layer.conv", {"n": numpy.int64(3)}).manifest.result.extent("n") == 3
     with pytest.raises(SpecError, match="-D n: the value is not a whole number"):
         convgen.compile("layer.conv", {"n": True})
+
+
+@pytest.mark.parametrize("value", [numpy.float32(2), numpy.array([2]), b"1", {1}, 1j, object(), 10**5000], ids=type)
+def test_a_define_is_refused_alike_everywhere(value):
+    with pytest.raises(SpecError) as refused:
+        convgen.gradient("layer.conv", defines={"n": value})
+    with pytest.raises(SpecError) as error:
+        convgen.compile("layer.conv", {"n": value})
+    assert str(error.value) == str(refused.value) and "-D n" in str(error.value)
+
+
+@pytest.mark.parametrize("path", [None, b"x", 3])
+def test_a_saved_kernel_has_the_path_of_a_file(path):
+    said = f"the path is of type {type(path).__name__}\nhint: give the name of a file, or a Path"
+    with pytest.raises(ConvgenError, match=re.escape(said)):
+        convgen.load(path)
+    kernel = driver.load(Spec(SPEC))[0].uncompiled()
+    with pytest.raises(ConvgenError, match=re.escape(said)):
+        kernel.save(path)
 
 
 # ---- names -------------------------------------------------------------------------------------
