@@ -136,11 +136,13 @@ class Slot:
         wrong = {d: size for d, size, own in zip(self.tensor.dims, seen.shape, self.shape, strict=True) if size != own}
         if not wrong.keys() <= _OF_IMAGES or 0 in wrong.values():
             return ""
-        if self.chosen:
+        fixed = {d: size for d, size in wrong.items() if d not in self.chosen}
+        if not fixed:
             sizes = ", ".join(f"{d}={size}" for d, size in {**self.chosen, **wrong}.items())
             return f"\nhint: `.at({sizes})`, or call the kernel itself, which takes the sizes from its arguments"
-        said = " ".join(f"{d}={size}" for d, size in wrong.items())
-        return f"\nhint: compile the spec with {said}, or write `dynamic {' '.join(wrong)}`, so that calls decide"
+        said = " ".join(f"{d}={size}" for d, size in fixed.items())
+        dynamic = " ".join((*self.chosen, *fixed))
+        return f"\nhint: compile the spec with {said}, or write `dynamic {dynamic}`, so that calls decide"
 
     def _slice_hint(self, seen: Seen) -> str:
         """Where channels are a slice of more, or should be: what to pass, or to say in the spec."""

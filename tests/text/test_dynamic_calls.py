@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fake_driver import FakeDriver, install
 from fake_kernels import STREAM, array, parameter
@@ -98,6 +99,19 @@ def test_the_kernel_of_some_sizes_says_so_where_others_are_given(kernel):
         fixed(**given, stream=STREAM)
     assert "these sizes make it x: f16[n=5, h=8, w=9, c=16]" in str(refused.value)
     assert "hint: `.at(n=5, h=8, w=7)`, or call the kernel itself" in str(refused.value)
+
+
+def test_a_size_that_no_call_decides_is_the_specs_to_change() -> None:
+    text = (
+        "conv a { input x: f16[n=4, h=8, w=8, c=16]  filter w: f16[k=16, r=3, s=3, c=16]  output y: f16[n, p, q, k] "
+        "pad 1  stride 2  dynamic n  strategy direct }"
+    )
+    kernel = driver.load(Spec(text))[0].uncompiled()
+    w = np.zeros((16, 3, 3, 16), np.float16)
+    for call in (kernel, kernel.at(n=4)):
+        with pytest.raises(WrongShape) as refused:
+            call.emulate(np.zeros((2, 7, 8, 16), np.float16), w)
+        assert "hint: compile the spec with h=7, or write `dynamic n h`, so that calls decide" in str(refused.value)
 
 
 def test_the_kernel_of_some_sizes_has_a_quick_call_of_its_own(fake, kernel, monkeypatch):
