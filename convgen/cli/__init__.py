@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.complain(str(e))
         return e.exit_code
     except MemoryError:
-        console.complain("out of memory\nhint: a smaller batch may fit: -D n=1 where the spec says `let n`")
+        hint = "a smaller batch may fit: a smaller n in the spec, or by -D where a `let` has it"
+        console.complain(f"out of memory\nhint: {hint}")
         return FAILED
     except Exception as e:
         if os.environ.get("CONVGEN_DEBUG", "0") != "0":

@@ -95,8 +95,23 @@ def _check_batch(chosen: list[driver.Compilation], batch: int | None) -> None:
     for compilation in chosen:
         n = compilation.request.problem.n
         if batch and not compilation.varies and batch > n:
-            hint = "hint: -D overrides a `let` of the batch: -D n=" + str(batch)
-            raise UsageError(f"--batch {batch}: {compilation.name} has {console.count(n, 'image')}\n{hint}")
+            name = _let_of_images(compilation, batch)
+            hint = f"-D overrides a `let` of the batch: -D {name}={batch}" if name else f"write n={batch} into the spec"
+            raise UsageError(f"--batch {batch}: {compilation.name} has {console.count(n, 'image')}\nhint: {hint}")
+
+
+def _let_of_images(compilation: driver.Compilation, batch: int) -> str | None:
+    """The let of the spec that makes so many images where it is that number."""
+    from convgen.diagnostics import Report
+    from convgen.frontend.parser import parse
+
+    spec = compilation.spec
+    for let in parse(spec.text.removeprefix("\ufeff"), Report()).lets:
+        with suppress(SpecError):
+            made = driver.load(replace(spec, defines={**spec.defines, let.name.text: batch}))
+            if any(c.name == compilation.name and c.request.problem.n == batch for c in made):
+                return let.name.text
+    return None
 
 
 def _check_trace(arguments: argparse.Namespace) -> None:

@@ -124,7 +124,10 @@ def folder(tmp_path, monkeypatch):
         ("tune layer.conv --time 60", "did you mean `--budget`?"),
         ("run layer.conv --device emulat", "did you mean `emulate`?"),
         ("run layer.conv --batch 0", "'0' is not a number of images"),
-        ("run layer.conv --batch 99 --device emulate", "--batch 99: layer has 2 images\nhint: -D overrides"),
+        (
+            "run layer.conv --batch 99 --device emulate",
+            "--batch 99: layer has 2 images\nhint: -D overrides a `let` of the batch: -D n=99",
+        ),
         ("run layer.conv --batch two", "'two' is not a number of images"),
         ("compile layer.conv --images 0", "'0' does not list up to 65536 numbers of images, such as 1-64 or 1,8,64"),
         ("run layer.conv --images 4-2", "'4-2' does not list up to"),
@@ -364,6 +367,16 @@ def test_verifying_a_huge_problem_is_refused_at_once(capsys):
     command = ["run", "layer.conv", "-D", "n=20000000", "--batch", "20000000", "--device", "emulate"]
     assert main(command) == 1
     assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("let", "n", "hint"),
+    [("", "1", "write n=2 into the spec"), ("let h = 8  let images = 1", "images", "-D images=2")],
+)
+def test_more_images_come_from_where_they_are_said(let, n, hint, capsys):
+    Path("layer.conv").write_text(let + SPEC.replace("let n = 2", "").replace("[n,", f"[n={n},", 1))
+    assert main(["run", "layer.conv", "--batch", "2", "--device", "emulate"]) == 2
+    assert hint in capsys.readouterr().err
 
 
 def test_no_gpu_is_said(capsys):
