@@ -18,7 +18,7 @@ import re
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import add_specs, read_specs, short
-from convgen.systolic.machine import Machine
+from convgen.systolic.machine import LARGEST_ARRAY, Machine
 from convgen.systolic.schedule import shape_of
 from convgen.systolic.timing import Timing, simulate
 
@@ -69,7 +69,7 @@ def _cells(timing: Timing) -> tuple[str, ...]:
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number up to 999999")
+        raise argparse.ArgumentTypeError(f"{short(text)} is not a whole number up to {LARGEST_ARRAY}")
     return int(text)
 
 

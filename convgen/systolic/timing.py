@@ -8,15 +8,18 @@ do than the array, it sets the pace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from convgen.spec import UsageError
 from convgen.systolic.machine import Machine
-from convgen.systolic.schedule import Shape, auto_tiles, check_tiles, column_blocks, row_blocks
+from convgen.systolic.schedule import Shape, auto_tiles, check_tiles, row_blocks
 
 _SUM_BYTES = 4
 _SIZES = 5  #: Of a tile: what fits, half of it, and so on.
+#: What is gone through one by one, in about ten seconds: steps of all sizes of tiles, and rows of all passes.
+MOST_STEPS, MOST_ROWS = 1 << 22, 1 << 21
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,29 @@ class Timing:
 
 
 def simulate(shape: Shape, machine: Machine, tiles: int | None = None) -> Timing:
-    """The best of the tiles of positions that fit.  Raises UsageError where none does, or so many taps cannot be
-    merged."""
+    """The best of the tiles of positions that fit.  Raises UsageError where none does, where so many taps cannot be
+    merged, or where there is too much to go through."""
     tiles = auto_tiles(shape, machine) if tiles is None else check_tiles(shape, machine, tiles)
-    columns = len(column_blocks(shape, machine))
+    columns = -(-shape.k // machine.array)
     room = machine.memory // (shape.n * (2 * shape.element_bytes + columns * _SUM_BYTES))
     if not room:
         raise UsageError(f"one pixel of {shape.n} images does not fit a vector memory of {machine.memory} bytes")
     sizes = {min(room, shape.positions) >> shift for shift in range(_SIZES)} - {0}
+    _check_work(shape, machine, tiles, sizes)
     return min((_timed(shape, machine, tiles, size) for size in sorted(sizes)), key=lambda t: t.cycles)
+
+
+def _check_work(shape: Shape, machine: Machine, tiles: int, sizes: Collection[int]) -> None:
+    """Raises UsageError where a simulation would not end soon."""
+    taps = math.prod(shape.filter)
+    blocks = -(-taps // tiles) * -(-shape.c // machine.array)
+    steps = shape.groups * blocks * sum(-(-shape.positions // size) for size in sizes)
+    for count, most, what in ((steps, MOST_STEPS, "steps"), (taps * shape.c, MOST_ROWS, "rows of the filter")):
+        if count > most:
+            raise UsageError(
+                f"{count} {what} are too many to simulate: {most} are possible\n"
+                "hint: fewer images, smaller ones, or a part of the channels take fewer"
+            )
 
 
 def _timed(shape: Shape, machine: Machine, tiles: int, positions: int) -> Timing:
@@ -106,7 +123,7 @@ def _steps(shape: Shape, machine: Machine, tiles: int, positions: int) -> Iterat
 
 def _step(shape: Shape, machine: Machine, rows: int, positions: int, last: bool) -> Step:
     elements, size = positions * shape.n, shape.element_bytes
-    columns = len(column_blocks(shape, machine))
+    columns = -(-shape.k // machine.array)
     words = positions * -(-shape.n // machine.word)  # of one channel
     # a row's memory takes its words in once and reads them for each block of columns; a column's adds, and gives out
     busiest = words * (1 + columns * (2 + last))

@@ -227,11 +227,28 @@ def test_simulate_shows_every_convolution(capsys):
         (["--word", "7"], "word 7: its elements must divide the array's 128 rows"),
         (["--array", "1"], "array 1: 2 to 4096 rows are possible"),
         (["--tiles", "3", "--only", "conv1_2"], "tiles 3: 1 to 2 are possible, for 64 channels and 9 taps on 128 rows"),
+        (["--array", "1000000000"], "'1000000000' is not a whole number up to 4096"),
         (["--tiles", "some"], "'some' is neither a whole number"),
     ],
 )
 def test_what_cannot_be_simulated(arguments, message, capsys):
     assert main(["simulate", "specs/vgg16.conv", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("h=100000, w=100000, c=64", "47302260 steps are too many to simulate: "),
+        ("h=8, w=8, c=1000000", "9000000 rows of the filter are too many to simulate: "),
+    ],
+)
+def test_what_would_never_end_is_refused(sizes, message, tmp_path, capsys):
+    path = tmp_path / "large.conv"
+    path.write_text(
+        f"conv a {{ input x: f16[n=1, {sizes}] filter w: f16[k=64, r=3, s=3, c] output y: f16[n, p, q, k] pad 1 }}"
+    )
+    assert main(["simulate", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
