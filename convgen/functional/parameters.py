@@ -164,7 +164,8 @@ def transposed(
         if extent + pad + high - d * (r - 1) - 1 - (p - 1) * s >= s:
             raise WrongArguments(
                 f"output_padding {extra} on axis {i} adds pixels that no convolution of stride {s}, padding {pad} and "
-                f"dilation {d} reads\nhint: an output_padding below {s} is possible; append zeros for the rest"
+                f"dilation {d} reads\nhint: an output_padding below {s} is possible; of the rest, append pixels that "
+                "are the bias, or 0 without one"
             )
         if extent < 1:
             raise WrongShape(f"axis {i}: the result would have {extent} pixels")

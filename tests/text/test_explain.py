@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from problems import make, problems
 from rich.console import Console
 
+from convgen import driver
 from convgen.explain import explain, formulas
 from convgen.ir import epilogue as ep
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Plan, TensorMap, Workspace
 from convgen.ir.problem import Padding
 from convgen.ir.tensor import Tensor
 from convgen.kernels.base import Obstacle
+from convgen.spec import Spec
 from convgen.targets import TARGETS
 
 
@@ -160,6 +162,15 @@ def test_every_obstacle_is_named():
     assert "willing   yes      12.5 us    1.05 MB  a strategy for tests" in text
     assert "unable    no                           groups 2 are too many (one group)" in text
     assert "                                       the weather" in text
+
+
+def test_what_a_strategy_serves_names_every_operator():
+    unfold = "input x: f16[n=8, c=24, h=12, w=12] filter w: f16[r=5, s=5] lowered m: f16[rows, cols] op im2col"
+    (asked,) = driver.load(Spec(f"conv unfold {{ {unfold} }}", target="sm_90a"))
+    text = str(asked.explain())
+    assert "op im2col is not served; fprop and wgrad are, and dgrad except for a slice" in text
+    assert "op im2col is not served; fprop is, and dgrad except for a slice" in text  # tma_halo
+    assert "op im2col is not served; fprop, dgrad and wgrad are" in text
 
 
 def test_a_request_brings_its_options_and_target():

@@ -31,7 +31,7 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     if problem.op is Op.WGRAD:
         return [Obstacle("op wgrad is not served by this kernel", "kernel depthwise_wgrad", "kernel")]
     if problem.op not in (Op.FPROP, Op.DGRAD):
-        no(f"op {problem.op} is not served; fprop and dgrad are")
+        no(f"op {problem.op} is not served; fprop, dgrad and wgrad are")
     if problem.op is Op.DGRAD and problem.k_per_group > 1:
         no(f"op dgrad of {problem.k_per_group} filters per channel is not served; of one it is")
     if problem.groups != problem.c:

@@ -33,16 +33,17 @@ MULTIPLY_REGISTERS, OTHER_REGISTERS = 28, 40
 
 
 def wgmma_obstacles(
-    problem: ConvProblem, target: Target, outputs: tuple[str, ...], backward: bool = False
+    problem: ConvProblem, target: Target, outputs: tuple[str, ...], also: tuple[Op, ...] = ()
 ) -> Obstacles:
-    """What keeps wgmma from multiplying a convolution with these types of the result, whatever the tiles.  A kernel
-    that goes `backward` serves dgrad as well, where it has the product of a forward convolution."""
+    """What keeps wgmma from multiplying a convolution with these types of the result, whatever the tiles.  `also` are
+    what a kernel's strategy serves besides fprop: dgrad where it has the product of a forward convolution."""
     found = target_obstacles(target)
     no = found.no
-    if not backward and problem.op is not Op.FPROP:
+    if not also and problem.op is not Op.FPROP:
         no(f"op {problem.op} is not served; only fprop is")
     elif not served(problem):
-        no(f"op {problem.op} is not served; fprop is, and dgrad except for a slice of a grouped filter")
+        others = " and wgrad are" if Op.WGRAD in also else " is"
+        no(f"op {problem.op} is not served; fprop{others}, and dgrad except for a slice of a grouped filter")
     if problem.padding is not Padding.ZERO and problem.op is not Op.FPROP:
         no(f"op {problem.op} with `{problem.padding}` padding adds up the gradients of copies, which wgmma does not")
     forward = assignment(problem).problem if served(problem) else problem

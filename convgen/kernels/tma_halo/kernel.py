@@ -45,7 +45,7 @@ class TmaHalo(base.Kernel[Config, Layout]):
     dynamic = base.ANY_SIZES
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
-        found = wgmma_obstacles(problem, target, ("f16", "bf16"), backward=True)
+        found = wgmma_obstacles(problem, target, ("f16", "bf16"), also=(Op.DGRAD,))
         no = found.no
         if problem.op is Op.DGRAD:
             _unserved_dgrad(problem, found)

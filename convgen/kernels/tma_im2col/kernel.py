@@ -57,7 +57,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:
             return [Obstacle("op wgrad: kernel tma_im2col serves fprop and dgrad", "kernel tma_wgrad", "kernel")]
-        found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), backward=True)
+        found = wgmma_obstacles(problem, target, ("f16", "bf16", "f32"), also=(Op.DGRAD, Op.WGRAD))
         read = assignment.assignment(problem).problem if assignment.served(problem) else problem
         found += prepare.pack_obstacle(read, fixed, prepare.VECTOR, backward=problem.op is Op.DGRAD)
         if found:
