@@ -341,7 +341,10 @@ def _size(name: str, given: Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, given))
     except TypeError:
-        raise WrongArguments(f"{name} is of type {type(given).__name__}: expected whole numbers") from None
+        parts = given if isinstance(given, tuple | list) else ()
+        wrong = next((part for part in parts if isinstance(part, float | str)), None)
+        said = f"is of type {type(given).__name__}" if wrong is None else f"has {wrong!r:.40}"
+        raise WrongArguments(f"{name} {said}: expected whole numbers") from None
 
 
 def _plain(**named: Any) -> list[Any]:

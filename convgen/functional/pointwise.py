@@ -113,9 +113,11 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
     if not isinstance(given, Sequence):
         raise WrongArguments(f"activation is of type {type(given).__name__}: expected a name, or a name and numbers")
     name, *numbers = [given] if isinstance(given, str) else given or [None]
-    known = ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        raise WrongArguments(f"activation has no name in front: {given!r:.80}: expected one such as 'relu', or None")
+    known = ACTIVATIONS.get(name)
     if known is None:
-        found = habits.meant(str(name), ("none", *ACTIVATIONS), habits.ACTIVATIONS)
+        found = habits.meant(name, ("none", *ACTIVATIONS), habits.ACTIVATIONS)
         hint = f"did you mean `{'None' if found == 'none' else found}`?" if found else ""
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")

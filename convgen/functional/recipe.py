@@ -380,6 +380,8 @@ def _check_channels(c: int, weight: Sequence[int], groups: int) -> None:
 def _check_size(name: str, size: Sequence[int], rank: int) -> None:
     if len(size) != rank + 2:
         raise WrongShape(f"{name} is {tuple(size)}: expected {rank + 2} extents")
+    if min(size[1:]) < 1 or size[0] < (name == "weight_size"):
+        raise WrongShape(f"{name} is {tuple(size)}: expected extents of at least 1")
 
 
 def _check_output(given: tuple[int, ...], expected: tuple[int, ...]) -> None:

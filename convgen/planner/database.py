@@ -174,9 +174,11 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (sqlite3.Error, OSError, ValueError) as e:
+        hint = "Set CONVGEN_TUNING_DB to a file."
+        if os.path.isfile(path):
+            hint = "Move it away, and `convgen tune` will create a new one; or set CONVGEN_TUNING_DB to another file."
         warnings.warn(
-            f"{path} cannot be read as a tuning database ({getattr(e, 'strerror', None) or e}), and is ignored. "
-            "Move it away, and `convgen tune` will create a new one; or set CONVGEN_TUNING_DB to another file.",
+            f"{path} cannot be read as a tuning database ({getattr(e, 'strerror', None) or e}), and is ignored. {hint}",
             DatabaseWarning,
             stacklevel=3,
         )

@@ -97,9 +97,11 @@ class Slot:
         if seen.place != place:
             raise WrongDevice(f"{self.name} is on {seen.place}, the other arguments are on {place}")
         if not _same_type(seen.dtype, self):
+            hint = f"pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
+            if _same_type(getattr(seen.dtype, "newbyteorder", lambda _: None)("="), self):
+                hint = f"pass {self.name} as {self.tensor.element.numpy} in the machine's own order of bytes"
             raise WrongType(
-                f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}"
-                f"\nhint: pass {self.name} as {self.tensor.element.numpy}, or state its type in the spec"
+                f"{self.name} has elements of {seen.dtype}, the spec says {self.tensor.dtype}\nhint: {hint}"
             )
         says = "these sizes make it" if self.chosen else "the spec says"
         expected = f"{says} {self.tensor} in that order, {'packed' if self.packed else 'a slice of channels'}"

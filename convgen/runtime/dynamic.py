@@ -200,8 +200,8 @@ class DynamicKernel(Kernel):
             found[dim] = evaluate(extent.formula, sizes)
         for dim, size in found.items():
             if not 1 <= size <= _MOST:
-                said = self._said(sizes)
-                raise WrongShape(f"{self.name}: {said} gives {dim}={size}; it must be from 1 to {_MOST}")
+                said = f"{dim} is {size}" if dim in sizes else f"{self._said(sizes)} gives {dim}={size}"
+                raise WrongShape(f"{self.name}: {said}; it must be from 1 to {_MOST}")
         return found
 
     def _exceeded(self, sizes: Mapping[str, int]) -> str:

@@ -134,7 +134,7 @@ def folder(tmp_path, monkeypatch):
         ("explain layer.conv --images 1-999999999", "up to 65536 numbers of images"),
         ("explain layer.conv --load -1,0,0,0,0", "--load needs 4 numbers"),
         ("explain layer.conv --load 0 --svg load.png", "load.png: a load is drawn as .svg"),
-        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 999999"),
+        ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 4096"),
         ("simulate layer.conv --tiles 0", "tiles 0: 1 to 8 are possible"),
         ("simulate layer.conv --tiles all", "'all' is neither a whole number up to 999999 nor auto"),
         ("init new.conv -n 1000000000000", "'1000000000000' is not a whole number from 1 to 999999999"),
@@ -265,7 +265,7 @@ def test_a_folder_as_the_tuning_database_is_said(capsys, monkeypatch):
     monkeypatch.setenv("CONVGEN_CACHE", "0")
     monkeypatch.setenv("CONVGEN_TUNING_DB", ".")
     assert main(["explain", "layer.conv", "--strategy", "auto"]) == 0
-    assert "(Is a directory), and is ignored" in capsys.readouterr().err
+    assert "(Is a directory), and is ignored. Set CONVGEN_TUNING_DB to a file.\n" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_read_is_not_said_to_have_no_spec(capsys, monkeypatch):
@@ -437,6 +437,14 @@ def test_a_saved_kernel_has_the_path_of_a_file(path):
     kernel = driver.load(Spec(SPEC))[0].uncompiled()
     with pytest.raises(ConvgenError, match=re.escape(said)):
         kernel.save(path)
+
+
+def test_an_array_of_another_order_of_bytes_is_told_so():
+    kernel = driver.load(Spec(SPEC))[0].uncompiled()
+    shapes = (2, 8, 8, 16), (16, 3, 3, 16), (16,)
+    x, w, b = (numpy.zeros(shape, kind) for shape, kind in zip(shapes, (">f2", "<f2", "<f4"), strict=True))
+    with pytest.raises(ConvgenError, match="hint: pass x as float16 in the machine's own order of bytes"):
+        kernel.emulate(x, w, b)
 
 
 # ---- names -------------------------------------------------------------------------------------

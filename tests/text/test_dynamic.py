@@ -308,7 +308,7 @@ def test_sizes_that_the_kernel_does_not_reach():
     assert kernel.at(n=5) is kernel.at(h=8, w=9, n=5)
     with pytest.raises(WrongShape, match="elements of x; it goes up to"):
         kernel.at(n=10**8)
-    with pytest.raises(WrongShape, match="gives h=0; it must be from 1"):
+    with pytest.raises(WrongShape, match="h is 0; it must be from 1"):
         kernel.at(h=0)
     with pytest.raises(WrongArguments, match="h is of type float: expected a whole number"):
         kernel.at(h=2.5)

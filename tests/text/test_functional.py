@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -333,7 +334,7 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(strategy=3), "strategy is of type int: expected text"),
         (dict(padding_mode=array(2)), "padding_mode is of type ndarray: expected text"),
         (dict(tune=array(2)), "unknown tuning array("),
-        (dict(activation=()), "there is no activation None"),
+        (dict(activation=()), "activation has no name in front: (): expected one such as 'relu', or None"),
         (dict(bias=1.0), "bias is of type float: expected a NumPy, CuPy or torch array"),
         (dict(bias=False), "bias is of type bool: expected a NumPy, CuPy or torch array"),
         (dict(activation=torch.relu), "activation is of type builtin_function_or_method: expected a name"),
@@ -385,6 +386,15 @@ def test_numbers_may_be_of_any_kind():
 def test_an_array_in_a_size_s_place_is_not_shown_in_full():
     with pytest.raises(ConvgenError, match=r"^input_size is of type ndarray: expected whole numbers$"):
         F.conv2d_input(array(1, 3, 5, 5), array(4, 3, 3, 3), array(1, 4, 3, 3))
+
+
+def test_a_size_that_is_none_is_named():
+    w, y = array(4, 3, 3, 3), array(1, 4, 3, 3)
+    with pytest.raises(ConvgenError, match=r"^input_size has 5.0: expected whole numbers$"):
+        F.conv2d_input((1, 3, 5.0, 5), w, y)
+    for wrong in ((4, 3, -3, 3), (0, 3, 3, 3)):
+        with pytest.raises(ConvgenError, match=rf"^weight_size is {re.escape(str(wrong))}: expected extents of at"):
+            F.conv2d_weight(array(1, 3, 5, 5), wrong, y)
 
 
 def test_every_function_says_which_elements_it_reads():
