@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from convgen import habits
+from convgen.cli import console
 from convgen.diagnostics import did_you_mean
 from convgen.spec import (
     MOST_IMAGES,
@@ -23,6 +24,9 @@ from convgen.spec import (
     read_file,
     unknown,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class _Once(argparse._StoreAction):
@@ -55,6 +59,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
         self.register("action", None, _Once)
         self._negative_number_matcher = re.compile(r"-\d[-\d.,]*$")  # lists, too: --load -1,0,0,0
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Raises UsageError where standard output takes no more, which argparse itself does not look at."""
+        if file is sys.stdout:
+            console.write(message.removesuffix("\n"))
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         hint = f"`{self.prog} --help` lists the options"

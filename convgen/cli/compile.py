@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_tune(parser)
     add_images(parser)
     parser.add_argument(
-        "-o", "--output", dest="folder", type=Path, metavar="DIR",
+        "-o", "--output", dest="folder", type=_folder, metavar="DIR",
         help="folder to write to (default: this one)",
     )  # fmt: skip
     parser.add_argument(
@@ -72,6 +72,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--dump-after", choices=tuple(driver.PASSES), metavar="PASS",
         help=f"print the result of a pass ({', '.join(driver.PASSES)}), and write nothing",
     )  # fmt: skip
+
+
+def _folder(text: str) -> Path:
+    if not text:  # of a variable that is not set; a Path takes it for this folder
+        raise argparse.ArgumentTypeError("it names no folder\nhint: for this folder, leave it out")
+    return Path(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from convgen.frontend.lost import Region
 from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
 from convgen.frontend.tokens import COMMENT, END, MIXED, STRAY, grammar, meant, tokens
+from convgen.ir.problem import Padding
 
 
 def parse(text: str, report: Report) -> ast.Spec:
@@ -41,6 +42,7 @@ _MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("AS
 #: A mended text has to go on for so many words.
 _AHEAD = 3
 _UNREAD = ast.Spec((), (), frozenset(), whole=False)
+_FILLS = frozenset(map(str, Padding))
 _CONV = "write `conv NAME { input ... filter ... output ... }`"
 #: A file is not read beyond so many statements that are lost before one is found, as it is probably no spec; nor beyond
 #: so many errors.
@@ -95,10 +97,13 @@ class _Parse:
         return True
 
     def _begins_unseen(self, at: int, keyword: str) -> bool:
-        """Whether a word begins a line that the grammar takes for more of the statement with the keyword."""
+        """Whether a word begins a line that the grammar takes for more of the statement with the keyword, or a setting
+        that it takes for what padding is made of."""
         if self._words[at].type != "NAME":
             return False
         place = Place(self._words, at, frozenset(), ())
+        if keyword == "pad" and place.is_behind_value and place.is_followed_by_value and place.word not in _FILLS:
+            return True
         opens = place.opens_block and keyword != "strategy"
         if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
             return False

@@ -52,7 +52,7 @@ class Sizes:
                 self._report.error("E103", f"-D {name}: the value is not a whole number")
                 self._values[name] = None
             elif abs(number) > MAX_VALUE:
-                self._report.error("E005", f"-D {name}: the number is too large; the limit is {MAX_VALUE}")
+                self._report.error("E005", f"-D {name}: the number {_beyond(number)}")
                 self._values[name] = None
             else:
                 self._values[name] = number
@@ -134,6 +134,11 @@ class Sizes:
             return None
         value = _ARITHMETIC[e.op](left, right)
         if abs(value) > MAX_VALUE:
-            self._report.error("E104", f"the result is too large; the limit is {MAX_VALUE}", e.span)
+            self._report.error("E104", f"the result {_beyond(value)}", e.span)
             return None
         return value
+
+
+def _beyond(value: int) -> str:
+    """What is wrong with a number beyond the limits."""
+    return f"is too large; the limit is {MAX_VALUE}" if value > 0 else f"is too small; the limit is {-MAX_VALUE}"

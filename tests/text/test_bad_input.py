@@ -369,6 +369,12 @@ def test_verifying_a_huge_problem_is_refused_at_once(capsys):
     assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)
 
 
+def test_an_empty_folder_is_not_this_one(capsys):
+    assert main(["compile", "layer.conv", "--emit", "cu", "-o", ""]) == 2
+    assert "argument -o/--output: it names no folder\nhint: for this folder, leave it out" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["layer.conv"]
+
+
 @pytest.mark.parametrize(
     ("let", "n", "hint"),
     [("", "1", "write n=2 into the spec"), ("let h = 8  let images = 1", "images", "-D images=2")],

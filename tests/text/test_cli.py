@@ -670,9 +670,10 @@ def test_nobody_reading_is_quiet():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_full_standard_output_is_an_error_of_one_line():
+@pytest.mark.parametrize("command", ["explain layer.conv", "--help", "--version", "compile --help"])
+def test_a_full_standard_output_is_an_error_of_one_line(command):
     with open("/dev/full", "w") as full:
-        made = process("explain", "layer.conv", stdout=full)
+        made = process(*command.split(), stdout=full)
     err = made.communicate()[1]
     assert made.returncode == 2
     assert err == "convgen: error: standard output cannot be written: No space left on device\n"
