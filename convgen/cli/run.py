@@ -22,7 +22,10 @@ import argparse
 import os
 import random
 import re
-from contextlib import AbstractContextManager, nullcontext, suppress
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +72,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with _tidied_up():
+        return _run(arguments)
+
+
+@contextmanager
+def _tidied_up() -> Iterator[None]:
+    """Whoever asks the process to end (SIGTERM) interrupts it: nothing is left in the folder for temporary files."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     _check_trace(arguments)
     traced: list[Launch] = []
     seed = random.SystemRandom().getrandbits(_SEED_BITS) if arguments.seed is None else arguments.seed

@@ -27,7 +27,11 @@ def server() -> LanguageServer:
 
     def document(uri: str) -> tuple[TextDocument, Document]:
         text = made.workspace.get_text_document(uri)
-        if uri not in kept or kept[uri][0] != text.version:
+        try:
+            _ = text.source
+        except (OSError, ValueError):  # neither open, nor a file of text
+            text = TextDocument(uri, "")
+        if text.version is None or uri not in kept or kept[uri][0] != text.version:
             kept[uri] = text.version, Document(text.source, uri)
         return text, kept[uri][1]
 

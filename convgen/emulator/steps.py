@@ -103,16 +103,17 @@ class Emulation:
 
 @contextmanager
 def _interrupts_held(came: list[int]) -> Iterator[None]:
-    """Ctrl-C is noted, and raised afterwards: from a callback of native code it would be lost."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    """Ctrl-C, or what interrupts as it does, is noted, and raised afterwards: from a callback of native code it would
+    be lost."""
+    main, ends = threading.current_thread() is threading.main_thread(), (signal.SIGINT, signal.SIGTERM)
+    held = [s for s in ends if main and signal.getsignal(s) is signal.default_int_handler]
+    for one in held:
+        signal.signal(one, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for one in held:
+            signal.signal(one, signal.default_int_handler)
     if came:
         raise KeyboardInterrupt
 

@@ -653,6 +653,18 @@ def test_an_interrupt_is_quiet():
     assert (made.returncode, out, err) == (130, "", "")
 
 
+def test_who_ends_a_run_finds_no_temporary_files(monkeypatch, tmp_path):
+    compiler, temporary = tmp_path / "compiler", tmp_path / "temporary"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exit\nkill -TERM $PPID\nexec sleep 600\n')
+    compiler.chmod(0o755)
+    temporary.mkdir()
+    monkeypatch.setenv("CONVGEN_CXX", str(compiler))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    made = process("run", "layer.conv", "--device", "emulate")
+    assert (made.communicate()[1], made.returncode, list(temporary.iterdir())) == ("", 130, [])
+
+
 def test_an_interrupt_while_modules_are_loaded_is_quiet(monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -243,6 +243,9 @@ def test_the_server_speaks_the_protocol():
         (edit,) = client.ask("textDocument/formatting", options)
         assert edit["newText"].startswith("let batch = 4 * 2\n\nconv layer {")
 
+        nowhere = at | {"textDocument": {"uri": "file:///no/such/file.conv"}}
+        assert client.ask("textDocument/hover", nowhere) is None
+
         client.ask("shutdown", None)
         client.notify("exit", None)
         assert process.wait(600) == 0
