@@ -219,6 +219,19 @@ def test_gradients_are_launched_where_their_tensors_lie(op):
     assert torch.equal(found, expected.by_aten().half()) and found.stride() == asked.empty().stride()
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_results_lie_as_is_said_and_are_no_views(channels_last):
+    """So that they can be written in place, in training, too."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x, w = (integers(*shape).to(memory_format=layout) for shape in ((2, 16, 6, 7), (24, 16, 3, 3)))
+    geometry = [1, 1], [1, 1], [1, 1], 1
+    y = ops._conv_on_gpu(x, w, integers(24), *geometry)
+    dx, dw = ops._of_input(y, w, list(x.shape), *geometry), ops._of_weight(x, y, list(w.shape), *geometry)
+    said = ops._conv_fake(x, w, None, *geometry), dx.empty(), dw.empty()
+    for made, like in zip((y, *(g.served().launch(*g.reads, ()) for g in (dx, dw))), said, strict=True):
+        assert made.stride() == like.stride() and made.shape == like.shape and not made._is_view()
+
+
 def test_the_gradient_for_filters_of_an_empty_batch_is_zero():
     asked = Gradient(Op.WGRAD, integers(0, 4, 5, 5), integers(0, 8, 3, 3), (8, 4, 3, 3), (1, 1), (0, 0), (1, 1), 1)
     found = asked.served().launch(*asked.reads, ())
