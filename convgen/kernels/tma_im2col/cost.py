@@ -38,8 +38,8 @@ class Rates:
     turn: float = 0.4528  # between the MMAs of two tiles
     multicast: float = 0.4826  # how much of the x that a cluster need not fetch twice counts; of w, nothing
     joint: float = 29.55  # cycles a stage that the blocks of a cluster wait for one another
-    split: float = 0.1  # joining a cluster, a tile (from clocks inside kernels on an H100, as the next)
-    split_store: float = 0.00016  # a partial sum's element
+    split: float = 0.2  # joining a cluster, a tile (fitted to 283 layers on an H100, as the next)
+    split_store: float = 0.00022  # a partial sum's element
     finish: float = 6.0  # the second kernel of a stream (not fitted, as the next)
     part: float = 2.4e-4  # an element of a tile's part, written and read again
     rewrite: float = 150.0  # a step of a prologue, and cycles an element (not fitted: instructions counted)
