@@ -1,5 +1,7 @@
 """What optimized models notice: weights that were written, modules that were switched, tensors of inference mode."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -143,3 +145,17 @@ def test_results_and_gradients_may_be_written_in_place(case):
     (g,) = torch.autograd.grad(conv(x).square().sum(), x, create_graph=True)
     g.mul_(2)
     g.sum().backward()
+
+
+def test_weights_are_packed_once_for_all_kinds_of_inputs():
+    model = nn.Sequential(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9), nn.Conv2d(9, 56, 3)).eval()
+    made = convgen.torch.optimize(model, torch.randn(2, 3, 8, 8), inductor=False)
+    for width in (9, 10, 11):
+        agree(made, model, torch.randn(2, 3, 8, width))
+    gc.collect()
+    packed = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.shape == (56, 9, 3, 3)]
+    assert len({t.data_ptr() for t in packed}) == 1  # beside the weight itself
+    with torch.no_grad():
+        model[2].weight.mul_(2)
+    for width in (9, 8, 11, 10, 12, 9):
+        agree(made, model, torch.randn(2, 3, 8, width))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from convgen.spec import known_tuning
+from convgen.torch.network.constants import Shared
 from convgen.torch.network.prepare import Options, Prepared, kind
 from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
@@ -71,6 +72,7 @@ class _Graph:
         nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._names = [_readable(nodes[i]) for i in self._weights]
         # by the first weight: one code object may serve several modules, which Dynamo tells apart by weights alone
+        self._shared = Shared()
         self._prepared: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._alone: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
 
@@ -110,12 +112,12 @@ class _Graph:
         views: dict[int, View] = {}
         try:
             try:
-                made = Prepared(computed, weights, self._names, tensors, self._options)
+                made = Prepared(computed, weights, self._names, tensors, self._options, self._shared)
             except RuntimeError:  # of views among the results, which torch's tracer does not take
                 views = views_of(function, [*weights, *tensors])
                 if not views:
                     raise
-                made = Prepared(computed, weights, self._names, tensors, self._options)
+                made = Prepared(computed, weights, self._names, tensors, self._options, self._shared)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
             reason = told(error)
             warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)

@@ -7,7 +7,9 @@ converted), and `run` makes the results of those and the inputs.
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from convgen.torch.network.trace import call
 
 Node = Any
 GraphModule = Any
+Tensor = Any
 A: Any = torch.ops.aten
 
 
@@ -101,15 +104,44 @@ class OtherWeights(Exception):
     """The weights are not of the shapes, types or devices that a graph was made for, or one of them is gone."""
 
 
+class Shared:
+    """Packed constants that are the same for several kinds of inputs, by what they are computed from: each is in memory
+    once, as long as anybody holds it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, list[Any]]] = {}
+
+    def held(self, key: str, value: Tensor, seen: list[Any]) -> Tensor:
+        """The constant that is held under a key, with this value, which is that of weights as they were seen."""
+        reference, of = self._known.get(key, (lambda: None, []))
+        found = reference()
+        if found is None or (found.shape, found.stride(), found.dtype) != (value.shape, value.stride(), value.dtype):
+            self._known = {k: row for k, row in self._known.items() if row[0]() is not None}
+            self._known[key] = weakref.ref(value), seen
+            return value
+        if of != seen:
+            found.copy_(value)
+            self._known[key] = reference, seen
+        return found
+
+
 class Packed:
     """Packed constants of the weights that were seen last, held as a module's buffers."""
 
-    def __init__(self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any]) -> None:
+    def __init__(
+        self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any], names: Sequence[str],
+        shared: Shared,
+    ) -> None:  # fmt: skip
         _watch_optimizers()
         self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
         self._kinds = _kinds(weights)
         self._lock = threading.Lock()
-        self._held = [value.detach() for value in self._values(weights)]
+        own = _storages(weights)
+        keys = _keys(pack.graph, [f"{n} {w.data_ptr()}" for n, w in zip(names, weights, strict=True)])
+        self._held = [
+            value if value.untyped_storage()._cdata in own else shared.held(key, value, self._seen)
+            for key, value in zip(keys, (value.detach() for value in self._values(weights)), strict=True)
+        ]
         for i in range(count):
             run.register_buffer(f"packed_{i}", self._held[i])
 
@@ -134,7 +166,7 @@ class Packed:
     def _hold(self, values: Sequence[Any], weights: Sequence[Any]) -> None:
         """Holds what is a weight as it lies by where it lies now: its former memory may be read by others.  Other
         values take the place of those that were."""
-        own = {w.untyped_storage()._cdata for w in weights}
+        own = _storages(weights)
         for held, value in zip(self._held, values, strict=True):
             if value.untyped_storage()._cdata not in own:
                 held.copy_(value)
@@ -147,6 +179,26 @@ class Packed:
         # ordinary tensors, also where they are first packed in inference mode: later calls need not be in it
         with torch.inference_mode(False), torch.no_grad():
             return self._pack(*weights)
+
+
+def _keys(graph: Any, weights: Sequence[str]) -> list[str]:
+    """What tells the results of a graph from those of others: how they are computed, from which weights."""
+    given, keys = iter(weights), dict[Node, str]()
+    for node in graph.nodes:
+        if node.op == "output":
+            return [keys[result] for result in node.args[0]]
+        if node.op == "placeholder":
+            text = next(given)
+        elif node.op == "get_attr":
+            text = f"{id(graph.owning_module)} {node.target}"
+        else:
+            text = repr((str(node.target), *torch.fx.map_arg((node.args, node.kwargs), keys.__getitem__)))
+        keys[node] = hashlib.sha256(text.encode()).hexdigest()
+    return []
+
+
+def _storages(weights: Sequence[Any]) -> set[int]:
+    return {w.untyped_storage()._cdata for w in weights}
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.attributes import Watched, hooked, remembers
-from convgen.torch.network.constants import OtherWeights
+from convgen.torch.network.constants import OtherWeights, Shared
 from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, kind
@@ -124,6 +124,7 @@ class Optimized(Module):
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: WithParts | None = None
+        self._shared = Shared()
         self._modes = [module for module in model.modules() if _has_mode(module)]
         self.training = False
 
@@ -197,7 +198,7 @@ class Optimized(Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None}
+        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None, "_shared": Shared()}
 
     def _run(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Any:
         run = self._for(leaves, structure, most)
@@ -268,7 +269,7 @@ class Optimized(Module):
         flat = _Flat(program, leaves)
         weights = _Weights(self.model, program)
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        made = Prepared(flat, weights.now(), weights.names, inputs, self.options)
+        made = Prepared(flat, weights.now(), weights.names, inputs, self.options, self._shared)
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")

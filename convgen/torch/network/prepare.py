@@ -19,7 +19,7 @@ from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
-from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, split
+from convgen.torch.network.constants import Packed, Shared, constant_nodes, move_numbers, split
 from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
@@ -93,12 +93,13 @@ def autocast() -> tuple[Any, ...]:
 class Prepared:
     """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
 
-    `function(*weights, *inputs)` is traced here, with these tensors.  Raises what torch raises where it cannot be.
+    `function(*weights, *inputs)` is traced here, with these tensors; what is packed of the weights, by their names, is
+    `shared` with others.  Raises what torch raises where it cannot be.
     """
 
     def __init__(
         self, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str], inputs: Sequence[Any],
-        options: Options,
+        options: Options, shared: Shared,
     ) -> None:  # fmt: skip
         self.report = Report()
         weights = [weight.detach() for weight in weights]
@@ -135,7 +136,7 @@ class Prepared:
         if not options.inductor:
             check_strides(graph)
         pack, run, count = split(graph_module, constants)
-        self._packed = Packed(pack, run, count, weights)
+        self._packed = Packed(pack, run, count, weights, names, shared)
         self._run = compiled(run, inputs, options.config) if options.inductor else run
 
     def run(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:
