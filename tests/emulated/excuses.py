@@ -172,8 +172,37 @@ HARMLESS = (
     ),
     Excuse("guard: <= for <", "a place behind the last strip, which is not loaded", was=r"place\(ahead\)"),
     Excuse(
-        "moved: cluster_arrive_relaxed moved before (extern|partials)",
+        "moved: cluster_arrive_relaxed moved before (extern|partials|if|for)",
         "an arrival that publishes nothing may come earlier",
+    ),
+    Excuse(
+        "moved: mbarrier_arrive(_cluster)? moved behind cluster_wait",
+        "a stage that is given back later is given back all the same",
+    ),
+    Excuse(
+        "moved: cluster_wait moved behind mbarrier_arrive_expect_tx",
+        "the bytes of others' sums may be expected before there is room for them: they are sent behind the wait",
+    ),
+    Excuse("moved: cluster_wait moved before for", "a producer that waits earlier loads later", source="st_async"),
+    Excuse("guard: >= for >", "not where peer is k_rank: its sums are at hand", was=r"peer > k_rank"),
+    Excuse(
+        "moved: cluster_arrive moved (behind for|before sums_parity)",
+        "others may write sums where these have been read, not before the arrival",
+    ),
+    Excuse(
+        "guard: <= for <",
+        "a block that arrives once more behind its last tile leaves: nobody waits for it",
+        was=r"cluster_arrive\(\);",
+    ),
+    Excuse(
+        "removed: cluster_wait removed",
+        "the producer arrives, and leaves without waiting",
+        above=r"wait for every thread that has not left|waits for every thread that has not left",
+        source="st_async",
+    ),
+    Excuse(
+        "moved: fence_mbarrier_init moved behind mbarrier_arrive_expect_tx",
+        "the thread's own arrival needs no fence; others count on the barrier behind the cluster's",
     ),
     Excuse(
         "moved: griddepcontrol_wait moved behind const",
