@@ -50,7 +50,8 @@ class Target:
         return min(by_shared, by_registers, self.threads_per_sm // threads, self.blocks_per_sm)
 
     def clustered_sms(self, cluster: int) -> int:
-        """Multiprocessors that clusters of so many blocks, or of as many as there may be, can fill."""
+        """Multiprocessors that clusters of so many blocks can fill.  Larger ones than there may be, which are refused
+        later, count as the largest."""
         return cluster * self.clusters[min(cluster, len(self.clusters)) - 1] if self.clusters else self.sms
 
     def runs_on(self, capability: tuple[int, int]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +28,8 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--op", type=one_of(*_OPS), default=(), metavar="OPS",
-        help=f"of each convolution these, of {', '.join(_OPS)}, separated by commas; a forward convolution has both "
-        "gradients, by auto unless --strategy names another (default: what the spec says)",
+        help=f"of each convolution these, of {', '.join(_OPS)}, separated by commas; forward convolutions of f16, "
+        "bf16, f32 and f64 have both gradients, by auto unless --strategy names another (default: what the spec says)",
     )  # fmt: skip
 
 
@@ -43,8 +43,9 @@ def read_sources(
         raise UsageError(
             f"nothing to measure\nhint: name a .conv file, or a suite with --suite, of {', '.join(suites.names())}"
         )
-    every = ((spec, compilation) for spec in specs for compilation in driver.load(spec))
-    found = [(Path(spec.path).stem, own) for spec, c in every for own in _of_operators(c, arguments.op)]
+    if arguments.images and set(arguments.op) - {Op.FPROP}:
+        raise UsageError("--op makes gradients of a fixed number of images\nhint: leave out --images, and set it by -D")
+    found = [(Path(spec.path).stem, own) for spec in specs for own in _of_operators(driver.load(spec), arguments.op)]
     if not found:
         raise UsageError(f"no convolution has op {' or '.join(arguments.op)}\nhint: leave out --op")
     named = [(f"{stem}/{c.name}" if len(specs) > 1 else c.name, c) for stem, c in found]
@@ -54,18 +55,24 @@ def read_sources(
         return [(f"{name}.n{own.request.problem.n}", own) for name, c in named for own in each(c)]
 
 
-def _of_operators(compilation: Compilation, ops: Iterable[str]) -> Iterator[Compilation]:
-    """A convolution as the operators that are asked for: itself, or its bare gradients.  Raises Underivable."""
-    request = compilation.request
-    problem = request.problem
-    if not ops or problem.op in ops:
-        yield compilation
-    if problem.op is not Op.FPROP or not set(ops) - {Op.FPROP}:
-        return
-    from convgen.backward import gradients
+def _of_operators(every: Sequence[Compilation], ops: Collection[str]) -> Iterator[Compilation]:
+    """A spec's convolutions as the operators that are asked for: themselves, or their bare gradients, but for those
+    that the spec has.  Warns where gradients are not derived."""
+    stated = {(c.request.conv, c.request.problem.op) for c in every}
+    for compilation in every:
+        request, problem = compilation.request, compilation.request.problem
+        if not ops or problem.op in ops:
+            yield compilation
+        wanted = [op for op in (Op.DGRAD, Op.WGRAD) if op in ops and (request.conv, op) not in stated]
+        if problem.op is not Op.FPROP or not wanted:
+            continue
+        from convgen.backward import Underivable, gradients
 
-    made = gradients(problem.static)
-    for op, gradient in ((Op.DGRAD, made.dgrad), (Op.WGRAD, made.wgrad)):
-        if op in ops:
-            bare = replace(gradient, epilogue=None)
+        try:
+            made = gradients(problem.static)
+        except Underivable as e:
+            console.warn(str(e).splitlines()[0])
+            continue
+        for op in wanted:
+            bare = replace(made.dgrad if op is Op.DGRAD else made.wgrad, epilogue=None)
             yield Compilation(compilation.spec, replace(request, problem=bare, strategy="auto", options={}))

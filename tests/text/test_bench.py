@@ -594,10 +594,26 @@ def test_the_gradients_of_forward_convolutions_are_measured(gpu: FakeBackend, sp
     assert [row["op"] for row in json.loads(out.read_text())["rows"]] == 2 * ["fprop", "wgrad"]
 
 
+def test_gradients_that_a_spec_has_are_not_measured_twice(gpu: FakeBackend, spec: Path, tmp_path: Path, capsys):
+    """And those that are not derived are left out, with a warning."""
+    bytes_ = SPEC.replace("f16", "s8").replace("output y: s8", "output y: s32").replace("let n = 2", "")
+    spec.write_text(
+        SPEC.replace("conv second {", "conv second { op fprop, wgrad ") + bytes_.replace("conv ", "conv of_bytes_")
+    )
+    out = tmp_path / "r.json"
+    assert cli.main(["bench", str(spec), "--op", "dgrad,wgrad", "--out", str(out)]) == 0
+    assert [(row["name"], row["op"]) for row in json.loads(out.read_text())["rows"]] == [
+        ("first_dgrad", "dgrad"), ("first_wgrad", "wgrad"), ("second_fprop_dgrad", "dgrad"), ("second_wgrad", "wgrad"),
+    ]  # fmt: skip
+    assert "of_bytes_first reads s8" in capsys.readouterr().err
+
+
 def test_operators_that_a_spec_does_not_have(gpu: FakeBackend, spec: Path, capsys):
     spec.write_text(SPEC.replace("conv second {", "conv second { op wgrad "))
     assert cli.main(["bench", str(spec), "--only", "second", "--op", "dgrad"]) == 2
     assert "no convolution has op dgrad" in capsys.readouterr().err
+    assert cli.main(["bench", str(spec), "--op", "wgrad", "--images", "1-8"]) == 2
+    assert "leave out --images" in capsys.readouterr().err
     assert cli.main(["bench", str(spec), "--op", "grad"]) == 2
     assert "unknown 'grad'" in capsys.readouterr().err
 

@@ -289,6 +289,15 @@ def test_names_that_are_taken_and_padding() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("last", "condition"),
+    [("y = clamp(acc, 0, 6)", "saved_y > 0 && saved_y < 6"), ("y = relu(acc)", "saved_y > 0")],
+)
+def test_gradients_are_selected_so_that_infinite_ones_make_no_nan(last: str, condition: str) -> None:
+    back = problems(BLOCK.format(first=last), only="conv2", after="conv1")
+    assert str(back["conv2_dgrad"].epilogue.body[-1]) == f"x = select({condition}, acc, 0)"
+
+
 def test_the_command_prints_the_spec(tmp_path, capsys) -> None:
     path = tmp_path / "block.conv"
     path.write_text(BLOCK.format(first="y = relu(acc)"))

@@ -804,6 +804,7 @@ NO_CHAINS = (
     lambda t, o: TF.threshold(t, 0, 1),
     lambda t, o: t.sin(),
     lambda t, o: t * torch.sigmoid(t).flip(2),
+    lambda t, o: t * torch.maximum(t > 0, t > 1) + torch.minimum(t > 0, t > -1) * o,
 )
 
 

@@ -1,6 +1,7 @@
 """What optimized models notice: weights that were written, modules that were switched, tensors of inference mode."""
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -103,7 +104,7 @@ def test_arguments_by_name_alone():
 
 
 def test_a_model_stays_prepared_for_so_many_kinds_of_inputs(monkeypatch):
-    monkeypatch.setattr("convgen.torch.network.optimize._MOST_WHOLES", 3)
+    monkeypatch.setattr("convgen.torch.network.optimize.MOST_PREPARED", 3)
     model = nn.Conv2d(3, 4, 3).eval()
     made = convgen.torch.optimize(model, torch.randn(1, 3, 8, 8), inductor=False)
     for width in range(4, 10):
@@ -159,3 +160,57 @@ def test_weights_are_packed_once_for_all_kinds_of_inputs():
         model[2].weight.mul_(2)
     for width in (9, 8, 11, 10, 12, 9):
         agree(made, model, torch.randn(2, 3, 8, width))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["optimize", "compile"])
+def test_weights_that_change_places_with_others_and_back(compiled):
+    """As those of a moving average do, for an evaluation of other shapes."""
+    model, other = small_network(), small_network()
+    shapes = [torch.randn(2, 3, 8, width) for width in (8, 9, 10)]
+    if compiled:
+        made = torch.compile(model, backend="convgen", options={"inductor": False}, dynamic=False)
+    else:
+        made = convgen.torch.optimize(model, shapes[0], inductor=False)
+
+    def change_places():
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            p.data, q.data = q.data, p.data
+
+    for x in (*shapes[:2], "swap", shapes[1], "swap", *shapes, "swap", *shapes, "swap", shapes[0]):
+        if isinstance(x, str):
+            change_places()
+        else:
+            agree(made, model, x)
+
+
+def test_a_compiled_model_keeps_no_weights_that_were_exchanged():
+    class WritesItsInput(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            x.add_(1)
+            return self.conv(x)
+
+    torch.compiler.reset()
+    model, alive = WritesItsInput().eval(), []
+    made = torch.compile(model, backend="convgen", options={"inductor": False})
+    for _ in range(3):
+        model.conv.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
+        alive.append(weakref.ref(model.conv.weight))
+        x = torch.randn(2, 3, 8, 8)
+        agree(lambda x: made(x.clone()), lambda x: model(x.clone()), x)
+    torch.compiler.reset()
+    gc.collect()
+    assert [each() is not None for each in alive] == [False, False, True]
+
+
+def test_a_module_that_was_the_model_s_may_train():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    made = convgen.torch.optimize(model, x, inductor=False)
+    former = model[1]
+    model[1] = nn.Identity().eval()
+    former.train()
+    agree(made, model, x)

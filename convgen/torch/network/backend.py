@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,7 @@ from typing import Any
 import torch
 
 from convgen.spec import known_tuning
-from convgen.torch.network.constants import Shared
-from convgen.torch.network.prepare import Options, Prepared, kind
+from convgen.torch.network.prepare import MOST_PREPARED, Options, Prepared, kind
 from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
@@ -61,6 +61,19 @@ def _tell(report: Report) -> None:
     _log.info("%s", report)
 
 
+#: What computes results, and those results that are views of arguments.
+_Ready = tuple[Prepared, dict[int, View]]
+_UNKNOWN: Any = object()
+
+
+class _OfModule:
+    """What is prepared for a module, by kinds of inputs, and the constants that these share."""
+
+    def __init__(self) -> None:
+        self.prepared: dict[Any, _Ready | None] = {}
+        self.shared: Any = weakref.WeakValueDictionary()
+
+
 class _Graph:
     """A graph of Dynamo's as a callable, which prepares itself for the arguments that come."""
 
@@ -72,22 +85,19 @@ class _Graph:
         nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
         self._names = [_readable(nodes[i]) for i in self._weights]
         # by the first weight: one code object may serve several modules, which Dynamo tells apart by weights alone
-        self._shared = Shared()
-        self._prepared: Any = torch.utils.weak.WeakIdKeyDictionary()
-        self._alone: dict[Any, tuple[Prepared, dict[int, View]] | None] = {}
+        self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
+        self._without_weights = _OfModule()
 
     def __call__(self, *given: Any) -> Any:
         arguments = [each.item() if i in self._numbers else each for i, each in enumerate(given)]
         weights = [arguments[i] for i in self._weights]
         inputs = [arguments[i] for i in self._inputs]
         key = tuple(map(kind, inputs))
-        of_module = self._prepared.get(weights[0], {}) if weights else self._alone
-        if key not in of_module:
+        of = self._of_modules.get(weights[0]) if weights else self._without_weights
+        found = of.prepared.get(key, _UNKNOWN) if of else _UNKNOWN
+        if found is _UNKNOWN:
             with tracing():
-                of_module = self._prepared.setdefault(weights[0], {}) if weights else self._alone
-                if key not in of_module:
-                    of_module[key] = self._prepare(weights, inputs)
-        found = of_module[key]
+                found = self._made(key, weights, inputs)
         if found is None:
             return self._function(*arguments)
         prepared, views = found
@@ -95,15 +105,25 @@ class _Graph:
         results = prepared.run(weights, tensors)
         return joined(views, results, [*weights, *tensors]) if views else results
 
-    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Prepared, dict[int, View]] | None:
+    def _made(self, key: Any, weights: Sequence[Tensor], inputs: Sequence[Any]) -> _Ready | None:
+        of = self._of_modules.setdefault(weights[0], _OfModule()) if weights else self._without_weights
+        if key not in of.prepared:
+            while len(of.prepared) >= MOST_PREPARED:
+                del of.prepared[next(iter(of.prepared))]
+            of.prepared[key] = self._prepare(weights, inputs, of.shared)
+        return of.prepared[key]
+
+    def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any], shared: Any) -> _Ready | None:
         """What computes the results, and those results that are views of arguments."""
         tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+        # what is kept holds no tensors: their memory is the model's to exchange
+        count, others = len(weights), [None if isinstance(given, torch.Tensor) else (given,) for given in inputs]
 
         def function(*given: Tensor) -> Any:
-            left = iter(given[len(weights) :])
+            left = iter(given[count:])
             arguments = dict(zip(self._weights, given, strict=False))
-            for i, fixed in zip(self._inputs, inputs, strict=True):
-                arguments[i] = next(left) if isinstance(fixed, torch.Tensor) else fixed
+            for i, other in zip(self._inputs, others, strict=True):
+                arguments[i] = other[0] if other else next(left)
             return self._function(*(arguments[i] for i in range(len(arguments))))
 
         def computed(*given: Tensor) -> tuple[Any, ...]:
@@ -112,12 +132,12 @@ class _Graph:
         views: dict[int, View] = {}
         try:
             try:
-                made = Prepared(computed, weights, self._names, tensors, self._options, self._shared)
+                made = Prepared(computed, weights, self._names, tensors, self._options, shared)
             except RuntimeError:  # of views among the results, which torch's tracer does not take
                 views = views_of(function, [*weights, *tensors])
                 if not views:
                     raise
-                made = Prepared(computed, weights, self._names, tensors, self._options, self._shared)
+                made = Prepared(computed, weights, self._names, tensors, self._options, shared)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
             reason = told(error)
             warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)

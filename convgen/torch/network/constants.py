@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +53,9 @@ def _is_pure(target: Any) -> bool:
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
-def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule, int]:
-    """(pack, run, n): `pack(*weights)` gives n tensors, and `run` has them as its buffers packed_0, packed_1, ...,
-    which are not set yet."""
+def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModule, GraphModule]:
+    """(pack, run): `pack(*weights)` gives tensors, and `run` has them as its buffers packed_0, packed_1, ..., which are
+    not set yet."""
     graph = graph_module.graph
     constant = constant_nodes(graph, weights)
     wanted = [node for node in graph.nodes if node in constant and any(user not in constant for user in node.users)]
@@ -73,7 +72,7 @@ def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModu
             copies[node] = run.node_copy(node, copies.__getitem__)
     for i in range(len(wanted)):
         graph_module.register_buffer(f"packed_{i}", torch.empty(0))
-    return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run), len(wanted)
+    return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run)
 
 
 _asked_anew = 0  # how often refresh() was called
@@ -104,46 +103,20 @@ class OtherWeights(Exception):
     """The weights are not of the shapes, types or devices that a graph was made for, or one of them is gone."""
 
 
-class Shared:
-    """Packed constants that are the same for several kinds of inputs, by what they are computed from: each is in memory
-    once, as long as anybody holds it."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, list[Any]]] = {}
-
-    def held(self, key: str, value: Tensor, seen: list[Any]) -> Tensor:
-        """The constant that is held under a key, with this value, which is that of weights as they were seen."""
-        reference, of = self._known.get(key, (lambda: None, []))
-        found = reference()
-        if found is None or (found.shape, found.stride(), found.dtype) != (value.shape, value.stride(), value.dtype):
-            self._known = {k: row for k, row in self._known.items() if row[0]() is not None}
-            self._known[key] = weakref.ref(value), seen
-            return value
-        if of != seen:
-            found.copy_(value)
-            self._known[key] = reference, seen
-        return found
-
-
 class Packed:
-    """Packed constants of the weights that were seen last, held as a module's buffers."""
+    """Packed constants of the weights that were seen last, held as buffers of the modules that read them."""
 
-    def __init__(
-        self, pack: GraphModule, run: GraphModule, count: int, weights: Sequence[Any], names: Sequence[str],
-        shared: Shared,
-    ) -> None:  # fmt: skip
+    def __init__(self, pack: GraphModule, weights: Sequence[Any]) -> None:
         _watch_optimizers()
         self._pack, self._seen, self._alive = pack, _state(weights), _memory(weights)
         self._kinds = _kinds(weights)
         self._lock = threading.Lock()
-        own = _storages(weights)
-        keys = _keys(pack.graph, [f"{n} {w.data_ptr()}" for n, w in zip(names, weights, strict=True)])
-        self._held = [
-            value if value.untyped_storage()._cdata in own else shared.held(key, value, self._seen)
-            for key, value in zip(keys, (value.detach() for value in self._values(weights)), strict=True)
-        ]
-        for i in range(count):
-            run.register_buffer(f"packed_{i}", self._held[i])
+        self._held = [value.detach() for value in self._values(weights)]
+
+    def held_by(self, run: GraphModule) -> None:
+        """Gives a module the constants."""
+        for i, held in enumerate(self._held):
+            run.register_buffer(f"packed_{i}", held)
 
     def update(self, weights: Sequence[Any]) -> bool:
         """Packs anew where a weight has changed since; whether one had.  Raises OtherWeights."""
@@ -166,7 +139,7 @@ class Packed:
     def _hold(self, values: Sequence[Any], weights: Sequence[Any]) -> None:
         """Holds what is a weight as it lies by where it lies now: its former memory may be read by others.  Other
         values take the place of those that were."""
-        own = _storages(weights)
+        own = {w.untyped_storage()._cdata for w in weights}
         for held, value in zip(self._held, values, strict=True):
             if value.untyped_storage()._cdata not in own:
                 held.copy_(value)
@@ -181,24 +154,22 @@ class Packed:
             return self._pack(*weights)
 
 
-def _keys(graph: Any, weights: Sequence[str]) -> list[str]:
-    """What tells the results of a graph from those of others: how they are computed, from which weights."""
-    given, keys = iter(weights), dict[Node, str]()
-    for node in graph.nodes:
+def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> Hashable:
+    """What tells how a graph packs from how others do: each of its results, by what it is computed from."""
+    given = iter(f"{name} {w.data_ptr()}" for name, w in zip(names, weights, strict=True))
+    texts = dict[Node, str]()
+    for node in pack.graph.nodes:
         if node.op == "output":
-            return [keys[result] for result in node.args[0]]
+            return tuple(texts[result] for result in node.args[0]), str(_kinds(weights))
+        if node.op == "get_attr":  # something of this very graph
+            break
         if node.op == "placeholder":
             text = next(given)
-        elif node.op == "get_attr":
-            text = f"{id(graph.owning_module)} {node.target}"
         else:
-            text = repr((str(node.target), *torch.fx.map_arg((node.args, node.kwargs), keys.__getitem__)))
-        keys[node] = hashlib.sha256(text.encode()).hexdigest()
-    return []
-
-
-def _storages(weights: Sequence[Any]) -> set[int]:
-    return {w.untyped_storage()._cdata for w in weights}
+            read = torch.fx.map_arg((node.args, node.kwargs), texts.__getitem__)
+            text = f"{node.target} {read}"
+        texts[node] = hashlib.sha256(text.encode()).hexdigest()
+    return object()
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:

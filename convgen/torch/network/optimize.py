@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,10 @@ from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.attributes import Watched, hooked, remembers
-from convgen.torch.network.constants import OtherWeights, Shared
+from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, kind
+from convgen.torch.network.prepare import MOST_PREPARED, Options, Prepared, autocast, kind
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 
@@ -29,8 +30,6 @@ pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
 #: Kinds of inputs that a part of a model is prepared for.
 _MOST_KINDS = 8
-#: Kinds of inputs that a whole model stays prepared for: the first ones go.
-_MOST_WHOLES = 64
 #: Where classes are from of which torch.export makes modules.
 _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 
@@ -108,6 +107,10 @@ def _has_mode(module: Any) -> bool:
     return not isinstance(module, torch.fx.GraphModule) and type(module).__module__ not in _OF_GRAPHS
 
 
+def _with_modes(model: Any) -> list[Any]:
+    return [module for module in model.modules() if _has_mode(module)]
+
+
 def _trains(module: Any) -> bool:
     """Whether a module is in training mode."""
     return _has_mode(module) and bool(module.training)
@@ -124,8 +127,8 @@ class Optimized(Module):
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: WithParts | None = None
-        self._shared = Shared()
-        self._modes = [module for module in model.modules() if _has_mode(module)]
+        self._shared: Any = weakref.WeakValueDictionary()
+        self._modes = _with_modes(model)
         self.training = False
 
     @property
@@ -149,7 +152,11 @@ class Optimized(Module):
         """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
         training mode again."""
         if any(map(_training, self._modes)):
-            raise _in_training(next(name for name, module in self.model.named_modules() if _trains(module)))
+            if name := next((name for name, module in self.model.named_modules() if _trains(module)), None):
+                raise _in_training(name)
+            if _trains(self.model):
+                raise _in_training()
+            self._modes = _with_modes(self.model)  # a module that was the model's trains
         if _transformed():
             with torch.no_grad():
                 return self.model(*args, **kwargs)
@@ -173,7 +180,7 @@ class Optimized(Module):
 
     def refresh(self) -> None:
         """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`."""
-        for ready in self._prepared.values():
+        for ready in list(self._prepared.values()):
             ready.refresh()
 
     def train(self, mode: bool = True) -> Optimized:
@@ -198,14 +205,18 @@ class Optimized(Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None, "_shared": Shared()}
+        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None, "_shared": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state | {"_shared": weakref.WeakValueDictionary()})
 
     def _run(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Any:
         run = self._for(leaves, structure, most)
         try:
             return run(leaves)
         except OtherWeights:
-            self._prepared.clear()
+            with tracing():
+                self._prepared.clear()
         return self._for(leaves, structure, most)(leaves)
 
     def _for(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Callable[[Sequence[Any]], Any]:
@@ -220,7 +231,7 @@ class Optimized(Module):
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
-                    while len(self._prepared) >= _MOST_WHOLES:
+                    while len(self._prepared) >= MOST_PREPARED:
                         del self._prepared[next(iter(self._prepared))]
                     found = self._prepared[key] = self._made(leaves, structure)
         return found.run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,7 @@ from convgen.torch.network.batch_norm import fold_batch_norms
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
-from convgen.torch.network.constants import Packed, Shared, constant_nodes, move_numbers, split
+from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, packing, split
 from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
@@ -90,16 +90,20 @@ def autocast() -> tuple[Any, ...]:
     )
 
 
+#: Kinds of inputs that a model stays prepared for: the first ones go.
+MOST_PREPARED = 64
+
+
 class Prepared:
     """`run(weights, inputs)` gives the function's results, a sequence of tensors; `report` says how.
 
-    `function(*weights, *inputs)` is traced here, with these tensors; what is packed of the weights, by their names, is
-    `shared` with others.  Raises what torch raises where it cannot be.
+    `function(*weights, *inputs)` is traced here, with these tensors; constants that are packed of the weights, by their
+    names, are `shared` with those of the same model.  Raises what torch raises where it cannot be.
     """
 
     def __init__(
         self, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str], inputs: Sequence[Any],
-        options: Options, shared: Shared,
+        options: Options, shared: MutableMapping[Any, Packed],
     ) -> None:  # fmt: skip
         self.report = Report()
         weights = [weight.detach() for weight in weights]
@@ -135,8 +139,12 @@ class Prepared:
         self._views, self._layouts = take_out_views(graph, own, keep_strides(graph, own))
         if not options.inductor:
             check_strides(graph)
-        pack, run, count = split(graph_module, constants)
-        self._packed = Packed(pack, run, count, weights, names, shared)
+        pack, run = split(graph_module, constants)
+        # by one and the same way of packing: inputs of other shapes often want the same constants
+        key = packing(pack, weights, names)
+        found = shared.get(key)
+        self._packed = shared[key] = found if found is not None else Packed(pack, weights)
+        self._packed.held_by(run)
         self._run = compiled(run, inputs, options.config) if options.inductor else run
 
     def run(self, weights: Sequence[Tensor], inputs: Sequence[Any]) -> Sequence[Tensor]:

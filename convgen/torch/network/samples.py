@@ -142,12 +142,12 @@ def _computed(node: Node, values: Mapping[Node, Tensor]) -> Tensor:
 def _differences(node: Node, values: Mapping[Node, Tensor]) -> Iterator[Tensor]:
     """What is 0 where a node has knots."""
     if is_call(node, *_EXTREMES):
-        a, b = (_value(each, values) for each in node.args)
+        a, b = (_value(each, values).double() for each in node.args)  # masks are numbers, too
         yield a - b
     elif node.target in _KNOTS:
         given = (n for n in (*node.args[1:], *node.kwargs.values()) if isinstance(n, int | float))
         for number in (*_KNOTS[node.target], *given):
-            yield _value(node.args[0], values) - number
+            yield _value(node.args[0], values).double() - number
 
 
 def _zeros(points: Tensor, values: Tensor) -> list[float]:
