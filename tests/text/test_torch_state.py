@@ -104,7 +104,7 @@ def test_arguments_by_name_alone():
 
 
 def test_a_model_stays_prepared_for_so_many_kinds_of_inputs(monkeypatch):
-    monkeypatch.setattr("convgen.torch.network.optimize.MOST_PREPARED", 3)
+    monkeypatch.setattr("convgen.torch.network.prepare.MOST_PREPARED", 3)
     model = nn.Conv2d(3, 4, 3).eval()
     made = convgen.torch.optimize(model, torch.randn(1, 3, 8, 8), inductor=False)
     for width in range(4, 10):

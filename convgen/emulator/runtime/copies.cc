@@ -515,8 +515,7 @@ void cp_async_commit_group(int) {
 }
 
 u32 mapa_shared_cluster(u32 address, u32 rank, int line) {
-  const size_t blocks = current->block->cluster->blocks.size();
-  if (rank >= blocks) fatal("out of bounds", line, format("maps to block %u of a cluster of %zu", rank, blocks));
+  block_of_cluster(rank, "maps to", line);
   return (rank + 1) << rank_shift | address;
 }
 

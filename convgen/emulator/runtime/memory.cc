@@ -204,12 +204,16 @@ static void check_runs(const Block* block, const char* what, int line) {
   finding("out of bounds", line, format("%s block %u of the cluster, which need not have started", what, block->rank));
 }
 
-// The block of this cluster whose shared memory (or barrier) is meant.
-static Block* peer(u32 rank, const char* what, int line) {
+static Block* block_of_cluster(u32 rank, const char* what, int line) {
   auto& blocks = current->block->cluster->blocks;
   if (rank >= blocks.size())
     fatal("out of bounds", line, format("%s block %u of a cluster of %zu", what, rank, blocks.size()));
-  Block* block = blocks[rank].get();
+  return blocks[rank].get();
+}
+
+// The block of this cluster whose shared memory (or barrier) is meant.
+static Block* peer(u32 rank, const char* what, int line) {
+  Block* block = block_of_cluster(rank, what, line);
   check_runs(block, what, line);
   if (block != current->block) block->visits[current->agent] = {now(current), line};
   return block;

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from convgen.spec import known_tuning
-from convgen.torch.network.prepare import MOST_PREPARED, Options, Prepared, kind
+from convgen.torch.network.prepare import Options, Prepared, kind, make_room
 from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
@@ -108,8 +108,7 @@ class _Graph:
     def _made(self, key: Any, weights: Sequence[Tensor], inputs: Sequence[Any]) -> _Ready | None:
         of = self._of_modules.setdefault(weights[0], _OfModule()) if weights else self._without_weights
         if key not in of.prepared:
-            while len(of.prepared) >= MOST_PREPARED:
-                del of.prepared[next(iter(of.prepared))]
+            make_room(of.prepared)
             of.prepared[key] = self._prepare(weights, inputs, of.shared)
         return of.prepared[key]
 

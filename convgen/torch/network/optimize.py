@@ -20,7 +20,7 @@ from convgen.torch.network.attributes import Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import MOST_PREPARED, Options, Prepared, autocast, kind
+from convgen.torch.network.prepare import Options, Prepared, autocast, kind, make_room
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 
@@ -94,7 +94,7 @@ def _for_inference(model: Any) -> Any:
     return model
 
 
-def _in_training(name: str = "") -> WrongArguments:
+def _in_training(name: str) -> WrongArguments:
     """What there is to say of a model, or of its module of this name."""
     what = f"module {name!r} of the model" if name else "the model"
     return WrongArguments(
@@ -152,10 +152,9 @@ class Optimized(Module):
         """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
         training mode again."""
         if any(map(_training, self._modes)):
-            if name := next((name for name, module in self.model.named_modules() if _trains(module)), None):
-                raise _in_training(name)
-            if _trains(self.model):
-                raise _in_training()
+            for name, module in self.model.named_modules():  # the model itself has no name
+                if _trains(module):
+                    raise _in_training(name)
             self._modes = _with_modes(self.model)  # a module that was the model's trains
         if _transformed():
             with torch.no_grad():
@@ -231,8 +230,7 @@ class Optimized(Module):
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
-                    while len(self._prepared) >= MOST_PREPARED:
-                        del self._prepared[next(iter(self._prepared))]
+                    make_room(self._prepared)
                     found = self._prepared[key] = self._made(leaves, structure)
         return found.run
 

@@ -90,8 +90,14 @@ def autocast() -> tuple[Any, ...]:
     )
 
 
-#: Kinds of inputs that a model stays prepared for: the first ones go.
+#: Kinds of inputs that a model stays prepared for.
 MOST_PREPARED = 64
+
+
+def make_room(prepared: dict[Any, Any]) -> None:
+    """For another kind of inputs: the first ones go."""
+    while len(prepared) >= MOST_PREPARED:
+        del prepared[next(iter(prepared))]
 
 
 class Prepared:
@@ -142,8 +148,7 @@ class Prepared:
         pack, run = split(graph_module, constants)
         # by one and the same way of packing: inputs of other shapes often want the same constants
         key = packing(pack, weights, names)
-        found = shared.get(key)
-        self._packed = shared[key] = found if found is not None else Packed(pack, weights)
+        self._packed = shared[key] = shared.get(key) or Packed(pack, weights)
         self._packed.held_by(run)
         self._run = compiled(run, inputs, options.config) if options.inductor else run
 
