@@ -228,7 +228,10 @@ CASES = {
     "wgrad, tma_wgrad, fewer groups": wgrad("tma_im2col { kernel tma_wgrad group_pack 2 }", c=72, k=72, of_group=24),
     "wgrad, mma_wgrad": wgrad("implicit_gemm { kernel mma_wgrad slices 3 }"),
     "wgrad, stem_wgrad": wgrad("implicit_gemm { kernel stem_wgrad tile k=16 slices 3 }", c=3),
-    "wgrad, depthwise_wgrad": wgrad("depthwise { kernel depthwise_wgrad slices 3 }", k=72, of_group=1),
+    "wgrad, depthwise_wgrad": wgrad("depthwise { kernel depthwise_wgrad slices 3 loads own }", k=72, of_group=1),
+    "wgrad, depthwise_wgrad, shared rows": wgrad(
+        "depthwise { kernel depthwise_wgrad split_k 4 loads shared }", k=72, of_group=1
+    ),
     "strided dgrad": GRADIENT.format(
         op="dgrad", strategy="tma_im2col { tile m=64 n=64 stages 3 consumers 2 schedule pingpong }"
     ),

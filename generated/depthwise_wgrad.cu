@@ -112,6 +112,16 @@ __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcon
 // Lets the next kernel start as this one's blocks finish.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// a * b + sum where `wanted`, else sum: an instruction with a predicate, where a branch would stand between many.
+__device__ __forceinline__ float fma_if_f32(float a, float b, float sum, u32 wanted) {
+  asm("{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %3, 0;\n"
+      "@wanted fma.rn.f32 %0, %1, %2, %0;\n"
+      "}" : "+f"(sum) : "f"(a), "f"(b), "r"(wanted));
+  return sum;
+}
+
 __device__ __forceinline__ float cvt_f32_f16(f16 v) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
@@ -295,15 +305,17 @@ void convgen_depthwise_wgrad(
 #pragma unroll
           for (int age = 0; age < HELD; ++age) {
             const int r = age + i;
-            // a row outside the strip, or outside y, is left out: zeros would make NaNs of infinities
-            if (r >= TILE_R || u32(j - age) >= u32(outputs)) continue;
+            if (r >= TILE_R) continue;
+            // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
+            const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
             for (int b = 0; b < TILE_Q; ++b) {
               const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
 #pragma unroll
               for (int s = 0; s < S; ++s) {
+                const float (&values)[INPUTS] = row[b + s];
 #pragma unroll
-                for (int v = 0; v < VECTOR; ++v) acc[r][s][v] += factor[v] * row[b + s][v];
+                for (int v = 0; v < VECTOR; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
               }
             }
           }

@@ -81,6 +81,7 @@ CATALOGUE: tuple[str | Family, ...] = (
     "griddepcontrol_launch_dependents",
     "red_global_add_f32",
     "selp_f32",
+    "fma_if_f32",
     Family("arithmetic_x2", r"(?P<op>add|sub|mul)_(?P<type>f16|bf16)x2"),
     "max_nan_f32",
     "min_nan_f32",

@@ -165,14 +165,19 @@ def depthwise_direct(plan: Plan) -> Drawing:
 
 def depthwise_wgrad(plan: Plan) -> Drawing:
     c, layout = plan.config, plan.layout
+    stages = (
+        (f"{c.stages} stages of x", c.stages * layout.x_stage),
+        (f"{c.stages} stages of y", c.stages * layout.box_room[1]),
+    )
     return Drawing(
-        replace(pixels(plan, (c.band, c.tile_q)), by="a thread"), warps(plan),
-        ((f"{c.stages} stages; then sums", plan.launch().shared_bytes),),
+        pixels(plan, (c.band, layout.box_columns[1]), (c.band, c.tile_q), "a thread"),
+        warps(plan, layout.threads // 32),
+        rest_of(stages, plan.launch().shared_bytes),
         (
-            ("x, y", "in global memory"), ("cp.async", "a thread's own rows, zeros outside x"),
+            ("x, y", "in global memory"), ("TMA", "a row for all threads of a block, zeros outside x"),
             ("registers", f"a row of x, and {layout.held} of y"), ("fma", "sums of all taps in registers"),
             ("shared memory", "sums of threads, in order"),
-            ("cluster", f"sums of {c.split_k} blocks, in order"), ("w", ""),
+            ("sums", f"of {c.slices} slices, in order"), ("w", ""),
         ),
     )  # fmt: skip
 
@@ -325,7 +330,7 @@ KERNELS: dict[str, tuple[str, Callable[[Plan], Drawing]]] = {
     "tma_halo": ("tma_halo_few_channels", tma_halo),
     "depthwise_stream": ("depthwise_stream", depthwise_stream),
     "depthwise_direct": ("depthwise_nhwc", depthwise_direct),
-    "depthwise_wgrad": ("depthwise_wgrad", depthwise_wgrad),
+    "depthwise_wgrad": ("depthwise_wgrad_shared", depthwise_wgrad),
     "mma_gemm": ("implicit_gemm_grouped", mma_gemm),
     "mma_wgrad": ("mma_wgrad", mma_wgrad),
     "stem_wgmma": ("implicit_gemm_first_layer_wgmma", stem),

@@ -56,7 +56,7 @@ MODES: Mapping[str, str] = {
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
         name: READ_SUMS[name].replace("n=2, h=6, w=5", "n=5, h=13, w=11")
-        for name in ("depthwise_wgrad, cluster", "depthwise_wgrad, slices")
+        for name in ("depthwise_wgrad, cluster", "depthwise_wgrad, slices", "depthwise_wgrad, shared rows")
     },
 }
 
@@ -95,6 +95,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "depthwise_stream, FMA": ("depthwise_stream", "depthwise_dgrad", "depthwise_strided_dgrad"),
     "depthwise_stream, MMA": ("depthwise_mma", "depthwise_bands"),
     "depthwise_wgrad": ("depthwise_wgrad", "depthwise_wgrad, cluster", "depthwise_wgrad, slices"),
+    "depthwise_wgrad, shared rows": ("depthwise_wgrad_shared", "depthwise_wgrad, shared rows"),
     "mma_gemm": (
         "implicit_gemm_grouped", "implicit_gemm_s8", "implicit_gemm_f32", "implicit_gemm_fp8", "implicit_gemm_planes",
     ),

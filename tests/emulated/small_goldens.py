@@ -33,6 +33,7 @@ GEOMETRIES = {
     "depthwise_stream": Small({"n": 3, "h": 9, "w": 31, "c": 144, "k": 144}, groups=144),
     "depthwise_strided_dgrad": Small({"n": 3, "h": 9, "w": 59, "c": 96, "k": 96}, groups=96),
     "depthwise_wgrad": Small({"n": 33, "h": 16, "w": 10, "c": 40, "k": 40}, groups=40),
+    "depthwise_wgrad_shared": Small({"n": 5, "h": 13, "w": 39, "c": 104, "k": 104}, groups=104),
     "direct_depthwise": Small({"n": 2, "h": 7, "w": 9, "c": 5, "k": 5}, groups=5),
     "direct_dgrad": Small({"n": 2, "h": 9, "w": 7, "c": 5, "k": 6}),
     "direct_dynamic": Small({"n": 2, "h": 9, "w": 7, "c": 5, "k": 8}),

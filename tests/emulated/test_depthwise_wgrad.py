@@ -25,6 +25,7 @@ from wgrad_specs import DEPTHWISE_GEOMETRIES, DEPTHWISE_PLAIN
 from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
+from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
 STRATEGY = strategies.load("depthwise")
@@ -44,8 +45,9 @@ def test_epilogue_where_kernels_cannot_overlap(seed: int) -> None:
 
 
 @pytest.mark.parametrize("role", ["x", "y"])
-def test_infinities_stay_in_their_windows(role: str, seed: int) -> None:
-    problem, options = DEPTHWISE_GEOMETRIES["a tail of columns, bands"]
+@pytest.mark.parametrize("geometry", ["a tail of columns, bands", "shared rows: a tail of columns and of images"])
+def test_infinities_stay_in_their_windows(geometry: str, role: str, seed: int) -> None:
+    problem, options = DEPTHWISE_GEOMETRIES[geometry]
     arrays = with_specials(problem, role, seed)
     # at the borders, where windows and strips end, too: in channels of their own
     for channel, (row, column) in enumerate([(0, 0), (-1, -1), (-1, 4), (4, -1)]):
@@ -92,9 +94,39 @@ LAYER = make("wgrad", 2, 6, 6, (9, 9), (3, 3), pad=1, groups=6)
         ({"tile.q": 20, "tile.r": 3, "vector": 2}, "tile.q", "do not fit the registers"),
         ({"vector": 1, "slice": 1024, "tile.r": 1}, "slice", "3072 threads"),
         ({"threads": 1024, "tile.q": 7, "blocks": 1, "stages": 16}, "threads", "bytes of shared memory"),
+        ({"loads": "shared"}, "loads", "of x do not begin at multiples of 16 bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_options_that_do_not_go(options: dict[str, int], option: str, reason: str) -> None:
     found = STRATEGY.obstacles(LAYER, TARGET, {"kernel": "depthwise_wgrad", **options})
     assert any(reason in o.message and o.option == option for o in found), found
+
+
+WIDE = make("wgrad", 2, 32, 32, (9, 300), (3, 3), pad=1, groups=32)
+#: What TMA can bring.
+SHARED: Options = {"kernel": "depthwise_wgrad", "loads": "shared", "vector": 1, "slice": 32, "tile.r": 3, "threads": 64}
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "option", "reason"),
+    [
+        (WIDE, {"stages": 1}, "stages", "rows come to shared memory"),
+        (WIDE, {"slice": 4}, "slice", "slice 4 is not of whole 16 bytes"),
+        (WIDE, {"slice": 24}, "threads", "are not whole warps"),
+        (WIDE, {"threads": 1024, "tile.q": 10}, "slice", "a box has at most 256"),
+        (make("wgrad", 2, 32, 32, (9,), (3,), pad=1, groups=32), {"tile.q": 2}, "tile.q", "rows alone"),
+        (make("wgrad", 2, 32, 32, (9, 9), (3, 3), 1, 2, 2, groups=32), {}, "loads", "columns are dilated"),
+        (make("wgrad", 2, 32, 32, (19, 9), (3, 3), (2, 1), 1, (3, 1), groups=32), {}, "loads", "are not neighbors"),
+        (make("wgrad", 2, 32, 32, (4, 9, 9), (3, 3, 3), pad=1, groups=32), {}, "loads", "three spatial dims"),
+    ],
+    ids=["registers", "bytes", "warps", "box", "one axis", "columns", "rows", "three axes"],
+)
+def test_rows_that_threads_cannot_share(problem: ConvProblem, options: Options, option: str, reason: str) -> None:
+    found = STRATEGY.obstacles(problem, TARGET, {**SHARED, **options})
+    assert any(reason in o.message and o.option == option for o in found), found
+
+
+def test_targets_without_tma_load_their_own() -> None:
+    (found,) = STRATEGY.obstacles(WIDE, TARGETS["sm_80"], SHARED)
+    assert "sm_80 has no TMA" in found.message and found.option == "loads"

@@ -136,6 +136,12 @@ for _name, _options in {"cluster": "split_k 3  stages 1", "slices": "slices 2  s
       input x: f16[n=2, h=6, w=5, c=12]  filter w: f32[k=12, r=3, s=2]  output y: f16[n, p, q, k]  groups 12  op wgrad
       strategy depthwise {{ kernel depthwise_wgrad  vector 2  slice 8  tile r=2 q=3  band 2  threads 32  {_options} }}
       epilogue {{ result db: f32[k]  db = y  w = acc }} }}"""
+READ_SUMS["depthwise_wgrad, shared rows"] = """conv a {
+      input x: f16[n=2, h=6, w=5, c=16]  filter w: f32[k=16, r=3, s=2]  output y: f16[n, p, q, k]  groups 16  op wgrad
+      strategy depthwise {
+        kernel depthwise_wgrad  vector 1  slice 8  tile r=2 q=3  band 2  threads 64  slices 2  stages 2  loads shared
+      }
+      epilogue { result db: f32[k]  db = y  w = acc } }"""
 READ_SUMS["stem_wgrad"] = """conv a {
       input x: f16[n=2, h=9, w=8, c=3]  filter w: f32[k=24, r=3, s=2, c=3]  output y: f16[n, p, q, k]  op wgrad
       strategy implicit_gemm { kernel stem_wgrad  tile m=64 k=16  stages 2  depth 2  warps m=4  slices 3 }

@@ -165,6 +165,34 @@ DEPTHWISE_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
         _depthwise(4, (9, 7), (1, 5), 1, (0, 2), m=3, dtype="f32"),
         {"vector": 1, "slice": 12, "tile.r": 1, "tile.q": 7, "band": 3, "slices": 2},
     ),
+    "shared rows: a tail of columns and of images": (
+        _depthwise(24, (9, 11), (3, 3), 1, 1, n=5),
+        {"loads": "shared", "vector": 2, "slice": 16, "tile.r": 3, "tile.q": 4, "band": 4, "threads": 96},
+    ),
+    "shared rows: parts of filter rows, uneven padding": (
+        _depthwise(16, (13, 12), (7, 5), 1, ((3, 2), (1, 4)), dtype="bf16"),
+        {"loads": "shared", "vector": 1, "slice": 16, "tile.r": 4, "tile.q": 3, "band": 5, "stages": 2, "slices": 3},
+    ),
+    "shared rows: strides, tiles beside tiles": (
+        typed(_depthwise(16, (21, 40), (3, 3), (2, 3), 1), w="f32"),
+        {"loads": "shared", "vector": 1, "slice": 8, "tile.r": 3, "tile.q": 3, "band": 4, "threads": 32, "slices": 2},
+    ),
+    "shared rows: dilated, a row at a time": (
+        _depthwise(32, (26, 9), (3, 2), (1, 2), 2, (3, 1)),
+        {"loads": "shared", "vector": 1, "slice": 32, "tile.r": 1, "tile.q": 7, "band": 3, "threads": 96},
+    ),
+    "shared rows: one axis, two filters a channel": (
+        _depthwise(16, (50,), (4,), 1, ((3, 0),), n=5, m=2),
+        {"loads": "shared", "vector": 4, "slice": 32, "tile.r": 4, "tile.q": 1, "band": 12, "threads": 32, "slices": 3},
+    ),
+    "shared rows: a cluster": (
+        _depthwise(20, (11, 9), (3, 3), 1, 1, n=3, dtype="f32"),
+        {"loads": "shared", "vector": 1, "slice": 8, "tile.r": 2, "tile.q": 4, "band": 4, "threads": 32, "split_k": 3},
+    ),
+    "shared rows: slices of clusters": (
+        typed(_depthwise(40, (13, 8), (3, 3), 1, 1, n=4), w="f32"),
+        {"loads": "shared", "vector": 4, "slice": 16, "tile.r": 3, "tile.q": 2, "band": 3, "split_k": 2, "slices": 3},
+    ),
 }  # fmt: skip
 
 #: The same of stem_wgrad: few channels, two axes.

@@ -232,6 +232,7 @@ CONVGEN_BITS(__longlong_as_double, double, long long)
 // ---- PTX: arithmetic --------------------------------------------------------------------------------------
 
 inline float selp_f32(float a, float b, u32 first) { return first ? a : b; }
+inline float fma_if_f32(float a, float b, float sum, u32 wanted) { return wanted ? fmaf(a, b, sum) : sum; }
 inline float max_nan_f32(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 inline float min_nan_f32(float a, float b) { return a != a || b != b ? NAN : fminf(a, b); }
 inline float flushed(float v) { return fabsf(v) < 0x1p-126f ? copysignf(0.0f, v) : v; }

@@ -31,3 +31,9 @@ class Config(config.Config):
         Field("blocks of a cluster that share the pixels; their sums are added in a fixed order", high=MAX_CLUSTER),
     ] = 1
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
+    loads: Annotated[
+        str,
+        Field(
+            "own: each thread copies the rows that it needs; shared: TMA brings a block's rows, once", ("own", "shared")
+        ),
+    ] = "own"

@@ -1,9 +1,11 @@
 """The cost model of depthwise_wgrad: microseconds from a configuration, before anything is compiled.
 
-Threads issue instructions, or wait for the rows that are under way, of which device memory needs enough.  Waves of
-strips and the sums of a block's threads come on top.  The rates are fitted to 1,094 configurations of MobileNetV2's and
-ConvNeXt's layers at batch 8 and 64 on an H200 (benchmarks/results/depthwise_wgrad_sweep_h200.json): half of the
-estimates are within 7%, and what they choose is 2.6% behind the best that was measured.
+Threads issue instructions, or wait for the rows that are under way, of which device memory needs enough.  Where TMA
+brings the rows of a block, its boxes and their pixels take time, and so do lines read from shared memory.  Waves of
+strips and the sums of a block's threads come on top.  The rates are fitted to configurations at random of MobileNetV2's
+and ConvNeXt's layers at batch 8 and 64 on an H200: where threads load their own rows, 1,094
+(benchmarks/results/depthwise_wgrad_sweep_h200.json), of which what the model chooses is 2.8% behind the best; where
+rows are shared, 1,707 (depthwise_wgrad_shared_h200.json), half of whose estimates are within 5%.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from convgen.kernels.parts.cost import CYCLES, LINE, lines, over
 
 SCHEDULERS = 4  # of a multiprocessor
 WARP = 32
+INSTRUCTION, CODE = 16, 48 << 10  # bytes: of an instruction, and of loops that run from a cache
 HALF_LINE = 64  # bytes that L2 takes from device memory at once
 
 
@@ -30,6 +33,11 @@ class Rates:
     strip: float = 66.9  # instructions that place a strip
     row: float = 14.7  # instructions around a row's
     load: float = 8.13  # instructions of a load, to shared memory and from there
+    fetch: float = 1.4  # times longer, of loops that are too long for the cache of instructions
+    shared: float = 1.0  # cycles of a line from shared memory
+    box: float = 30.0  # cycles of TMA for a box
+    pixel: float = 2.3  # cycles of TMA for a pixel that it brings
+    l2: float = 60.0  # bytes a cycle that it brings
     join: float = 0.414  # a block's threads meet, or a cluster's blocks
     joined: float = 33.7  # cycles of a thread's sum that others add to
     sum: float = 1.76  # the second kernel
@@ -39,15 +47,21 @@ class Rates:
 
 
 H200 = Rates()
+#: Where a block's rows are shared: a thread loads from shared memory alone.
+H200_SHARED = Rates(
+    start=1.72, issue=1.085, alone=1.74, latency=1101.0, strip=7.8, row=18.7, load=2.67, fetch=1.45, shared=1.0,
+    box=18.1, pixel=1.67, l2=39.4, join=0.0, joined=77.1, sum=1.41, sums=2.87e6, memory=4.01e6, narrow=1.0,
+)  # fmt: skip
 
 
-def time(layout: Layout, rates: Rates = H200) -> float:
+def time(layout: Layout, rates: Rates | None = None) -> float:
     """Microseconds of a layout's launches."""
-    r, c, target = rates, layout.config, layout.target
+    r = rates or (H200_SHARED if layout.shared else H200)
+    c, target = layout.config, layout.target
     blocks = layout.channel_slices * layout.shares
-    resident = min(c.blocks, math.ceil(blocks / target.sms))
+    resident = min(c.blocks, math.ceil(blocks / target.clustered_sms(c.split_k)))
     waves = math.ceil(blocks / layout.slots)
-    strips = math.ceil(layout.strips / (layout.shares * layout.lanes))
+    strips = layout.rounds
     steps = min(c.band, layout.walks[1].outputs) + layout.held - 1
     loads = layout.rows * layout.read_columns + c.tile_q
     numbers = layout.rows * layout.read_columns * layout.inputs + c.tile_q * c.vector
@@ -55,12 +69,25 @@ def time(layout: Layout, rates: Rates = H200) -> float:
     instructions = products + numbers + r.load * loads + r.row
     if layout.walks[2].ragged(c.tile_q):
         instructions += c.tile_r * c.tile_q  # each output is asked whether it is there
+    if layout.held * instructions * INSTRUCTION > CODE:
+        instructions *= r.fetch
     warps = resident * math.ceil(layout.threads / WARP)
     step = max(instructions * max(warps * r.issue / SCHEDULERS, r.alone), r.latency / max(c.stages - 1, 1))
+    if layout.shared:
+        (of_x, of_y), problem = layout.pixel_bytes, layout.problem
+        x_lines = lines(of_x, math.gcd(of_x, (problem.x.pitch or problem.c) * problem.x.element.bytes))
+        y_lines = lines(of_y, math.gcd(of_y, (problem.y.pitch or problem.k) * problem.y.element.bytes))
+        x_pixels = layout.row_parts * layout.rows * layout.box_columns[0]
+        pixels = layout.lanes_n * (x_pixels * x_lines + layout.box_columns[1] * y_lines)
+        of_x, of_y = layout.shared_lines
+        lines_read = warps * (layout.rows * layout.read_columns * of_x + c.tile_q * of_y)
+        boxes = (layout.row_parts + 1) * r.box
+        brought = resident * max(pixels * r.pixel + boxes, layout.stage / r.l2)
+        step = over(over(step, brought), lines_read * r.shared)
     work = waves * (strips * (steps * step + warps * r.strip * r.issue / SCHEDULERS) / CYCLES)
     # a thread's sums; as many are added up by it, over the lanes
     work += waves * (r.join * (1 + (c.split_k > 1)) + layout.thread_taps * c.vector * r.joined / CYCLES)
-    in_flight = resident * layout.threads * layout.in_flight * target.sms
+    in_flight = resident * layout.in_flight * target.sms
     memory = min(r.memory, in_flight / r.latency * CYCLES)
     apart = layout.channel_slices > 1 and c.slice * layout.problem.x.element.bytes < LINE
     us = over(work, _bytes(layout) * (r.narrow if apart else 1.0) / memory) + r.start

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.parts.axes import Axis
 from convgen.kernels.parts.gradient import is_whole, y_sum
+from convgen.kernels.parts.limits import WARP
 
 UNIT = 16  # bytes: of the widest load
+BOX_ALIGNMENT = 128  # bytes: where TMA may write
+WORD, BANKS = 4, 32  # bytes that a bank of shared memory gives at once, and banks
 OTHER_REGISTERS = 36  # than those of numbers
+OTHER_SHARED_REGISTERS = 17  # where a producer knows the addresses
 NONE = Axis(1, 1, 1, 1, 1, 0)
 
 
@@ -67,6 +72,25 @@ def walks(problem: ConvProblem) -> tuple[Walk, Walk, Walk]:
     return depth, found[0], found[1] if len(found) > 1 else none
 
 
+@lru_cache(maxsize=4096)  # many configurations differ in what matters not
+def read_lines(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
+    """Lines of 128 bytes that a warp reads from shared memory where its threads load `size` bytes each: neighboring
+    channel vectors, then parts of the filters, lanes and images, so many bytes apart.  A line has a word of each
+    bank."""
+    vectors, parts, lanes = threads
+    at = []
+    for thread in range(WARP):
+        strip = thread // (vectors * parts)
+        apart = thread // vectors % parts * part + strip % lanes * lane + strip // lanes * image
+        at.append(apart + thread % vectors * size)
+    together = WARP * WORD // max(size, WORD)  # threads whose words fit a line
+    lines = 0
+    for first in range(0, WARP, together):
+        words = {word for a in at[first : first + together] for word in range(a // WORD, -(-(a + size) // WORD))}
+        lines += max(Counter(word % BANKS for word in words).values())
+    return lines
+
+
 @dataclass(frozen=True)
 class Layout(base.Layout[Config]):
     """A configuration of a problem."""
@@ -104,25 +128,58 @@ class Layout(base.Layout[Config]):
         return self.walks[0].axis.filter * self.row_parts
 
     @property
+    def shared(self) -> bool:
+        """Whether a block's threads walk together, and have rows in common."""
+        return self.config.loads == "shared"
+
+    @property
+    def tiles(self) -> int:
+        """Strips beside one another, of a class of columns."""
+        return -(-self.walks[2].outputs // self.config.tile_q)
+
+    @property
     def lanes(self) -> int:
         """Strips that a block walks at once."""
+        if self.shared:
+            return self.lanes_q * self.lanes_n
+        return self.room
+
+    @cached_property
+    def room(self) -> int:
+        """Strips that a block has threads for."""
         return max(1, self.config.threads // (self.vectors * self.parts))
+
+    @cached_property
+    def lanes_q(self) -> int:
+        """Of strips that have rows in common, those beside one another."""
+        return min(self.tiles, self.room)
+
+    @cached_property
+    def lanes_n(self) -> int:
+        """And the images that they are of."""
+        return min(self.problem.n, self.room // self.lanes_q)
 
     @property
     def threads(self) -> int:
+        """That multiply."""
         return self.lanes * self.parts * self.vectors
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.threads + (WARP if self.shared else 0)
 
     @property
     def held(self) -> int:
         """Rows of y under which an input row may be, of a class: those that a thread holds."""
         return (self.config.tile_r - 1) // self.walks[1].step + 1
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Input rows that come with an output row."""
         return min(self.walks[1].step, self.config.tile_r)
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Input columns under a thread's outputs, those between windows included."""
         columns = self.walks[2]
@@ -139,20 +196,27 @@ class Layout(base.Layout[Config]):
         """What the number of a strip stands for, the outermost first."""
         depth, rows, columns = self.walks
         c = self.config
+        together_n, together_q = (self.lanes_n, self.lanes_q) if self.shared else (1, 1)
         return (
-            ("n", self.problem.n),
+            ("n", -(-self.problem.n // together_n)),
             ("depth", depth.axis.output),
             ("row_class", rows.classes),
             ("band", -(-rows.outputs // c.band)),
             ("column_class", columns.classes),
-            ("tile", -(-columns.outputs // c.tile_q)),
+            ("tile", -(-self.tiles // together_q)),
         )
 
     @cached_property
     def strips(self) -> int:
+        """Strips of all images; where rows are shared, so many times those of a block."""
         return math.prod(count for _, count in self.places)
 
     @property
+    def rounds(self) -> int:
+        """Strips that a block walks, one after the other, at most."""
+        return -(-self.strips // (self.shares * (1 if self.shared else self.lanes)))
+
+    @cached_property
     def thread_taps(self) -> int:
         """Taps whose sums a thread has."""
         return self.config.tile_r * self.walks[2].axis.filter
@@ -171,15 +235,63 @@ class Layout(base.Layout[Config]):
     def y_bytes(self) -> int:
         return self.config.vector * self.problem.y.element.bytes
 
+    @cached_property
+    def box_columns(self) -> tuple[int, int]:
+        """Columns of x and of y that a block's strips need."""
+        columns = self.walks[2]
+        of_y = self.lanes_q * self.config.tile_q
+        return (of_y - 1) * columns.step + columns.axis.filter, of_y
+
+    @property
+    def box_channels(self) -> tuple[int, int]:
+        """Channels of x and of y."""
+        return self.config.slice // self.multiplier, self.config.slice
+
+    @cached_property
+    def pixel_bytes(self) -> tuple[int, int]:
+        """Of a block's channels of x and of y."""
+        of_x, of_y = self.box_channels
+        return of_x * self.problem.x.element.bytes, of_y * self.problem.y.element.bytes
+
+    @cached_property
+    def box_bytes(self) -> tuple[int, int]:
+        """That TMA brings at once: the input rows of one part of the filters, and an output row, of all images."""
+        (x_columns, y_columns), (x_pixel, y_pixel) = self.box_columns, self.pixel_bytes
+        return self.lanes_n * self.rows * x_columns * x_pixel, self.lanes_n * y_columns * y_pixel
+
+    @property
+    def box_room(self) -> tuple[int, int]:
+        """And up to where the next box may lie."""
+        of_x, of_y = (-(-size // BOX_ALIGNMENT) * BOX_ALIGNMENT for size in self.box_bytes)
+        return of_x, of_y
+
     @property
     def x_stage(self) -> int:
         """Bytes of a stage's input rows in shared memory, and up to where output rows may lie."""
+        if self.shared:
+            return self.row_parts * self.box_room[0]
         return -(-self.rows * self.columns * self.threads * self.x_bytes // UNIT) * UNIT
 
     @property
     def stage(self) -> int:
         """Bytes of a stage: an output row, and the input rows that come with it."""
+        if self.shared:
+            return self.x_stage + self.box_room[1]
         return -(-(self.x_stage + self.config.tile_q * self.threads * self.y_bytes) // UNIT) * UNIT
+
+    @cached_property
+    def shared_lines(self) -> tuple[int, int]:
+        """Lines of 128 bytes, one a cycle, that a warp reads from shared memory with a load of x, and of y."""
+        c, (x_columns, y_columns), (x_pixel, y_pixel) = self.config, self.box_columns, self.pixel_bytes
+        threads = (self.vectors, self.parts, self.lanes_q)
+        step = c.tile_q * self.walks[2].step * x_pixel
+        of_x = read_lines(self.x_bytes, threads, self.box_room[0], step, self.rows * x_columns * x_pixel)
+        return of_x, read_lines(self.y_bytes, threads, 0, c.tile_q * y_pixel, y_columns * y_pixel)
+
+    @property
+    def barriers(self) -> int:
+        """Bytes of the stages' barriers, full and empty."""
+        return 16 * self.config.stages if self.shared else 0
 
     @property
     def shares(self) -> int:
@@ -200,11 +312,16 @@ class Layout(base.Layout[Config]):
         return -(-used // UNIT) * UNIT
 
     @property
-    def shared_bytes(self) -> int:
-        """Of a block; where there is a cluster, room for its blocks' sums that this one finishes, four at a time, and
-        for the barrier on which they arrive."""
+    def barriers_at(self) -> int:
+        """Bytes from the base to the barriers of the stages: behind a cluster's sums, four at a time, of which this
+        block finishes its share, and the barrier on which they arrive."""
         split = self.config.split_k
         return self.joined + (math.ceil(math.ceil(self.sums / 4) / split) * split * UNIT + 8 if split > 1 else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.barriers_at + (BOX_ALIGNMENT + self.barriers if self.shared else 0)
 
     @property
     def slots(self) -> int:
@@ -212,20 +329,22 @@ class Layout(base.Layout[Config]):
         return self.target.clustered_sms(self.config.split_k) * self.config.blocks
 
     @property
-    def in_flight(self) -> int:
-        """Bytes of a thread's loads that are under way."""
-        return max(self.config.stages - 1, 1) * (
-            self.rows * self.read_columns * self.x_bytes + self.config.tile_q * self.y_bytes
-        )
+    def in_flight(self) -> float:
+        """Bytes of a block's loads that are under way."""
+        if self.shared:
+            return (self.config.stages - 0.5) * (self.row_parts * self.box_bytes[0] + self.box_bytes[1])
+        of_thread = self.rows * self.read_columns * self.x_bytes + self.config.tile_q * self.y_bytes
+        return max(self.config.stages - 1, 1) * of_thread * self.threads
 
-    @property
+    @cached_property
     def registers(self) -> int:
         """An estimate of the registers a thread needs: ptxas takes more where it may, and spills with much fewer."""
         c = self.config
         read = self.rows * self.read_columns
         numbers = (self.thread_taps + self.held * c.tile_q + (y_sum(self.problem) is not None)) * c.vector
         if c.stages > 1:
-            return numbers + self.read_columns * self.inputs + OTHER_REGISTERS
+            other = OTHER_SHARED_REGISTERS if self.shared else OTHER_REGISTERS
+            return numbers + self.read_columns * self.inputs + other
         words = read * -(-self.x_bytes // 4) + c.tile_q * -(-self.y_bytes // 4)
         return numbers + read * self.inputs + words + OTHER_REGISTERS
 

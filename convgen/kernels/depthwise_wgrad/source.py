@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
+from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
-from convgen.ir.plan import Plan
+from convgen.ir.integer import floordiv, symbol
+from convgen.ir.plan import Param, Plan, TensorMap
 from convgen.ir.tensor import Tensor
-from convgen.kernels.depthwise_wgrad.layout import Layout, Walk
+from convgen.kernels.depthwise_wgrad.layout import UNIT, Layout, Walk
 from convgen.kernels.parts import gradient, output
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import ACCESS, Scope, coordinates, drop_unused, index_type, linear
@@ -23,7 +25,32 @@ def pointers(layout: Layout) -> list[Pointer]:
     if not layout.stores_w:
         last = Pointer("partials", "f32", gradient.PARTIALS.buffer, written=True)
     of_y = gradient.y_sum_pointer(problem, layout.shares)
-    return [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y"), last, *of_y]
+    factors = [] if layout.shared else [Pointer("x", problem.x.dtype, "x"), Pointer("y", problem.y.dtype, "y")]
+    return [*factors, last, *of_y]
+
+
+def maps(layout: Layout) -> list[Param]:
+    """Tensor maps of x and y, where TMA brings rows: boxes of a block's channels, columns, rows and images."""
+    if not layout.shared:
+        return []
+    problem, (_, rows, columns) = layout.problem, layout.walks
+    made = []
+    for t, channels, column, row, box_channels, box_columns, box_rows in (
+        (problem.x, "c", columns.input, rows.input, layout.box_channels[0], layout.box_columns[0], layout.rows),
+        (problem.y, "k", columns.output, rows.output, layout.box_channels[1], layout.box_columns[1], 1),
+    ):
+        sides = [(channels, box_channels), (column, box_columns), (row, box_rows), ("n", layout.lanes_n)]
+        sides = [(d, side) for d, side in sides if d]
+        dims = [d for d, _ in sides]
+        strides = tuple(
+            t.stride(d) * t.element.bytes if t.extent(d) > 1 else UNIT * -(-t.bytes // UNIT) for d in dims[1:]
+        )
+        box = tuple(side for _, side in sides)
+        tiled = TensorMap(
+            t.role, "tiled", t.dtype, tuple(t.extent(d) for d in dims), strides, (1,) * len(dims), box=box
+        )
+        made.append(Param(f"{t.role}_map", "tensor_map", t.role, tiled))
+    return made
 
 
 @dataclass(frozen=True)
@@ -40,6 +67,62 @@ class Place:
     h: str = ""
     w: str = ""
     inside_depth: str = ""
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """C text of where the strips of a block lie: the lines that name it, their output rows and the steps down them, and
+    of a step's boxes the coordinates: those of x for each part of the filters, and those of y."""
+
+    lines: Sequence[str]
+    outputs: str
+    steps: str
+    x: Sequence[str]
+    y: str
+
+
+def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
+    """For TMA, and for products."""
+    config = layout.config
+    _, rows, columns = layout.walks
+    scope = Scope("int")
+    names, counts = zip(*layout.places, strict=True)
+    at = coordinates(scope, scope.declare("strip", layout.strips), names, counts)
+    n = scope.let("first_n", at["n"] * layout.lanes_n)
+    p = scope.let("first_p", at["row_class"] + at["band"] * (config.band * rows.apart))
+    q = scope.let("first_q", at["tile"] * (config.tile_q * layout.lanes_q))
+    h = scope.let("first_h", _input(rows, p, Integer(0)))
+    w = scope.let("first_w", _input(columns, q, Integer(0)))
+    k = scope.declare("first_k", layout.problem.k)
+    c = scope.let("first_c", floordiv(k, Integer(layout.multiplier)))
+    own_q = q
+    if layout.lanes_q > 1:
+        own_q = scope.let("own_q", q + scope.declare("lane_q", layout.lanes_q) * config.tile_q)
+    lines = scope.take()
+    outputs, clipped = _count("P", p, rows, config.band), _count("Q", own_q, columns, config.tile_q)
+    steps, j = _steps(layout), symbol("j")
+
+    def corner(*at: Expr, column: Expr) -> str:
+        channel, row, image = at
+        along = [channel, *([column] if columns.input else []), row, image]
+        return ", ".join(c_expr(e, {}, symbols="") for e in along)
+
+    down = [h + (j * rows.step + part * config.tile_r) * rows.axis.dilation for part in range(layout.row_parts)]
+    of_x = [corner(c, row, n, column=w) for row in down]
+    of_y = corner(k, p + j * rows.apart, n, column=q)
+    used = " ".join([*of_x, of_y, outputs])
+    return (
+        BlockPlace(drop_unused(lines, used), outputs, steps, of_x, of_y),
+        Place(drop_unused(lines, f"{outputs} {clipped}"), outputs, clipped, steps),
+    )
+
+
+def _steps(layout: Layout) -> str:
+    """C text of the steps down a strip of `outputs` rows."""
+    rows = layout.walks[1]
+    # a strip without outputs is a step of nothing, for loads as for products
+    none = layout.held == 1 and rows.apart > 1 and rows.ragged(layout.config.band)
+    return "max(outputs, 1)" if none else "outputs + HELD - 1"
 
 
 def place(layout: Layout, index: str) -> tuple[Place, Place]:
@@ -67,9 +150,7 @@ def place(layout: Layout, index: str) -> tuple[Place, Place]:
                      ("k", "thread_k")])  # fmt: skip
     inside = f" && u32({in_d}) < {depth.axis.input}" if depth.input else ""
     outputs, clipped = _count("P", first_p, rows, config.band), _count("Q", first_q, columns, config.tile_q)
-    # a strip without outputs is a step of nothing, for loads as for products
-    none = layout.held == 1 and rows.apart > 1 and rows.ragged(config.band)
-    steps = "max(outputs, 1)" if none else "outputs + HELD - 1"
+    steps = _steps(layout)
     later = " ".join([x, y, str(first_h), str(first_w), inside, outputs, clipped])
     return (
         Place(drop_unused(lines, later), outputs, clipped, steps, x, y, str(first_h), str(first_w), inside),
@@ -99,13 +180,16 @@ def source(plan: Plan, layout: Layout) -> str:
     index = index_type(problem, ())
     _, rows, columns = layout.walks
     x, y = problem.x, problem.y
-    ahead, own = place(layout, index)
+    ahead: Place | BlockPlace
+    ahead, own = block_place(layout) if layout.shared else place(layout, index)
     return render(
         "depthwise_wgrad/kernel.cu.j2",
         plan,
         config=config,
         layout=layout,
         launch=plan.launch(),
+        maps=[p.name for p in maps(layout)],
+        tma=f"tma_load_tile_{4 if columns.output else 3}d",
         pointers=pointers(layout),
         formulas=_formulas(layout),
         index=index,
@@ -129,7 +213,7 @@ def source(plan: Plan, layout: Layout) -> str:
 
 
 #: Loads from shared memory, by bytes.
-_LOADS = {4: "ld_shared_u32", 8: "ld_shared_v2_f32", 16: "ld_shared_v4_u32"}
+_LOADS = {2: "ld_shared_u16", 4: "ld_shared_u32", 8: "ld_shared_v2_f32", 16: "ld_shared_v4_u32"}
 
 
 def _access(tensor: Tensor, run: int) -> str:

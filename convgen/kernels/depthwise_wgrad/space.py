@@ -1,0 +1,132 @@
+"""Configurations of depthwise_wgrad that are worth considering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.config import Options
+from convgen.kernels.depthwise_wgrad.config import MOST_BLOCKS, Config
+from convgen.kernels.depthwise_wgrad.constraints import LEAST_COPY, thread_registers, unshared, widest_vector
+from convgen.kernels.depthwise_wgrad.layout import Layout, walks
+from convgen.kernels.parts.limits import MAX_THREADS, WARP
+from convgen.targets import Target
+
+#: Rows in shared memory, where they are copied there.
+STAGES = 4
+#: Bands of a column, and their lengths where columns are long.
+PARTS, LONG_BANDS = (1, 2, 4, 8), (32, 128)
+#: Parts of a filter's rows, each a thread's; 0: a row each.
+ROW_PARTS = (1, 2, 0)
+#: What follows from a block's threads, however the pixels are divided.
+OF_BLOCKS = (
+    "rows", "columns", "thread_taps", "registers", "lanes_q", "lanes_n", "box_columns", "pixel_bytes", "box_bytes",
+    "shared_lines",
+)  # fmt: skip
+#: Channels that a block shares rows of, at most.
+WIDEST_SLICE = 192
+#: Sums that slices leave, at most.
+MOST_SUMS = 128 << 20
+#: Of the threads that a block may have, so many at least are to have work.
+LEAST_BUSY = 0.75
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is worth considering where rows are loaded one way."""
+
+    vectors: tuple[int, ...]
+    tile_qs: tuple[int, ...]
+    #: Channels of a block.
+    slices: tuple[int, ...]
+
+
+def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way]:
+    """By the value of `loads`."""
+    k = problem.k
+    # where a step has few products, loads are to be wide
+    vectors = (2, 4) if walks(problem)[2].axis.filter > 1 else (4, 8)
+    # of half a warp, one, or two
+    own = Way(vectors, (2, 4, 7), ())
+    # the fewer channels a thread has, the more taps and columns; neighbors' loads cost nothing
+    parts = {min(k, c) for c in (32, 64, 96)} | ({k} if k <= WIDEST_SLICE else set())
+    shared = Way((1, *vectors), (2, 4, 7, 14), tuple(sorted(parts)))
+    both = {"own": own, "shared": shared}
+    if "loads" in fixed:
+        return {name: way for name, way in both.items() if name == fixed["loads"]}
+    return both if not unshared(problem, target) else {"own": own}
+
+
+def space(problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
+    def given(name: str, values: Iterable[int]) -> list[int]:
+        return [int(fixed[name])] if name in fixed else sorted(set(values))
+
+    _, rows, columns = walks(problem)
+    widest, taps = widest_vector(problem), rows.axis.filter
+    tile_rs = given("tile.r", (-(-taps // (parts or taps)) for parts in ROW_PARTS))
+    bands = given("band", [*(min(b, rows.outputs) for b in LONG_BANDS), *(-(-rows.outputs // p) for p in PARTS)])
+    threads = given("threads", (128, 256, 384))
+    for loads, way in _ways(problem, target, fixed).items():
+        vectors = given("vector", (min(v, widest) for v in way.vectors))
+        tile_qs = given("tile.q", (min(q, columns.outputs) for q in way.tile_qs))
+        for v, r, q in product(vectors, tile_rs, tile_qs):
+            slices = way.slices or (min(problem.k, channels * v) for channels in (16, 32, 64))
+            for channels, most in product(given("slice", slices), threads):
+                stages = int(fixed.get("stages", _stages(problem, loads, v)))
+                one = Layout(problem, target, Config(v, channels, r, q, bands[0], stages, most, blocks=1, loads=loads))
+                one.knowing("walks")
+                if one.shared:
+                    one.knowing(*OF_BLOCKS)
+                if channels % v or one.block > MAX_THREADS:
+                    yield one
+                elif not one.shared or fixed.keys() & {"loads", "threads"} or _fits(one):
+                    one = one.sibling(blocks=int(fixed.get("blocks", _blocks(one))))
+                    yield from _divided(one, bands, fixed)
+
+
+def _divided(layout: Layout, bands: Iterable[int], fixed: Options) -> Iterator[Layout]:
+    """By bands and by the blocks that share them."""
+    for band in bands:
+        one = layout.sibling(band=band)
+        one.knowing("strips")
+        for split_k, slices in _shares(one, fixed):
+            yield one.sibling(split_k=split_k, slices=slices)
+
+
+def _fits(layout: Layout) -> bool:
+    """Whether a block that shares rows has whole warps, most of the threads that it may have, and their registers."""
+    if layout.threads % WARP or layout.threads < LEAST_BUSY * layout.config.threads:
+        return False
+    return layout.registers <= thread_registers(layout, 1)
+
+
+def _blocks(layout: Layout) -> int:
+    """Those that a multiprocessor has registers, threads and, where rows are shared, shared memory for."""
+    target = layout.target
+    most = min(MOST_BLOCKS, target.threads_per_sm // layout.block)
+    if layout.shared:
+        most = min(most, target.resident_blocks(layout.block, 1, layout.shared_bytes))
+    return max([b for b in range(1, most + 1) if thread_registers(layout, b) >= layout.registers], default=1)
+
+
+def _stages(problem: ConvProblem, loads: str, vector: int) -> int:
+    inputs = max(vector // problem.k_per_group, 1)
+    least = min(inputs * problem.x.element.bytes, vector * problem.y.element.bytes)
+    return STAGES if loads == "shared" or least >= LEAST_COPY else 1
+
+
+def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
+    """(split_k, slices): a cluster's blocks by slices of the pixels, that fill the GPU once, or half of it."""
+    clusters = (1, 4, 8) if "cluster" in layout.target.features else (1,)
+    rounds = layout.sibling(split_k=1, slices=1).rounds
+    for split_k in [int(fixed["split_k"])] if "split_k" in fixed else [s for s in clusters if s <= rounds]:
+        if "slices" in fixed:
+            yield split_k, int(fixed["slices"])
+            continue
+        most = max(min(rounds // split_k, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
+        slots = layout.sibling(split_k=split_k).slots
+        full = slots // (layout.channel_slices * split_k)
+        for slices in {max(min(full, most), 1), max(min(full // 2, most), 1)} if split_k == 1 else {1}:
+            yield split_k, slices
