@@ -40,18 +40,19 @@ CORNERS = {
 
 def problems(map: TensorMap, buffer_bytes: int, row: int = 0, pitch: int = 0) -> Iterator[str]:
     """Why the driver would refuse a map, or what of it lies outside its buffer: of a channel slice, the first `row` of
-    each `pitch` bytes."""
-    rank, size = len(map.dims), DTYPES[map.dtype].bytes
+    each `pitch` bytes.  Sizes that a call decides are the written ones."""
+    dims, strides = tuple(int(d) for d in map.dims), tuple(int(s) for s in map.strides)
+    rank, size = len(dims), DTYPES[map.dtype].bytes
     low, high = (3, 5) if map.mode == "im2col" else (1, 5)
     if not low <= rank <= high:
         yield f"rank {rank} is not between {low} and {high}"
         return
-    if len(map.strides) != rank - 1 or len(map.element_strides) != rank:
+    if len(strides) != rank - 1 or len(map.element_strides) != rank:
         yield f"rank {rank} needs {rank - 1} strides and {rank} element strides"
         return
-    if not all(1 <= d <= MAX_EXTENT for d in map.dims):
-        yield f"an extent of {map.dims} is not in [1, 2^32]"
-    for s in map.strides:
+    if not all(1 <= d <= MAX_EXTENT for d in dims):
+        yield f"an extent of {dims} is not in [1, 2^32]"
+    for s in strides:
         if s % ALIGNMENT or not 0 <= s < MAX_STRIDE:
             yield f"a stride of {s} bytes is not a multiple of {ALIGNMENT} below 2^40"
     if not all(1 <= s <= MAX_ELEMENT_STRIDE for s in map.element_strides):
@@ -62,12 +63,12 @@ def problems(map: TensorMap, buffer_bytes: int, row: int = 0, pitch: int = 0) ->
         yield from _im2col_problems(map, rank, size)
     else:
         yield from _tiled_problems(map, rank, size)
-    last = (map.dims[0] - 1) * size + sum((d - 1) * s for d, s in zip(map.dims[1:], map.strides, strict=True))
+    last = (dims[0] - 1) * size + sum((d - 1) * s for d, s in zip(dims[1:], strides, strict=True))
     if last + size > buffer_bytes:
         yield f"it reaches {last + size} bytes into {map.buffer}, which has {buffer_bytes}"
-    steps = {s for d, s in zip(map.dims[1:], map.strides, strict=True) if d > 1}
-    if pitch and (map.dims[0] * size > row or any(s % pitch for s in steps)):
-        yield f"rows of {map.dims[0] * size} bytes, {min(steps)} apart, leave {map.buffer}: {row} of each {pitch} bytes"
+    steps = {s for d, s in zip(dims[1:], strides, strict=True) if d > 1}
+    if pitch and (dims[0] * size > row or any(s % pitch for s in steps)):
+        yield f"rows of {dims[0] * size} bytes, {min(steps)} apart, leave {map.buffer}: {row} of each {pitch} bytes"
 
 
 def _row_problems(map: TensorMap, elements: int, size: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as xml
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 
 from convgen import driver
 from convgen.cli import main
+from convgen.emulator.tensor_map import problems
+from convgen.ir.plan import TensorMap
 from convgen.ir.problem import ConvProblem
+from convgen.ir.size import Size
 from convgen.loads.box import load_of
 from convgen.loads.picture import ascii_picture, explain, planes
 from convgen.spec import Spec, UsageError
@@ -146,6 +150,30 @@ def test_what_the_hardware_refuses_is_said():
         "a row of 24 bytes is not a multiple of 16",
         "an offset of 300 is not in [0, 255]",
     ]
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 2), st.sampled_from(["fprop", "dgrad"]))
+def test_a_load_is_of_the_written_sizes(rank, extent, n, op):
+    """Where a call decides sizes, too, and where these are 1."""
+    fixed = load_of(problem(rank, n, extent, more="pad 1", op=op), None, [0], None, 16, 16)
+    dynamic = f"pad 1 dynamic n {' '.join(fixed.problem.spatial.input)}"
+    load = load_of(problem(rank, n, extent, more=dynamic, op=op), None, [0], None, 16, 16)
+    assert load.refusals() == fixed.refusals() == []
+    assert str(explain(load)) == str(explain(fixed))
+    assert [*map(ascii_picture, planes(load))] == [*map(ascii_picture, planes(fixed))]
+
+
+def test_a_map_is_judged_by_the_written_sizes():
+    h, w = Size(1, "h"), Size(14, "w")
+    x = TensorMap(
+        "x", "im2col", "f16", (64, w, h, 8), (128, 128 * w, 128 * w * h), (1, 1, 1, 1),
+        lower=(0, 0), upper=(0, 0), channels=64, pixels=16,
+    )  # fmt: skip
+    assert not list(problems(x, 14 * 8 * 128, 128, 128))
+    assert list(problems(replace(x, strides=(120, 128 * w, 128 * w * h)), 14 * 8 * 128)) == [
+        "a stride of 120 bytes is not a multiple of 16 below 2^40"
+    ]
+    assert list(problems(x, 14 * 8 * 128, 64, 128)) == ["rows of 128 bytes, 128 apart, leave x: 64 of each 128 bytes"]
 
 
 @pytest.mark.parametrize(
