@@ -69,6 +69,10 @@ CODES: dict[str, str] = {
 }
 
 
+#: Codes of what stands where it does not fit.
+_SYNTAX = frozenset({"E001", "E002", "E003"})
+
+
 @dataclass(frozen=True)
 class Span:
     """A region of a spec: 1-based line and column, end exclusive."""
@@ -81,6 +85,11 @@ class Span:
     def to(self, end: Span) -> Span:
         """From the start of this span to the end of another."""
         return Span(self.line, self.column, end.end_line, end.end_column)
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether a character is in both."""
+        start = max((self.line, self.column), (other.line, other.column))
+        return start < min((self.end_line, self.end_column), (other.end_line, other.end_column))
 
 
 @dataclass(frozen=True)
@@ -286,5 +295,10 @@ class Report:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """In the order of the text; those without a place first."""
-        return tuple(sorted(self._found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))
+        """In the order of the text; those without a place first.  Of words that do not fit nothing else is said."""
+        faults = [d.span for d in self._found if d.span and d.code in _SYNTAX]
+        found = [
+            d for d in self._found
+            if d.code in _SYNTAX or d.span is None or not any(d.span.overlaps(fault) for fault in faults)
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0)))

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 from convgen.diagnostics import Span
 
+#: Among names that are lost: one of which nobody knows what it is, so that it may be any.
+ANY = "*"
+
 
 @dataclass(frozen=True)
 class Name:
@@ -80,10 +83,13 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tensor:
+    """`sure`: its dims have no error, so that it has no others."""
+
     name: Name
     dtype: Name
     dims: tuple[Dim, ...]
     span: Span
+    sure: bool = True
 
     def dim(self, name: str) -> Dim | None:
         return next((d for d in self.dims if d.name.text == name), None)
@@ -228,12 +234,14 @@ S = TypeVar("S", bound=Setting)
 
 @dataclass(frozen=True)
 class Conv:
-    """`lost` has the keywords of settings that are there, but whose text has errors (`conv`: the header's)."""
+    """`lost` has the keywords of settings that are there, or may be, but whose text has errors (`conv`: the header's):
+    not among the settings, or mended.  `names` has the names in those that are not."""
 
     name: Name
     settings: tuple[Setting, ...]
     span: Span
     lost: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
 
     def all(self, kind: type[S], *keywords: str) -> Iterator[S]:
         """The settings of a kind, of given keywords where some are given."""

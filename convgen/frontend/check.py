@@ -7,7 +7,9 @@ which settings there are, which tensors and operators go together, and how a pro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
+from typing import TypeVar
 
 from convgen import habits
 from convgen.diagnostics import Report, Span, listing
@@ -32,6 +34,7 @@ from convgen.ir.tensor import Tensor
 
 #: Elements of a tensor; offsets in bytes then fit 64 bits.
 MAX_ELEMENTS = 1 << 62
+P = TypeVar("P", bound=ast.PointwiseSetting)
 _RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(FUNCTIONS, "a function of epilogues")
 
 
@@ -68,6 +71,8 @@ class _Block:
         self._lowered = conv.first(ast.LoweredSetting)
         #: Empty where the block's operators have an error.
         self.ops = () if "op" in conv.lost else self._operators()
+        if not self.ops:
+            self._conv = replace(conv, lost=conv.lost | {"op"})
         lowered = self._lowered is not None or "lowered" in conv.lost
         self._lowers = any(op.op in LOWERING for op in self.ops) if self.ops else lowered
 
@@ -153,13 +158,16 @@ class _Block:
         if setting is None:
             return (OPERATORS[Op.FPROP],)
         found: list[Operator] = []
-        before = len(self._report)
+        clear = True
         for name in setting.ops:
             if name.text not in OPERATORS:
                 hint = habits.OP_NOTES.get(habits.plain(name.text))
                 hint = hint or habits.did_you_mean(name.text, OPERATORS, habits.OPS)
                 hint = hint or f"the operators are {listing(tuple(OPERATORS), 'and')}"
                 self._report.error("E213", f"no operator is named `{name.text}`", name.span, hint)
+                meant = habits.meant(name.text, OPERATORS, habits.OPS)
+                found += [OPERATORS[meant]] if meant else []
+                clear &= meant is not None
             elif OPERATORS[name.text] in found:
                 self._report.error("E213", f"`{name.text}` is listed twice", name.span)
             else:
@@ -168,7 +176,8 @@ class _Block:
         if alone and len(found) > 1:
             hint = "write a separate conv block for each"
             self._report.error("E213", f"`{alone}` cannot be combined with other operators", setting.span, hint)
-        return tuple(found) if len(self._report) == before else ()
+            clear = False
+        return tuple(dict.fromkeys(found)) if clear else ()
 
     def _complete(self) -> None:
         """Settings that must be there, or must not."""
@@ -231,8 +240,16 @@ class _Block:
                 message = f"`{tensor.name}` has {tensor.whole.size} elements; at most {MAX_ELEMENTS} can be addressed"
                 self._report.error("E212", message, self._names.span(tensor.name) or self._conv.name.span)
 
+    def _pointwise(self, kind: type[P]) -> P | None:
+        """The prologue or the epilogue.  Where the operators or a tensor are lost, nothing is known of the names that
+        are lost with these, nor which tensors it may use."""
+        setting = self._conv.first(kind)
+        if setting is None or not self._conv.lost & {"op", *SETTING_OF.values()}:
+            return setting
+        return replace(setting, lost=(setting.lost or frozenset()) | self._conv.names)
+
     def _prologue(self, geometry: Geometry | None) -> Prologue | None:
-        setting = self._conv.first(ast.PrologueSetting)
+        setting = self._pointwise(ast.PrologueSetting)
         if setting is None:
             return None
         return check_prologue(setting, self.ops, self._tensors, geometry, self._names, self._sizes, self._report)
@@ -244,15 +261,14 @@ class _Block:
         return check_dynamic(setting, self.ops, self._tensors, geometry, results, likes, self._report)
 
     def _epilogue(self) -> Checked | None:
-        setting = self._conv.first(ast.EpilogueSetting)
+        setting = self._pointwise(ast.EpilogueSetting)
         if setting is None:
             return None
         if self.ops and self._lowers:
             message = f"{listing(self.ops)} takes no epilogue"
             self._report.error("E305", message, setting.keyword.span, "it only moves elements")
             return None
-        ops = () if self._conv.lost & set(SETTING_OF.values()) else self.ops  # whose results may have any name
-        return check_epilogue(setting, ops, self._tensors, self._names, self._sizes, self._report)
+        return check_epilogue(setting, self.ops, self._tensors, self._names, self._sizes, self._report)
 
     # --- places ---
 

@@ -39,7 +39,9 @@ def rename_dims(role: str, tensor: ast.Tensor, report: Report) -> ast.Tensor:
                 report.error("E203", message, name.span, f"did you mean `{meant}`?")
                 dim = replace(dim, name=ast.Name(meant, name.span))
         dims.append(dim)
-    return replace(tensor, dims=tuple(dims))
+    names = {d.name.text for d in dims}
+    sure = tensor.sure and len(names) == len(dims) and names <= {*ROLE_DIMS[role]}
+    return replace(tensor, dims=tuple(dims), sure=sure)
 
 
 def unknown_dim(role: str, tensor: ast.Name, dim: ast.Name, rank: int, report: Report) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgen import habits
 from convgen.diagnostics import Report, did_you_mean, listing
@@ -59,9 +59,12 @@ def check_epilogue(
         check_dtype(further.dtype, report)
         names.declare(further.name, taken=ROLES)
     op = _served(setting, ops, tensors, report) if ops and setting.lost is None else None
+    if op is None:  # nobody knows what the assignments may read
+        setting = replace(setting, lost=setting.lost or frozenset())
     likes = _likes(setting, op, tensors) if op else {}
     sums = _sums(setting.results, op, likes, tensors, report) if op else {}
-    summed = {name for name in sums if op and likes[name] != op.writes}
+    unsure = {t.name.text for t in setting.results if op and not (t.sure and tensors[likes[t.name.text]].sure)}
+    summed = {name for name in unsure.union(sums) if op and likes[name] != op.writes}
     body = Body(setting, tensors, sums, summed, names, sizes, report).check()
     if op is None or len(report) > before:
         return None
@@ -113,7 +116,7 @@ def _sums(
         main, held = tensors[role], {d.name.text for d in result.dims}
         lacking = [d.name.text for d in main.dims if d.name.text not in held]
         foreign = held - {d.name.text for d in main.dims}
-        if lacking and (role != op.writes or not foreign):
+        if result.sure and main.sure and lacking and (role != op.writes or not foreign):
             name, over = result.name.text, listing(lacking, "and")
             found[name] = over
             wanted = number_type(tensors.values())
@@ -127,18 +130,20 @@ def _sums(
 @dataclass(frozen=True)
 class Like:
     """A tensor whose dims others have: its role, its name, and the extents of its dims, None where they are not known.
-    `shown` is what it is; empty where others are sums of it."""
+    `shown` is what it is; empty where others are sums of it.  `sure`: it has no other dims."""
 
     role: str
     name: str
     extents: Mapping[str, int | None]
     shown: str
+    sure: bool
 
 
 def like_of(declared: ast.Tensor, role: str, geometry: Geometry | None, shown: str) -> Like:
     """One of the operator's tensors."""
     extents = geometry.extents(role) if geometry else {}
-    return Like(role, declared.name.text, {d.name.text: extents.get(d.name.text) for d in declared.dims}, shown)
+    dims = {d.name.text: extents.get(d.name.text) for d in declared.dims}
+    return Like(role, declared.name.text, dims, shown, declared.sure)
 
 
 def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Report) -> Tensor:
@@ -150,7 +155,7 @@ def tensor(declared: ast.Tensor, role: str, like: Like, sizes: Sizes, report: Re
         at = dim.name.text
         extent = extents.get(at)
         written = sizes.evaluate(dim.extent) if dim.extent else None
-        if at not in extents:
+        if at not in extents and like.sure:
             have = f"are {listing(tuple(extents), 'and')}" if extents else "are none"
             hint = habits.did_you_mean(at, extents, habits.DIMS[like.role])
             whose = f"{article} {role} has dims of {like.shown}" if like.shown else "a sum has dims of"
@@ -249,7 +254,7 @@ class Body:
         self._assigned = {a.name.text for a in setting.body}
         self._locals: set[str] = set()
         self._used: set[str] = set()
-        self._faulty = False  # whether a value was too deep to be looked at
+        self._faulty = False  # whether a value was too deep to be looked at, or lacks a name
 
     def check(self) -> tuple[ir.Assignment, ...]:
         statements = self._setting.body
@@ -265,7 +270,7 @@ class Body:
                 self._locals.add(name.text)
             if value is not None:
                 body.append(ir.Assignment(name.text, value))
-        if self._setting.lost is not None or self._faulty:  # what is lost may have used them
+        if self._setting.lost is not None or self._faulty:  # what is lost, or has another name, may have used them
             return tuple(body)
         operands = [o.name for o in self._setting.operands if self._names.span(o.name.text) == o.name.span]
         for kind, declared in (("operand", operands), ("local", locals_)):
@@ -325,8 +330,8 @@ class Body:
             return ir.OperandRef(e.name)
         if e.name in self._locals:
             return ir.LocalRef(e.name)
-        if e.name in (self._setting.lost or ()):
-            return None
+        if (lost := self._setting.lost) is not None and (e.name in self._tensors or lost & {e.name, ast.ANY}):
+            return None  # it may be one that is lost, or assigned to a sum that is
         known = {*self._given, *self._operands, *self._locals}
         if e.name in self._tensors:
             message = f"{self.part} cannot read the tensor `{e.name}`"
@@ -345,6 +350,7 @@ class Body:
             message = f"`{e.name}` is a function"
             hint = f"call it: `{e.name}({', '.join(ir.FUNCTIONS[e.name].parameters)})`"
         else:
+            self._faulty = True
             message, hint = f"nothing is named `{e.name}`", self._other_value(e.name, known)
         self._report.error("E301", message, e.span, hint)
         return None
@@ -365,6 +371,7 @@ class Body:
             self._report.error("E302", f"no function is named `{name}`", e.function.span, hint)
             return None
         if len(arguments) != function.arity:
+            self._faulty |= len(arguments) < function.arity
             takes = f"{function.arity} argument{'s' if function.arity > 1 else ''}"
             hint = f"`{name}({', '.join(function.parameters)})` is {function.doc}"
             self._report.error("E303", f"`{name}` takes {takes}, not {len(arguments)}", e.span, hint)

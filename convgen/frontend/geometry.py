@@ -102,6 +102,7 @@ class Solver:
         needed = {"x", "w"} if lowers else SETTING_OF.keys()
         #: Whether something that is stated has an error, or is missing.
         self._unclear = not needed <= tensors.keys() or bool(conv.lost & _STATING)
+        self._unclear |= not (sizes.complete and all(t.sure for t in tensors.values()))
 
     def _mentioned(self) -> list[str]:
         """Names that imply a rank."""
@@ -118,6 +119,8 @@ class Solver:
         self._windows = self._axes_so_far(stride, dilation)
         pad, groups = self._amounts("pad"), self._groups()
         n = self._agree("n", "x", "y")
+        if "op" in self._conv.lost:  # which says how the others follow
+            return None
         channels = {self._whole[0]: self._agree(self._whole[0], "w", self._whole[1])}
         channels[self._grouped[0]] = self._channels(*self._grouped, groups) if groups else None
         c, k = channels["c"], channels["k"]
@@ -127,14 +130,14 @@ class Solver:
             self._divides(groups, {"c": c, "k": k})
         axes = []
         fill = padding.filled(self._conv.first(ast.AxesSetting, "pad"), self._report)
-        if stride and dilation and pad:
+        if stride and dilation and pad and fill:
             self._fits(fill, pad)
             axes = [self._axis(i, stride[i][0], dilation[i][0], pad[i]) for i in range(self._rank)]
-        if not self._unclear:
+        if fill and not self._unclear:
             self._missing({"n": n, "c": c, "k": k}, axes, [low for low, _ in stride or ()])
         if self._unclear or len(self._report) > before:
             return None
-        assert n and c and k and groups and stride and dilation and pad
+        assert n and c and k and groups and stride and dilation and pad and fill
         input_, filter_, output = zip(*(axis for axis in axes if axis), strict=True)
         (strides, _), (dilations, _), (lo, hi) = (zip(*a, strict=True) for a in (stride, dilation, pad))
         fill = fill if any((*lo, *hi)) else Padding.ZERO
@@ -158,11 +161,10 @@ class Solver:
                 found[name] = None if value is None else _Stated(value, tensor.name.text, name, dim.span, True, let)
         own = getattr(self._spatial, SETTING_OF[role])
         optional = ("c", "k") if self._lowers and role == "w" else ()
-        misnamed = any(d.name.text not in ROLE_DIMS[role] for d in tensor.dims)
         for name in ("n", "c", "k", *own):
             if name in ROLE_DIMS[role] and name not in found:
                 lacks = _Stated(1, tensor.name.text, name, tensor.name.span, False)
-                found[name] = None if misnamed or name in optional else lacks
+                found[name] = lacks if tensor.sure and name not in optional else None
         return found
 
     def _extent(self, dim: ast.Dim) -> int | None:
@@ -184,28 +186,28 @@ class Solver:
 
     def _amounts(self, keyword: str) -> list[Amount] | None:
         """(low, high) of stride, dilation or pad for each axis; None where one has an error."""
-        if keyword in self._conv.lost:
-            return None
         least = _LEAST[keyword]
         found: dict[str, Amount | None] = dict.fromkeys(self._spatial.input, (least, least))
         setting = self._conv.first(ast.AxesSetting, keyword)
         if setting and setting.everywhere:
             found = dict.fromkeys(found, self._amount(keyword, setting.everywhere))
-        seen: set[str] = set()
+        seen, unknown = set[str](), list[str]()
         for axis in setting.axes if setting else ():
             name = axis.name.text
             if name not in found:
-                self._unclear = True
+                unknown.append(name)
                 hint = habits.did_you_mean(name, found, habits.DIMS["x"])
                 hint = hint or f"axes are named by the input's dims: {listing(tuple(found), 'and')}"
                 self._report.error("E203", f"`{keyword}` has no axis named `{name}`", axis.name.span, hint)
                 continue
             if name in seen:
                 self._report.error("E204", f"`{keyword}` has the axis `{name}` twice", axis.name.span)
+                unknown.append(name)
             seen.add(name)
             found[name] = self._amount(keyword, axis.amount)
         amounts = [a for a in found.values() if a]
-        return amounts if len(amounts) == len(found) else None
+        self._unclear |= bool(unknown)
+        return amounts if len(amounts) == len(found) and not unknown and keyword not in self._conv.lost else None
 
     def _amount(self, keyword: str, amount: ast.Amount) -> Amount | None:
         if amount.high is not None and keyword != "pad":
@@ -242,10 +244,9 @@ class Solver:
         return self._sizes.evaluate(e, hints)
 
     def _groups(self) -> int | None:
-        if "groups" in self._conv.lost:
-            return None
         setting = self._conv.first(ast.GroupsSetting)
-        return self._checked("`groups`", self._evaluate(setting.value), 1, setting.value) if setting else 1
+        groups = self._checked("`groups`", self._evaluate(setting.value), 1, setting.value) if setting else 1
+        return None if "groups" in self._conv.lost else groups
 
     def _get(self, role: str, name: str) -> _Stated | None:
         return self._stated.get(role, {}).get(name)

@@ -305,6 +305,8 @@ def _list(place: Place) -> str | None:
         return "write a `let` for each name"
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
         return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
+    if word.type == "RPAR" and before is not None and before.type == "COMMA" and place.keyword in wording.AXES:
+        return f"write both sides, or one number: `{wording.AXES[place.keyword]}`"
     if before is not None and before.type == "COMMA" and word.type in ("RSQB", "RPAR", "COMMA"):
         return "remove one of the commas" if word.type == "COMMA" else "remove the last comma"
     return None

@@ -1,19 +1,27 @@
 """What syntax errors leave of a file: statements without a fault, and what is known of the others.
 
-A check that needs a lost statement is left out, since its result might be wrong.
+A check that needs a lost statement is left out, since its result might be wrong.  So is one that needs to know which
+dims a tensor lacks whose text was mended: the word that is gone may have been one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Protocol, TypeVar
 
 from lark import Token
 
+from convgen import habits
 from convgen.diagnostics import Span
-from convgen.frontend import ast
+from convgen.frontend import ast, wording
+from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import setting_meant
+
+#: Settings with braces, with brackets, and with neither.
+_BLOCKS = frozenset({"prologue", "epilogue", "strategy"})
+_TENSORS = frozenset({"input", "filter", "output", "lowered"})
+_PLAIN = frozenset({*wording.SETTINGS, *wording.CONTEXTUAL}) - _BLOCKS - _TENSORS
 
 
 @dataclass(frozen=True)
@@ -24,20 +32,50 @@ class Region:
 
     @property
     def start(self) -> tuple[int, int]:
-        line, column = self.words[0].line, self.words[0].column
-        assert line and column
-        return line, column
+        return _start(self.words[0])
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(str(w) for w in self.words if w.type == "NAME")
+        """The names in it; `ANY` besides where the one that it would declare is none."""
+        first, *others = self.words
+        declared = others[:1] if first.type in wording.DECLARING or first == "result" else [first]
+        named = any(word.type == "NAME" for word in declared)
+        return frozenset([str(w) for w in self.words if w.type == "NAME"] + [ast.ANY] * (not named))
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """The keywords of the settings that it may be: none of a word that is no setting's, and has a value."""
+        first, *others = self.words
+        if meant := "conv" if first.type == "CONV" else setting_meant(first):
+            return frozenset({meant})
+        known = len(first) > 1 and habits.plain(first) in habits.NO_SETTINGS
+        valued = first.type == "NAME" and bool(others) and others[0].type in ("NAME", "INT", "FLOAT", "LBRACE")
+        if (known or valued) and first not in OPERATORS:
+            return frozenset()
+        signs = {word.type for word in self.words}
+        plain = _PLAIN if OPERATORS.keys() & set(self.words) else _PLAIN - {"op"}
+        return _BLOCKS if "LBRACE" in signs else _TENSORS if "LSQB" in signs else plain
 
     def within(self, span: Span) -> bool:
-        return (span.line, span.column) <= self.start < (span.end_line, span.end_column)
+        return _within(self.words[0], span)
 
     def is_behind(self, span: Span) -> bool:
         """Whether it begins in the line in which something ends, and may belong to it."""
         return self.start >= (span.end_line, span.end_column) and self.start[0] == span.end_line
+
+
+def _start(word: Token) -> tuple[int, int]:
+    assert word.line and word.column
+    return word.line, word.column
+
+
+def _within(word: Token, span: Span) -> bool:
+    return (span.line, span.column) <= _start(word) < (span.end_line, span.end_column)
+
+
+def _inside(word: Token, span: Span) -> bool:
+    """Whether it is within, and not the first."""
+    return _within(word, span) and _start(word) != (span.line, span.column)
 
 
 class _Statement(Protocol):
@@ -46,17 +84,44 @@ class _Statement(Protocol):
 
 
 S = TypeVar("S", bound=_Statement)
+#: Settings of which a part may be right where another is not.
+_IN_PARTS = (ast.TensorSetting, ast.LoweredSetting, ast.PointwiseSetting, ast.StrategySetting)
 
 
-def mark(items: Sequence[object], regions: Sequence[Region]) -> ast.Spec:
-    """The file of these lets and conv blocks."""
+def mark(items: Sequence[object], regions: Sequence[Region], mended: Sequence[Token]) -> ast.Spec:
+    """The file of these lets and conv blocks; `mended` are the words before which, or in whose place, its text was."""
     stated = [i for i in items if isinstance(i, ast.Let)]
-    lets, _ = _sound(stated, regions)
-    convs = tuple(_conv(i, [r for r in regions if r.within(i.span)]) for i in items if isinstance(i, ast.Conv))
-    pairs = [pair for r in regions for pair in zip(r.words, r.words[1:], strict=False)]
-    names = {str(name) for keyword, name in pairs if keyword.type == "LET"}
-    names |= {let.name.text for let in stated}
-    return ast.Spec(lets, convs, frozenset(names - {let.name.text for let in lets}))
+    convs = [i for i in items if isinstance(i, ast.Conv)]
+    lets, spoiled = _sound(stated, regions)
+    names = _names([r for r in regions if _may_be_let(r, convs)], spoiled)
+    marked = tuple(_conv(c, [r for r in regions if r.within(c.span)], mended) for c in convs)
+    return ast.Spec(lets, marked, names - {let.name.text for let in lets})
+
+
+def _may_be_let(region: Region, convs: Iterable[ast.Conv]) -> bool:
+    outside = not any(region.within(conv.span) for conv in convs)
+    return any(word.type == "LET" or (outside and word.type == "ASSIGN") for word in region.words)
+
+
+def _names(regions: Iterable[Region], spoiled: Iterable[_Statement]) -> frozenset[str]:
+    """The names in regions and in the statements that these spoil, and `ANY` where one of its own has lost its name."""
+    lost = (r.names - ({ast.ANY} if _behind(r, spoiled) else set()) for r in regions)
+    return frozenset[str]().union(*lost, *map(_mentioned, spoiled))
+
+
+def _mentioned(node: object) -> set[str]:
+    """The names in a part of the tree."""
+    if isinstance(node, ast.Name):
+        return {node.text}
+    if isinstance(node, ast.Reference):
+        return {node.name}
+    parts = node if isinstance(node, tuple) else vars(node).values() if is_dataclass(node) else ()
+    return set[str]().union(*map(_mentioned, parts))
+
+
+def _behind(region: Region, spoiled: Iterable[_Statement]) -> bool:
+    """Whether it is the rest of one of these statements."""
+    return any(region.is_behind(statement.span) for statement in spoiled)
 
 
 def _sound(statements: Iterable[S], regions: Sequence[Region]) -> tuple[tuple[S, ...], tuple[S, ...]]:
@@ -72,31 +137,36 @@ def _sound(statements: Iterable[S], regions: Sequence[Region]) -> tuple[tuple[S,
     return tuple(sound), tuple(spoiled)
 
 
-def _conv(conv: ast.Conv, regions: Sequence[Region]) -> ast.Conv:
-    if not regions:
-        return conv
+def _conv(conv: ast.Conv, regions: Sequence[Region], mended: Sequence[Token]) -> ast.Conv:
     inner = {id(s): [r for r in regions if r.within(s.span)] for s in conv.settings}
     within = [r for found in inner.values() for r in found]
     own = [r for r in regions if r not in within]
     sound, spoiled = _sound(conv.settings, own)
-    lost = {s.keyword.text for s in spoiled}
-    for region in own:
-        first = region.words[0]
-        lost.add("conv" if first.type == "CONV" else setting_meant(first) or "")
-    settings = tuple(_setting(s, inner[id(s)]) for s in sound)
-    return replace(conv, settings=settings, lost=frozenset(lost - {s.keyword.text for s in settings}))
+    unsure = [s for s in sound if not isinstance(s, _IN_PARTS) and any(_inside(w, s.span) for w in mended)]
+    lost = {s.keyword.text for s in spoiled}.union(*(r.settings for r in own if not _behind(r, spoiled)))
+    settings = tuple(_setting(s, inner[id(s)], mended) for s in sound)
+    lost = lost - {s.keyword.text for s in settings} | {s.keyword.text for s in unsure}
+    return replace(conv, settings=settings, lost=frozenset(lost), names=_names(own, spoiled))
 
 
-def _setting(setting: ast.Setting, regions: Sequence[Region]) -> ast.Setting:
-    if not regions:
-        return setting
+def _setting(setting: ast.Setting, regions: Sequence[Region], mended: Sequence[Token]) -> ast.Setting:
+    if isinstance(setting, ast.TensorSetting):
+        return replace(setting, tensor=_tensor(setting.tensor, mended))
     if isinstance(setting, ast.PointwiseSetting):
         body, spoiled = _sound(setting.body, regions)
         operands, broken = _sound(setting.operands, regions)
         results, unfinished = _sound(setting.results, regions)
-        names = {a.name.text for a in spoiled} | {t.name.text for t in (*broken, *unfinished)}
-        lost = frozenset(names.union(*(r.names for r in regions)))
-        return replace(setting, body=body, operands=operands, results=results, lost=lost)
+        return replace(
+            setting,
+            body=body,
+            operands=tuple(_tensor(t, mended) for t in operands),
+            results=tuple(_tensor(t, mended) for t in results),
+            lost=_names(regions, [*spoiled, *broken, *unfinished]) if regions else None,
+        )
     if isinstance(setting, ast.StrategySetting):
         return replace(setting, options=_sound(setting.options, regions)[0])
     return setting
+
+
+def _tensor(tensor: ast.Tensor, mended: Sequence[Token]) -> ast.Tensor:
+    return replace(tensor, sure=not any(_inside(word, tensor.span) for word in mended))

@@ -37,8 +37,8 @@ def report_word(name: ast.Reference, axes: Sequence[Axis], report: Report) -> No
     report.error("E102", f"`pad` takes numbers, not `{name.name}`", name.span, _hint(name.name, axes))
 
 
-def filled(setting: ast.AxesSetting | None, report: Report) -> Padding:
-    """What the padding of a setting is made of; an unknown word is reported, and counts as zero."""
+def filled(setting: ast.AxesSetting | None, report: Report) -> Padding | None:
+    """What the padding of a setting is made of; None for an unknown word, which is reported: it may be an axis."""
     if setting is None or setting.fill is None:
         return Padding.ZERO
     name = setting.fill.text
@@ -48,7 +48,7 @@ def filled(setting: ast.AxesSetting | None, report: Report) -> Padding:
     hint = symmetric or habits.did_you_mean(name, tuple(Padding), habits.FILLS)
     hint = hint or f"it is made of {listing(tuple(Padding))}"
     report.error("E216", f"no padding is made of `{name}`", setting.fill.span, hint)
-    return Padding.ZERO
+    return None
 
 
 def check_type(fill: Padding, dtype: str, span: Span, report: Report) -> None:

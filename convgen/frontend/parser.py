@@ -35,8 +35,6 @@ _FORGOTTEN = {
     "COMMA": ",", "COLON": ":", "ASSIGN": "=", "LET": "let", "OPERAND": "operand", "LBRACE": "{", "RSQB": "]",
     "RPAR": ")",
 }  # fmt: skip
-#: What people write too much of.
-_TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
 #: What people take for one another.
 _MISTAKEN = {"COLON": ("ASSIGN", "="), "ASSIGN": ("COLON", ":"), "COMPARE": ("ASSIGN", "=")}
 #: A mended text has to go on for so many words.
@@ -57,6 +55,7 @@ class _Parse:
         self._words = tokens(text)
         self._parser = grammar().parse_interactive("")
         self._regions: list[Region] = []
+        self._mended: list[Token] = []
         self._whole = True  # whether there was no error
         self._said: set[tuple[int, str]] = set()  # by line: one message does for all commas that it lacks
 
@@ -82,7 +81,7 @@ class _Parse:
         items = Build(self._report).transform(tree).children
         if self._whole and not any(w.type == "CONV" for w in self._words):
             self._report.error("E007", "the file has no conv block", None, _CONV)
-        return lost.mark(items, self._regions) if self._whole or items else _UNREAD
+        return lost.mark(items, self._regions, self._mended) if self._whole or items else _UNREAD
 
     # what is wrong
 
@@ -98,11 +97,14 @@ class _Parse:
 
     def _begins_unseen(self, at: int, keyword: str) -> bool:
         """Whether a word begins a line that the grammar takes for more of the statement with the keyword, or a setting
-        that it takes for what padding is made of."""
+        that it takes for what padding is made of, or an assignment that it takes for a dim."""
         if self._words[at].type != "NAME":
             return False
         place = Place(self._words, at, frozenset(), ())
-        if keyword == "pad" and place.is_behind_value and place.is_followed_by_value and place.word not in _FILLS:
+        if place.before == "[" and place.begins_line and place.is_assigned and not place.is_closed:
+            return True
+        another = place.is_followed_by_value or (place.begins_line and place.word in OPERATORS)
+        if keyword == "pad" and place.is_behind_value and another and place.word not in _FILLS:
             return True
         opens = place.opens_block and keyword != "strategy"
         if not (place.begins_line and (place.is_followed_by_value or opens)) or len(self._open_braces()) != 1:
@@ -146,6 +148,8 @@ class _Parse:
             self._report.error("E001" if is_stray else "E002", message, span, hint)
         if mended or is_stray:
             self._said.add(said)
+        if mended:
+            self._mended.append(word)
         return at if mended else self._resume(at, resume)
 
     def _let_in_block(self, at: int, place: Place) -> int:
@@ -178,7 +182,8 @@ class _Parse:
                 words.insert(at, sign)
                 return f"with {text}"
         values = self._values
-        if values and isinstance(values[-1], Token) and values[-1].type == "COMMA" and self._goes_on(ahead, less=1):
+        last_comma = values and isinstance(values[-1], Token) and values[-1].type == "COMMA"
+        if last_comma and place.keyword not in wording.AXES and self._goes_on(ahead, less=1):
             self._cut(len(values) - 1)
             return "without the last comma"
         return ""
@@ -188,15 +193,19 @@ class _Parse:
         word = place.word
         if sign := meant(word):
             yield [Token.new_borrow_pos(*sign, word)]
+        if word.type == STRAY and not word[0].isalnum():  # in place of a sign
+            lacking = Place(self._words, place.at + 1, place.kinds, place.braces).lacks
+            signs = ((kind, text) for kind, text in _FORGOTTEN.items() if not text.isalpha() and lacking(kind))
+            yield from ([Token.new_borrow_pos(*sign, word)] for sign in signs)
         if word.type == "COMMA" and "LET" in place.kinds:
             yield [Token.new_borrow_pos("LET", "let", word)]
-        if word.type in _TOO_MUCH or (word.type == "RBRACE" and not place.braces):
+        if place.is_too_much or (word.type == "RBRACE" and not place.braces):
             yield []
         if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):
             yield [Token.new_borrow_pos(*_MISTAKEN[word.type], word)]
         if keyword := place.keyword_meant:
             yield [Token.new_borrow_pos(keyword.upper(), keyword, word)]
-        if (place.declares and word.type in (MIXED, STRAY)) or place.is_keyword_for_name:
+        if (place.declares and word.type in (MIXED, STRAY) and word[0].isalnum()) or place.is_keyword_for_name:
             yield [Token.new_borrow_pos("NAME", str(word), word)]
 
     def _ahead(self, at: int) -> list[Token]:
@@ -285,7 +294,7 @@ class _Parse:
         if not level:
             in_block = word.type == "LBRACE" or word.type in wording.SETTING_KINDS
             return ("conv" in lost and in_block) or (again and place.begins_line and place.looks_like_item)
-        if word.type == "RBRACE" or word.type in wording.SETTING_KINDS:
+        if word.type in ("RBRACE", "PROLOGUE", "DYNAMIC") or word.type in wording.SETTING_KINDS:
             return True
         closed = lost["("] <= lost[")"] and lost["["] <= lost["]"]
         begins = word.type == "NAME" and place.begins_line

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from lark import Token
 
@@ -14,8 +15,12 @@ from convgen.diagnostics import closest, quote
 from convgen.frontend import wording
 from convgen.frontend.tokens import END
 
-#: Words that are looked back to.
+#: Words that are looked back to, or ahead.
 _REACH = 500
+#: What people write too much of.
+_TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
+#: Kinds that begin a statement of an epilogue alone.
+_IN_EPILOGUE = frozenset({"OPERAND", "RESULT"})
 
 
 def setting_meant(word: str) -> str | None:
@@ -82,9 +87,35 @@ class Place:
     def lacks(self, kind: str) -> bool:
         """Whether a word of the kind may have been forgotten before this one."""
         if kind == "LBRACE":
-            begins = self.word.type in wording.SETTING_KINDS or self.word.type == "OPERAND" or self.is_assigned
-            return self.kinds == {kind} and begins
+            begins = self.word.type in wording.SETTING_KINDS or self.word.type in _IN_EPILOGUE or self.is_assigned
+            return (self.kinds == {kind} and begins) or (kind in self.kinds and self.is_option_without_brace)
+        if kind == "COMMA" and self.begins_line and not self.is_closed:
+            return False
         return kind in self.kinds and (kind != "ASSIGN" or self.keyword == "let")
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the word may be a sign that should not be there; a bracket behind a comma lacks something instead."""
+        before = self.before.type if self.before is not None else ""
+        if self.word.type == "LBRACE":
+            return before == "LBRACE"
+        return self.word.type in _TOO_MUCH and not (self.word.type in ("RPAR", "RSQB") and before == "COMMA")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the bracket that is open before the word is closed behind it."""
+        signs = (word.type for word in self.words[self.at : self.at + _REACH])
+        return next((s for s in signs if s in ("LSQB", "RSQB", "LBRACE", "RBRACE", END)), END) == "RSQB"
+
+    @property
+    def is_option_without_brace(self) -> bool:
+        """Whether the word begins a strategy's options: a name behind the strategy's in its line, in a block with a
+        brace too many at its end."""
+        behind = self.at > 1 and self.words[self.at - 2].type == "STRATEGY"
+        if not behind or self.word.type != "NAME" or self.begins_line:
+            return False
+        signs = Counter(w.type for w in takewhile(lambda w: w.type != "CONV", self.words[self.at :]))
+        return signs["RBRACE"] > signs["LBRACE"] + len(self.braces)
 
     @property
     def is_behind_block(self) -> bool:

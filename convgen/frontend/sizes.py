@@ -30,9 +30,11 @@ class Sizes:
 
     def __init__(self, spec: ast.Spec, defines: Mapping[str, int], report: Report) -> None:
         self._report, self._defines = report, defines
-        self._declared = {let.name.text for let in spec.lets} | spec.lost
+        self._declared = {let.name.text for let in spec.lets} | spec.lost - {ast.ANY}
+        #: Whether no let has lost its name: any that is not known may be its.
+        self.complete = ast.ANY not in spec.lost
         #: Value of each let so far; None where it has an error, which is in the report.
-        self._values: dict[str, int | None] = dict.fromkeys(spec.lost)
+        self._values: dict[str, int | None] = dict.fromkeys(spec.lost - {ast.ANY})
         self._define(defines)
         names = Names(report)
         for let in spec.lets:
@@ -41,7 +43,9 @@ class Sizes:
 
     def _define(self, defines: Mapping[str, int]) -> None:
         for name, value in defines.items():
-            if name not in self._declared:
+            if name not in self._declared and not self.complete:
+                self._values[name] = None
+            elif name not in self._declared:
                 hint = habits.did_you_mean(name, self._declared, habits.LETS) or (
                     f"the file's lets are {listing(sorted(self._declared), 'and')}"
                     if self._declared
@@ -114,6 +118,8 @@ class Sizes:
     def _reference(self, e: ast.Reference, hints: Mapping[str, str]) -> int | None:
         if e.name in self._values:
             return self._values[e.name]
+        if not self.complete and e.name not in self._declared:
+            return None
         if e.name in self._declared:
             self._report.error(
                 "E102", f"`{e.name}` is used before its `let`", e.span, "a let can use only the lets above it"

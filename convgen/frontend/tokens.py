@@ -82,12 +82,21 @@ def _with_of(words: list[Token]) -> list[Token]:
 _ENDS_SETTING = _ENDS_SIZE | {"FLOAT", "RSQB", "LBRACE", "RBRACE"}
 
 
+def _depths(words: list[Token]) -> Iterator[int]:
+    """How many blocks are open behind each word, also where a conv block lacks its brace, or a block has two."""
+    depth = 0
+    for i, word in enumerate(words):
+        opens = word.type == "LBRACE" and words[i - 1].type != "LBRACE"
+        depth += opens - (word.type == "RBRACE")
+        if word.type == "CONV" and words[i + 1].type in ("NAME", "LBRACE"):
+            depth = int(all(w.type != "LBRACE" for w in words[i + 1 : i + 4]))
+        yield depth
+
+
 def _with_dynamic(words: list[Token]) -> list[Token]:
     """The words with each `dynamic` that begins a setting of a convolution as a word of its own kind: elsewhere it is a
     size, or a tensor."""
-    depth = 0
-    for i, word in enumerate(words[:-1]):
-        depth += (word.type == "LBRACE") - (word.type == "RBRACE")
+    for i, (word, depth) in enumerate(zip(words[:-1], _depths(words), strict=False)):
         following = words[i + 1]
         named = following.type == "NAME" and words[i + 2].type not in ("ASSIGN", "COLON")
         begins = words[i - 1].type in _ENDS_SETTING and (named or following.type.lower() in (following.value, "rbrace"))
@@ -98,11 +107,11 @@ def _with_dynamic(words: list[Token]) -> list[Token]:
 
 def _with_prologue(words: list[Token]) -> list[Token]:
     """The words with each `prologue` that opens a block of a convolution as a word of its own kind."""
-    depth = 0
-    for i, word in enumerate(words[:-1]):
-        depth += (word.type == "LBRACE") - (word.type == "RBRACE")
-        opens = depth == 1 and words[i + 1].type == "LBRACE" and words[i - 1].type != "STRATEGY"
-        if word.type == "NAME" and word.value == "prologue" and opens:
+    for i, (word, depth) in enumerate(zip(words[:-1], _depths(words), strict=False)):
+        opens = words[i + 1].type == "LBRACE" and words[i - 1].type != "STRATEGY"
+        first = next(w for w in words[i + 1 :] if w.type != STRAY)
+        opens = opens or (first.type == "OPERAND" and words[i - 1].type in _ENDS_SETTING)  # without its brace
+        if word.type == "NAME" and word.value == "prologue" and depth == 1 and opens:
             words[i] = Token.new_borrow_pos("PROLOGUE", "prologue", word)
     return words
 
@@ -110,9 +119,11 @@ def _with_prologue(words: list[Token]) -> list[Token]:
 def _with_result(words: list[Token]) -> list[Token]:
     """The words with each `result` before a tensor's name and colon in an epilogue as a word of its own kind."""
     inside = False
-    for i, word in enumerate(words):
-        if word.type in ("LBRACE", "RBRACE"):
-            inside = word.type == "LBRACE" and i > 0 and words[i - 1].type == "EPILOGUE"
+    for i, (word, depth) in enumerate(zip(words, _depths(words), strict=True)):
+        if word.type == "LBRACE":
+            inside = inside or (depth == 2 and words[i - 1].type == "NAME" and words[i - 2].type != "STRATEGY")
+        elif word.type in ("EPILOGUE", "RBRACE"):
+            inside = word.type == "EPILOGUE"
         elif inside and word.value == "result" and [w.type for w in words[i + 1 : i + 3]] == ["NAME", "COLON"]:
             words[i] = Token.new_borrow_pos("RESULT", "result", word)
     return words

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen import frontend, resources
@@ -18,9 +18,11 @@ from convgen.codegen.epilogue import c_epilogue
 from convgen.diagnostics import Diagnostic, Report, Span, SpecError
 from convgen.frontend import ast
 from convgen.frontend.parser import parse
+from convgen.frontend.tokens import tokens
 from convgen.frontend.wording import KEYWORDS, SETTINGS
 from convgen.ir import epilogue as ep
 
+EXAMPLES = Path(__file__).parents[2] / "specs" / "examples"
 FULL = """\
 let n = 8
 conv full {
@@ -321,6 +323,112 @@ def test_a_lost_let_is_no_unknown_name():
 
 def test_a_let_with_an_error_is_no_error_where_it_is_used():
     assert codes("let n = 1 / 0\nlet m = n\n" + BLOCK.replace("n=1", "n").format("stride m")) == ["E104"]
+
+
+THREE = """\
+let n = 8
+
+conv a {
+  input x: f16[n, h=8, w=8, c=8]
+  filter w: f16[k=16, r=3, s=3, c=8]
+  output y: f16[n, p, q=8, k]
+  pad h=1 w=(1, 1) reflect
+  epilogue {
+    operand b: f32[k]
+    result u: f16[n, p, q, k]
+    u = acc + b
+    y = relu(u)
+  }
+  strategy direct
+}
+
+conv b {
+  input x: f16[n, h=8, w=8, c=8]
+  filter w: f16[k=16, r=3, s=3, c=8]
+  output y: f16[n, p=6, q=6, k]
+  op wgrad
+  epilogue {
+    result db: f32[k]
+    db = y
+    w = acc
+  }
+}
+
+conv c {
+  input x: f16[n, h=8, w=8, c=8]
+  filter w: f16[k=16, c=8]
+  output y: f16[n, p, q, k]
+  dynamic n
+  prologue {
+    operand s: f32[c]
+    x = relu(x * s)
+  }
+}
+"""
+EDITED = [FULL, THREE, *(p.read_text(encoding="utf-8") for p in sorted(EXAMPLES.glob("*.conv")))]
+
+
+def errors_of(text: str) -> tuple[Diagnostic, ...]:
+    try:
+        frontend.load(text)
+    except SpecError as error:
+        return error.diagnostics
+    return ()
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(EDITED), st.data())
+def test_a_word_that_is_wrong_has_no_consequences_elsewhere(spec, data):
+    """Errors are in its line, or in the next, where the parser finds out.
+
+    By their nature, some are not: a brace that is missing or too much is found where blocks do not end as they should,
+    and E003 shows where one began; and what the grammar takes is another spec: `op fprop` for `op fprop dgrad`."""
+    word = data.draw(st.sampled_from([w for w in tokens(spec)[:-1] if w.type != "RBRACE"]))
+    doubled = [word + word[-1]] if word in KEYWORDS else []
+    edit = data.draw(st.sampled_from(["", f"{word} {word}", "$", *doubled]))
+    errors = errors_of(spec[: word.start_pos] + edit + spec[word.end_pos :])
+    if any(d.code < "E100" for d in errors):
+        assert {d.span.line for d in errors if d.code != "E003"} <= {word.line, word.line + 1}, errors
+
+
+#: Of THREE: what follows the operand.
+U = "    result u: f16[n, p, q, k]\n    u = acc + b\n    y = relu(u)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("let n = 8", "let = 8", ["E002"]),
+        ("r=3, s=3, c=8]\n  output y: f16[n, p, q", "r=3 s3, c=8]\n  output y: f16[n, p, q", ["E002"]),
+        ("[n, p, q=8, k]", "[n, pq, q=8, k]", ["E203"]),
+        ("[n, p, q=8, k]", "[n, q, q=8, k]", ["E204"]),
+        ("w=(1, 1) reflect", "w=(1, ) reflect", ["E002"]),
+        ("w=(1, 1) reflect", "w=(1, 1) v=3", ["E203"]),
+        ("w=(1, 1) reflect", "w=(1, 1) frob", ["E216"]),
+        ("epilogue {\n    operand", "epilogue\n    operand", ["E002"]),
+        ("operand b: f32[k]", "operand b: f32[k", ["E002"]),
+        (f"f32[k]\n{U}", "f32[k\n    y = acc + b", ["E002"]),
+        ("operand b: f32[k]", "operand : f32[k]", ["E002"]),
+        ("result u: f16[n, p, q, k]", "result u: f16[n, p, , k]", ["E002"]),
+        ("y = relu(u)", "y = relu(acc + bb)", ["E301"]),
+        ("acc + b", "max(acc)", ["E303"]),
+        ("op wgrad", "op", ["E002"]),
+        ("op wgrad", "wgrad", ["E002"]),
+        ("op wgrad", "op backwards", ["E213"]),
+        ("w = acc", "v = acc", ["E304"]),
+        ("h=8, w=8, c=8]\n  filter w: f16[k=16, c", "h=8, w=8 8]\n  filter w: f16[k=16, c", ["E002"]),
+        ("prologue {", "prologue", ["E002"]),
+    ],
+)
+def test_consequences_of_an_error_are_not_reported(right, wrong, found):
+    assert THREE.count(right) == 1
+    assert [d.code for d in errors_of(THREE.replace(right, wrong))] == found
+
+
+def test_errors_that_depend_on_nothing_unread_are_reported():
+    text = THREE.replace("strategy direct", "frob 3").replace("operand b: f32", "operand b: f23")
+    text = text.replace("db = y", "db = z").replace("k=16, c=8", "k=16, c=4")
+    assert [d.code for d in errors_of(text)] == ["E205", "E002", "E301", "E208"]
 
 
 @pytest.mark.parametrize(
