@@ -65,11 +65,11 @@ def check_epilogue(
     sums = _sums(setting.results, op, likes, tensors, report) if op else {}
     unsure = {t.name.text for t in setting.results if op and not (t.sure and tensors[likes[t.name.text]].sure)}
     summed = {name for name in unsure.union(sums) if op and likes[name] != op.writes}
-    body = Body(setting, tensors, sums, summed, names, sizes, report).check()
+    made = tensors[op.writes].name.text if op else None
+    body = Body(setting, tensors, sums, summed, made, names, sizes, report).check()
     if op is None or len(report) > before:
         return None
-    result = tensors[op.writes].name.text
-    body = tuple(sorted(body, key=lambda a: a.name == result))
+    body = tuple(sorted(body, key=lambda a: a.name == made))
     return Checked(op, setting.operands, setting.results, body, likes)
 
 
@@ -241,11 +241,12 @@ class Body:
         tensors: Mapping[str, ast.Tensor],
         sums: Mapping[str, str],
         summed: Collection[str],
+        made: str | None,
         names: Names,
         sizes: Sizes,
         report: Report,
     ) -> None:
-        self._sums, self._summed = sums, summed
+        self._sums, self._summed, self._made = sums, summed, made
         self._setting, self._names, self._sizes, self._report = setting, names, sizes, report
         self._stated, self._type = tensors, number_type(tensors.values())
         self._tensors = {t.name.text for t in tensors.values()}
@@ -254,6 +255,7 @@ class Body:
         self._assigned = {a.name.text for a in setting.body}
         self._locals: set[str] = set()
         self._used: set[str] = set()
+        self._at = ""  # the name that is assigned
         self._faulty = False  # whether a value was too deep to be looked at, or lacks a name
 
     def check(self) -> tuple[ir.Assignment, ...]:
@@ -263,6 +265,7 @@ class Body:
         body, locals_ = [], []
         for i, assignment in enumerate(statements):
             name = assignment.name
+            self._at = name.text
             value = self._value(assignment)
             if name.text not in results and self._names.declare(name) and i < last:
                 locals_.append(name)
@@ -338,9 +341,9 @@ class Body:
             hint = "declare other tensors as operands"
             hint = f"`acc` is the sum that the convolution computes; {hint}" if ACC in known else hint
             if self._results:
-                hint += (
-                    f"; a result that leaves out dims of `{e.name}` may be its sum: `{min(self._results)} = {e.name}`"
-                )
+                summed = ACC if e.name == self._made else e.name
+                result = self._at if self._at in self._results else min(self._sums or self._results)
+                hint += f"; a result that leaves out dims may be the sum of `{summed}`: `{result} = {summed}`"
         elif e.name in self._assigned:
             message, hint = (
                 f"`{e.name}` is read before it is assigned",

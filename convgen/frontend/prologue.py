@@ -35,7 +35,7 @@ def check_prologue(
     if ops and tuple(ops) != (fprop,):
         message = f"{listing(tuple(map(str, ops)), 'and')} cannot have a prologue"
         report.error("E305", message, setting.keyword.span, "a prologue goes with `op fprop`, in a block of its own")
-    body = _Prologue(setting, tensors, {}, (), names, sizes, report).check()
+    body = _Prologue(setting, tensors, {}, (), None, names, sizes, report).check()
     if "x" not in tensors:
         return None
     if setting.lost is None:

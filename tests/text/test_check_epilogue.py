@@ -331,3 +331,14 @@ def test_numbers_read_back_exactly(number):
     (request,) = frontend.load(conv(f"y = acc + {ep.Number(number)}"))
     found = request.problem.epilogue.body[0].value.right.value
     assert found == number and math.copysign(1, found) == 1
+
+
+@pytest.mark.parametrize(("op", "made", "dim"), [("fprop", "y", "k"), ("dgrad", "x", "c"), ("wgrad", "w", "c")])
+def test_the_hint_for_the_sum_of_the_result_names_acc(op, made, dim):
+    text = conv(f"result a: f32[{dim}] result s: f32[{dim}] a = acc * acc s = {made} {made} = acc", op)
+    with pytest.raises(SpecError) as caught:
+        frontend.load(text)
+    (error,) = caught.value.diagnostics
+    assert error.code == "E301"
+    assert error.hint.endswith("; a result that leaves out dims may be the sum of `acc`: `s = acc`")
+    assert frontend.load(text.replace(f"s = {made} ", "s = acc "))
