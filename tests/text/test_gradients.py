@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import convgen
 from convgen import driver
+from convgen.backward import TYPES
 from convgen.cli import main
 from convgen.ir.derivative import Underivable
 from convgen.ir.problem import Op
@@ -303,3 +304,11 @@ def test_the_command_prints_the_spec(tmp_path, capsys) -> None:
     path.write_text(BLOCK.format(first="y = relu(acc)"))
     assert main(["gradient", str(path), "--only", "conv2", "--after", "conv1", "--branch"]) == 0
     assert capsys.readouterr().out == convgen.gradient(path, only="conv2", after="conv1", branch=True)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_that_gradients_have_is_documented(dtype: str) -> None:
+    text = f"conv a {{ input x: {dtype}[n=1, c=4] filter w: {dtype}[k=4, c] output y: {dtype}[n, k] }}"
+    assert {p.x.dtype for p in problems(text).values()} == {dtype}
+    (line,) = (line for line in (ROOT / "docs/gradients.md").read_text().splitlines() if "- Layers are" in line)
+    assert dtype in line.replace(",", "").split()
