@@ -19,6 +19,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import re
@@ -273,12 +274,16 @@ def _emulated(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
 
 
 def _require_memory(problem: ConvProblem) -> None:
-    """The reference holds every tensor in float64, and the result with its bounds.  Raises ConvgenError."""
+    """The reference holds every tensor in float64, the input with padding that repeats its pixels, and the result with
+    its bounds.  Raises ConvgenError."""
     tensors = (*problem.reads, *problem.operands, *problem.results)
     needed = sum(t.bytes + 8 * t.size for t in tensors) + 6 * 8 * sum(t.size for t in problem.results)
+    if problem.padding.repeats:
+        needed += 8 * problem.n * problem.c * math.prod(problem.padded)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
+        hint = "fewer images may fit: --batch 1" if problem.n > 1 else "write smaller extents, or less padding"
         raise ConvgenError(
             f"verifying {problem.name} takes about {needed / 1e9:.0f} GB of memory, and this machine has "
-            f"{there / 1e9:.0f} GB\nhint: fewer images may fit: --batch 1"
+            f"{there / 1e9:.0f} GB\nhint: {hint}"
         )

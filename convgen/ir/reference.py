@@ -151,76 +151,54 @@ def _chunks(problem: ConvProblem) -> Iterator[slice]:
         yield slice(first, min(first + step, problem.n))
 
 
-def _padded_extents(problem: ConvProblem) -> tuple[int, ...]:
-    """Extents of the padded input that the windows cover."""
-    return tuple(
-        (o - 1) * s + (f - 1) * d + 1
-        for o, s, f, d in zip(problem.output, problem.stride, problem.filter, problem.dilation, strict=True)
-    )
-
-
-def _inside(problem: ConvProblem) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where the input lies in the padded array, and which part of the input that is."""
-    padded, original = [], []
-    for extent, low, covered in zip(problem.input, problem.pad_lo, _padded_extents(problem), strict=True):
-        first, end = max(low, 0), max(min(low + extent, covered), max(low, 0))
-        padded.append(slice(first, end))
-        original.append(slice(first - low, end - low))
-    return tuple(padded), tuple(original)
-
-
-def _windows(problem: ConvProblem) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Each tap, and the strided slice of the padded input that it sees."""
+def _seen(
+    problem: ConvProblem, extents: tuple[int, ...], low: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    """Each tap, the outputs under which it lies inside of an array of these extents with that padding before it, and
+    the pixels that it sees there.  The padding, which may be far larger, is not gone through."""
     for tap in product(*map(range, problem.filter)):
-        yield (
-            tap,
-            tuple(
-                slice(t * d, t * d + (o - 1) * s + 1, s)
-                for t, d, o, s in zip(tap, problem.dilation, problem.output, problem.stride, strict=True)
-            ),
-        )
+        outputs, pixels = [], []
+        axes = zip(tap, problem.dilation, problem.stride, problem.output, extents, low, strict=True)
+        for t, dilation, stride, count, extent, before in axes:
+            start = t * dilation - before  # the pixel under the first output
+            first = max(-(start // stride), 0)
+            end = max(min((extent - 1 - start) // stride + 1, count), first)
+            outputs.append(slice(first, end))
+            pixels.append(slice(start + first * stride, start + end * stride, stride) if end > first else slice(0))
+        yield tap, tuple(outputs), tuple(pixels)
 
 
-#: What numpy.pad calls them.
+#: What numpy.pad calls padding that repeats pixels.
 _MODES: dict[Padding, dict[str, Any]] = {
     Padding.REFLECT: {"mode": "reflect"},
     Padding.REPLICATE: {"mode": "edge"},
     Padding.CIRCULAR: {"mode": "wrap"},
-    Padding.NAN: {"mode": "constant", "constant_values": math.nan},
 }
+_ALL = (slice(None), slice(None))
 
 
 def _gather(problem: ConvProblem, x: Array, xp: Any) -> Array:
     """(g, n, *input, c) to (g, n, *output, *filter, c)."""
-    g, n, c = x.shape[0], x.shape[1], x.shape[-1]
-    if problem.padding is Padding.ZERO:
-        padded = xp.zeros((g, n, *_padded_extents(problem), c))
-        to, of = _inside(problem)
-        padded[(slice(None), slice(None), *to)] = x[(slice(None), slice(None), *of)]
-    else:
+    g, n, c, low = x.shape[0], x.shape[1], x.shape[-1], problem.pad_lo
+    if problem.padding.repeats:
         amounts = ((0, 0), (0, 0), *zip(problem.pad_lo, problem.pad_hi, strict=True), (0, 0))
-        padded = xp.pad(x, amounts, **_MODES[problem.padding])
-    rows = xp.empty((g, n, *problem.output, *problem.filter, c))
-    everywhere = (slice(None),) * (2 + problem.rank)
-    for tap, window in _windows(problem):
-        rows[(*everywhere, *tap)] = padded[(slice(None), slice(None), *window)]
+        x, low = xp.pad(x, amounts, **_MODES[problem.padding]), (0,) * problem.rank
+    fill = math.nan if problem.padding is Padding.NAN else 0.0
+    rows = xp.full((g, n, *problem.output, *problem.filter, c), fill)
+    for tap, outputs, pixels in _seen(problem, x.shape[2:-1], low):
+        rows[(*_ALL, *outputs, *tap)] = x[(*_ALL, *pixels)]
     return rows
 
 
 def _scatter(problem: ConvProblem, rows: Array, xp: Any) -> Array:
     """(g, n, *output, *filter, c) summed into (g, n, *input, c)."""
-    g, n, c = rows.shape[0], rows.shape[1], rows.shape[-1]
-    padded = xp.zeros((g, n, *(problem.padded if problem.padding.repeats else _padded_extents(problem)), c))
-    everywhere = (slice(None),) * (2 + problem.rank)
-    for tap, window in _windows(problem):
-        padded[(slice(None), slice(None), *window)] += rows[(*everywhere, *tap)]
-    if problem.padding.repeats:
-        for axis in range(problem.rank):
-            padded = _folded(problem, padded, axis, xp)
-        return padded
-    x = xp.zeros((g, n, *problem.input, c))
-    to, of = _inside(problem)
-    x[(slice(None), slice(None), *of)] = padded[(slice(None), slice(None), *to)]
+    g, n, c, repeats = rows.shape[0], rows.shape[1], rows.shape[-1], problem.padding.repeats
+    extents, low = (problem.padded, (0,) * problem.rank) if repeats else (problem.input, problem.pad_lo)
+    x = xp.zeros((g, n, *extents, c))
+    for tap, outputs, pixels in _seen(problem, extents, low):
+        x[(*_ALL, *pixels)] += rows[(*_ALL, *outputs, *tap)]
+    for axis in range(problem.rank) if repeats else ():
+        x = _folded(problem, x, axis, xp)
     return x
 
 

@@ -369,6 +369,14 @@ def test_verifying_a_huge_problem_is_refused_at_once(capsys):
     assert re.search(r"takes about \d+ GB of memory, and this machine has \d+ GB\nhint: ", capsys.readouterr().err)
 
 
+def test_one_image_whose_padding_does_not_fit_is_told_so(capsys):
+    """Padding that repeats pixels: zeros take no memory."""
+    text = SPEC.replace("let n = 2", "let n = 1").replace("pad 1", "pad 1000000 replicate stride 1000000")
+    Path("layer.conv").write_text(text)
+    assert main(["run", "layer.conv", "--device", "emulate"]) == 1
+    assert "\nhint: write smaller extents, or less padding" in capsys.readouterr().err
+
+
 def test_an_empty_folder_is_not_this_one(capsys):
     assert main(["compile", "layer.conv", "--emit", "cu", "-o", ""]) == 2
     assert "argument -o/--output: it names no folder\nhint: for this folder, leave it out" in capsys.readouterr().err

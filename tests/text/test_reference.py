@@ -51,6 +51,20 @@ def test_reference_is_the_definition(problem, seed):
     np.testing.assert_allclose(reference(problem, arrays), by_loops(problem, arrays), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("padding", [Padding.ZERO, Padding.NAN])
+@pytest.mark.parametrize("op", Op)
+def test_padding_takes_no_memory(op, padding):
+    """Most windows of such a convolution lie outside of the input, as far as no array could be."""
+    far, lowered = 10**6, "n*p*q,c*r*s" if Op(op) in (Op.IM2COL, Op.COL2IM) else ""
+    padding = padding if "x" in OPS[op].reads else Padding.ZERO
+    pad = ((far, far - 1), (far - 2, far))
+    problem = make(op, 2, 2, 3, (4, 5), stride=far, pad=pad, dilation=2, lowered=lowered, padding=padding)
+    arrays = verify.random_inputs(problem, 3)
+    expected = by_loops(problem, arrays)
+    assert np.isnan(expected).any() or expected.any()
+    np.testing.assert_allclose(reference(problem, arrays), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_reference_of_a_chunked_batch(monkeypatch):
     from convgen.ir import reference as module
 
