@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from convgen.spec import UsageError
+from convgen.spec import UsageError, was_read
 
 
 def check_place(path: Path | None) -> None:
@@ -21,7 +21,8 @@ def check_place(path: Path | None) -> None:
     if path is None:
         return
     if path.suffix == ".conv" and os.path.isfile(path):
-        raise UsageError(f"{path}: would be overwritten, and is a spec\nhint: name another file")
+        raise _is_spec(path)
+    _check_not_read([path])
     if os.path.isdir(path):
         raise UsageError(f"{path}: cannot be written: it is a folder")
     folder = next(p for p in path.parents if os.path.exists(p))
@@ -31,12 +32,25 @@ def check_place(path: Path | None) -> None:
         raise UsageError(f"{path}: cannot be written: no file can be created in {folder.absolute()}")
 
 
-def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = True) -> None:
+def _check_not_read(paths: Iterable[Path], hint: str = "") -> None:
+    """Raises UsageError, with the hint, where one of the paths leads to a spec that was read."""
+    for path in paths:
+        if was_read(path):
+            raise _is_spec(path, hint)
+
+
+def _is_spec(path: Path, hint: str = "") -> UsageError:
+    return UsageError(f"{path}: would be overwritten, and is a spec\nhint: {hint or 'name another file'}")
+
+
+def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = True, formatted: bool = False) -> None:
     """Writes files under temporary names beside their own, then renames all of them; by default, in folders that need
     not exist yet.
 
-    Where one cannot be written, none is.  Raises UsageError, with the hint.
+    Where one cannot be written, none is; nor where one was read as a spec, unless that is what is written, `formatted`.
+    Raises UsageError, with the hint.
     """
+    _check_not_read(() if formatted else files, hint)
     mark = f".{secrets.token_hex(4)}.tmp"
     staged: list[tuple[Path, Path]] = []
     hint = hint and f"\nhint: {hint}"

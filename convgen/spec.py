@@ -66,6 +66,17 @@ class Spec:
         object.__setattr__(self, "images", known_images(self.images))
 
 
+#: Real paths of the files that were read as specs.
+_files_read: set[str] = set()
+
+
+def was_read(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads, also by a link, to a file that was read as a spec: no output takes its place."""
+    with suppress(OSError, ValueError):
+        return os.path.isfile(path) and os.path.realpath(path) in _files_read
+    return False
+
+
 def read(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Text and path of a spec given as a path, or as text (anything with a brace or a line break).
 
@@ -88,7 +99,9 @@ def read_file(name: str | os.PathLike[str]) -> str:
             data = file.read(LARGEST_SPEC + 1)
         if len(data) > LARGEST_SPEC:
             raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
+        _files_read.add(os.path.realpath(path))
+        return text
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file{_nearby(path)}") from None
     except IsADirectoryError:

@@ -65,11 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.bench.results import Run, command
     from convgen.bench.runner import Bench
 
-    for path in (arguments.out, arguments.plot):
-        check_place(path)
     if arguments.plot:
         plot.check(arguments.plot)
     sources = read_sources(arguments, lambda compilation: compilation.classes)
+    for path in (arguments.out, arguments.plot):
+        check_place(path)
     backend = at_hand()
     environment = backend.environment()
     entries = [_entry(name, compilation, arguments, environment["gpu"]) for name, compilation in sources]

@@ -68,9 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_page(arguments: argparse.Namespace) -> int:
     from convgen.report.page import page
 
+    specs = read_specs(arguments)
     check_place(arguments.html)
     with console.spinner("explaining") as say:
-        found = [c for spec in read_specs(arguments) for c in driver.choose_all(spec)]
+        found = [c for spec in specs for c in driver.choose_all(spec)]
         text = page(found, say)
     write_all({arguments.html: text.encode()})
     console.write(f"wrote {arguments.html}: {console.count(len(found), 'convolution')}")
@@ -81,10 +82,11 @@ def _show_load(arguments: argparse.Namespace) -> int:
     from convgen.loads.box import has_box, load_of
     from convgen.loads.picture import ascii_picture, explain, planes, svg
 
+    specs = read_specs(arguments)
     check_place(arguments.svg)
     if arguments.svg and arguments.svg.suffix != ".svg":
         raise UsageError(f"{arguments.svg}: a load is drawn as .svg")
-    found = [compilation for spec in read_specs(arguments) for compilation in driver.load(spec)]
+    found = [compilation for spec in specs for compilation in driver.load(spec)]
     if arguments.svg and len(found) > 1:
         raise UsageError("--svg draws one load\nhint: --only names one convolution")
     for compilation in found:

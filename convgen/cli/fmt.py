@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif made != text:
             changed[Path(path)] = made.encode()
     if not arguments.check:
-        write_all(changed)
+        write_all(changed, formatted=True)
     for file in changed:
         console.write(f"{file}: {'is not formatted' if arguments.check else 'formatted'}")
     return int(arguments.check and bool(changed))

@@ -91,11 +91,12 @@ def _tidied_up() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    specs = read_specs(arguments)
     _check_trace(arguments)
     traced: list[Launch] = []
     seed = random.SystemRandom().getrandbits(_SEED_BITS) if arguments.seed is None else arguments.seed
     right = True
-    for spec in read_specs(arguments):
+    for spec in specs:
         with console.spinner(f"planning {spec.path}") as say:
             chosen = driver.choose_all(spec, lambda name: say(f"planning {name}"))
         _check_batch(chosen, arguments.batch)

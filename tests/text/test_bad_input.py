@@ -377,6 +377,34 @@ def test_one_image_whose_padding_does_not_fit_is_told_so(capsys):
     assert "\nhint: write smaller extents, or less padding" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize(
+    "command, output",
+    [
+        ("explain", "--html {}.html"),
+        ("explain", "--load 0 --svg {}.svg"),
+        ("run", "--trace {}.json"),
+        ("run", "--trace {}.svg"),
+        ("bench", "--out {}.json"),
+        ("compile", "--emit cu -o . {}.cu"),
+        ("compile", "--emit json -o folder/.. {}.json"),
+    ],
+)
+def test_no_output_takes_the_place_of_a_spec(command, output, link, capsys):
+    """Whatever its name is, and the output's that leads to it; a kernel's files are named after the convolution."""
+    *options, name = output.format("layer").split()
+    Path("folder").mkdir()
+    spec = Path("elsewhere.txt" if link else name)
+    spec.write_text(SPEC)
+    if link:
+        Path(name).symlink_to(spec)
+    named = [] if command == "compile" else [name]
+    assert main([command, str(spec), *options, *named]) == 2
+    error = capsys.readouterr().err
+    assert re.search(rf"{re.escape(name)}: would be overwritten, and is a spec\nhint: .*another", error)
+    assert spec.read_text() == SPEC
+
+
 def test_an_empty_folder_is_not_this_one(capsys):
     assert main(["compile", "layer.conv", "--emit", "cu", "-o", ""]) == 2
     assert "argument -o/--output: it names no folder\nhint: for this folder, leave it out" in capsys.readouterr().err
