@@ -112,7 +112,7 @@ QUESTIONS: tuple[Question, ...] = (
              _among(("none", *ACTIVATIONS), habits.ACTIVATIONS), "ACTIVATION"),
     Question(("--op",), "what to compute: fprop (y), dgrad (x) or wgrad (w)", "fprop",
              _among([str(op) for op in OPS if op in (Op.FPROP, Op.DGRAD, Op.WGRAD)], habits.OPS), "OP"),
-    Question(("--bias",), "add one value for each output channel", "no", _whether, ""),
+    Question(("--bias",), "add one value for each output channel, for dgrad each channel of x", "no", _whether, ""),
     Question(("--residual",), "add a tensor of the result's shape", "no", _whether, ""),
 )  # fmt: skip
 
@@ -264,7 +264,7 @@ class Layer:
         return [
             "",
             "  epilogue {",
-            *([f"    operand b: {_BIAS_TYPES.get(dtype, 'f32')}[{channel}]"] if bias else []),
+            *([f"    operand b: {_BIAS_TYPES.get(dtype, 'f32')}[{'c' if role == 'x' else 'k'}]"] if bias else []),
             *([f"    operand z: {dtype}[{dims}]"] if residual else []),
             f"    {role} = {value}",
             "  }",

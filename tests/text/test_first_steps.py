@@ -68,6 +68,16 @@ def test_init_serves_every_rank_and_operator(size, op):
         assert {o.name for o in made.operands} == {"b", "z"}
 
 
+@pytest.mark.parametrize(("op", "dim"), [("fprop", "k"), ("dgrad", "c"), ("wgrad", "k")])
+@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
+def test_a_bias_has_a_value_for_each_output_channel(op, dim, layout):
+    """Of dgrad, whose result has no output channels, for each channel of x."""
+    command = ["layer.conv", "--size", "5x5", "-c", "3", "-k", "4", "--op", op, "--layout", layout]
+    assert main(["init", *command, "--bias"]) == 0
+    (bias,) = problem().operands
+    assert bias.dims == (dim,) and bias.shape == ({"c": 3, "k": 4}[dim],)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -129,7 +139,8 @@ def test_init_asks_again_until_it_understands(capsys, monkeypatch):
     assert main(["init", "layer.conv"]) == 0
     out, err = capsys.readouterr()
     assert "images of a batch [8]: " in out and "'sixteen' is not a whole number" in err
-    assert "add one value for each output channel [no]: " in out and "unknown 'maybe'" in err
+    assert "add one value for each output channel, for dgrad each channel of x [no]: " in out
+    assert "unknown 'maybe'" in err
     asked = Path("layer.conv").read_text()
     assert main(["init", "-", *REQUIRED, "--bias"]) == 0
     assert capsys.readouterr().out == asked
