@@ -24,6 +24,7 @@ from convgen.cache import Cache
 from convgen.diagnostics import ConvgenError
 from convgen.emulator.declared import bounds
 from convgen.emulator.errors import EmulationError, Finding, NoHostCompiler
+from convgen.files import write_all
 
 _HERE = Path(__file__).resolve().parent
 INCLUDE = _HERE / "include"
@@ -178,21 +179,14 @@ def kernel_library(source: str, entries: Sequence[str], checks: bool) -> Path:
     `declared.bounds`, `convgen_bounds_<entry>`.
 
     CONVGEN_EMULATOR_DEBUG names a folder to put the source in, for a debugger to find.  Raises EmulationError with
-    the compiler's words where the source is no C++, NoHostCompiler.
+    the compiler's words where the source is no C++, NoHostCompiler, and UsageError where the folder is none.
     """
     compiler = host_compiler()
     runtime_library()  # who cannot compile that is not asked what it thinks of a kernel
     place, symbols = SOURCE, ["-g1", "-gdwarf-4"]
     if debug := os.environ.get("CONVGEN_EMULATOR_DEBUG"):
-        folder = Path(debug).resolve()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / SOURCE).write_text(source, encoding="utf-8")
-        except OSError as e:
-            raise ConvgenError(
-                f"{folder}: cannot be written: {e.strerror or e}\nhint: CONVGEN_EMULATOR_DEBUG names another folder"
-            ) from None
-        place, symbols = str(folder / SOURCE), ["-g"]
+        place, symbols = os.path.abspath(os.path.join(debug, SOURCE)), ["-g"]
+        write_all({Path(place): source.encode()}, hint="CONVGEN_EMULATOR_DEBUG names another folder")
     sanitizers = ["-fsanitize=kernel-address", *_OUTLINED[compiler.family], *_UNDEFINED] if checks else []
     flags = [
         *_COMMON, *_LEVEL, *symbols, *_FAMILY_ONLY[compiler.family], *sanitizers,
