@@ -435,3 +435,11 @@ def test_targets_against_what_is_known():
     text = conv(rest="target sm_90a")
     assert frontend.load(text)[0].target == frontend.load(text, targets=["sm_90a"])[0].target == "sm_90a"
     assert codes(text, targets=["sm_80"]) == ["E405"]
+
+
+def test_blocks_use_every_let_and_a_let_those_above_it():
+    assert (
+        problem("conv a { input x: f16[n, c=8] filter w: f16[k=m, c] output y: f16[n, k] } let n = 4 let m = n").k == 4
+    )
+    (error,) = errors("let m = n let n = 4 conv a { input x: f16[n, c=8] filter w: f16[k=m, c] output y: f16[n, k] }")
+    assert (error.code, error.hint) == ("E102", "a let can use only the lets above it")
