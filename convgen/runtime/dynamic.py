@@ -234,6 +234,9 @@ class _OfSizes(Kernel):
     whole: DynamicKernel
     alone = False
 
+    def at(self, **sizes: int) -> Kernel:
+        return self.whole.at(**sizes)
+
     def _warm_up(
         self,
         library: CupyLibrary | TorchLibrary,
@@ -257,7 +260,7 @@ def joined(kernels: Sequence[Kernel]) -> Kernel:
     first, *others = [Kernel(kernel._artifact, kernel._replan, kernel._explain) for kernel in kernels]
     for kernel in (first, *others):
         if not isinstance(kernel, DynamicKernel):
-            raise WrongArguments(f"{kernel.name} has fixed sizes\nhint: write `dynamic n` into its spec")
+            raise WrongArguments(f"{kernel.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
         if _face(kernel) != _face(first):
             raise WrongArguments(f"{kernel.name} and {first.name} differ in more than the sizes that a call decides")
     vars(first)["classes"] = (first, *others)

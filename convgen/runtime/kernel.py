@@ -128,6 +128,10 @@ class Kernel:
         """The plan, made again from the spec; None for a kernel without its spec (loaded or unpickled)."""
         return self._replan() if self._replan else None
 
+    def at(self, **sizes: int) -> Kernel:
+        """The kernel of these sizes, where the spec leaves them to calls.  Raises WrongArguments."""
+        raise WrongArguments(f"{self.name} has fixed sizes\nhint: write `dynamic n` into the conv block")
+
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory that a call needs, which is the size of `workspace=`.

@@ -17,7 +17,7 @@ from convgen.ir.plan import Workspace
 from convgen.ir.tensor import Tensor
 from convgen.runtime import saved, scratch
 from convgen.runtime.dynamic import joined
-from convgen.runtime.errors import WrongShape
+from convgen.runtime.errors import WrongArguments, WrongShape
 from convgen.runtime.kernel import Kernel
 from convgen.spec import Spec
 
@@ -99,6 +99,14 @@ def test_the_kernel_of_some_sizes_says_so_where_others_are_given(kernel):
         fixed(**given, stream=STREAM)
     assert "these sizes make it x: f16[n=5, h=8, w=9, c=16]" in str(refused.value)
     assert "hint: `.at(n=5, h=8, w=7)`, or call the kernel itself" in str(refused.value)
+
+
+def test_at_is_of_kernels_whose_spec_leaves_sizes_to_calls(kernel):
+    assert kernel.at(n=5).at(n=2).manifest == kernel.at(n=2).manifest
+    fixed = driver.load(Spec("conv a { input x: f16[n=4, c=8] filter w: f16[k=8, c] output y: f16[n, k] }"))[0]
+    with pytest.raises(WrongArguments) as refused:
+        fixed.uncompiled().at(n=2)
+    assert str(refused.value) == "a has fixed sizes\nhint: write `dynamic n` into the conv block"
 
 
 def test_a_size_that_no_call_decides_is_the_specs_to_change() -> None:
