@@ -115,12 +115,18 @@ SHARED: Options = {"kernel": "depthwise_wgrad", "loads": "shared", "vector": 1, 
         (WIDE, {"slice": 4}, "slice", "slice 4 is not of whole 16 bytes"),
         (WIDE, {"slice": 24}, "threads", "are not whole warps"),
         (WIDE, {"threads": 1024, "tile.q": 10}, "slice", "a box has at most 256"),
+        (
+            make("wgrad", 999, 4, 4, (9, 3), (3, 3), pad=1, groups=4, dtype="f32"),
+            {"vector": 4, "slice": 4, "threads": 992, "tile.q": 3},
+            "slice",
+            "of 992 images",
+        ),
         (make("wgrad", 2, 32, 32, (9,), (3,), pad=1, groups=32), {"tile.q": 2}, "tile.q", "rows alone"),
         (make("wgrad", 2, 32, 32, (9, 9), (3, 3), 1, 2, 2, groups=32), {}, "loads", "columns are dilated"),
         (make("wgrad", 2, 32, 32, (19, 9), (3, 3), (2, 1), 1, (3, 1), groups=32), {}, "loads", "are not neighbors"),
         (make("wgrad", 2, 32, 32, (4, 9, 9), (3, 3, 3), pad=1, groups=32), {}, "loads", "three spatial dims"),
     ],
-    ids=["registers", "bytes", "warps", "box", "one axis", "columns", "rows", "three axes"],
+    ids=["registers", "bytes", "warps", "box", "images", "one axis", "columns", "rows", "three axes"],
 )
 def test_rows_that_threads_cannot_share(problem: ConvProblem, options: Options, option: str, reason: str) -> None:
     found = STRATEGY.obstacles(problem, TARGET, {**SHARED, **options})

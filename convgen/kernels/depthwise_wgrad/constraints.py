@@ -91,9 +91,9 @@ def _malformed_shared(layout: Layout) -> Obstacles:
         no(f"loads shared: slice {c.slice} is not of whole {UNIT} bytes of channels of x and y", option="slice")
     if layout.threads % limits.WARP:
         no(f"loads shared: {layout.threads} threads are not whole warps", "another slice or tile", "threads")
-    if max(*layout.box_columns, *layout.box_channels) > MAX_BOX:
-        no(f"loads shared: {layout.box_columns[0]} columns of {layout.box_channels[1]} channels; a box has at most "
-           f"{MAX_BOX} of each", "a smaller slice, or fewer threads", "slice")  # fmt: skip
+    if max(*layout.box_columns, *layout.box_channels, layout.lanes_n) > MAX_BOX:
+        no(f"loads shared: {layout.box_columns[0]} columns of {layout.box_channels[1]} channels of {layout.lanes_n} "
+           f"images; a box has at most {MAX_BOX} of each", "a smaller slice, or fewer threads", "slice")  # fmt: skip
     return found
 
 
