@@ -68,7 +68,7 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
 
     def kind(self, layout: Layout) -> object:
         c = layout.config
-        return c.vector, c.tile_r, c.tile_q, c.split_k > 1
+        return c.loads, c.vector, c.tile_r, c.tile_q, c.split_k > 1
 
     def plan(self, layout: Layout) -> Plan:
         problem, slices, target = layout.problem, layout.config.slices, layout.target
