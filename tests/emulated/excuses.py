@@ -379,6 +379,12 @@ HARMLESS = (
         now=r"ahead (<=|>) STRIPS\) (load_|next|return)",
     ),
     Excuse(
+        "guard: <= for <",
+        "a row behind those of the strip is read where another lay, and left out as it is multiplied",
+        now=r"if \(j <= outputs\) \{",
+        source=r"fma_if_f32",
+    ),
+    Excuse(
         "guard: > for >=",
         "rows are taken one by one, so none is as late",
         now=r"if \(r > TILE_R",
