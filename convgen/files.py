@@ -47,8 +47,8 @@ def write_all(files: Mapping[Path, bytes], hint: str = "", new_folders: bool = T
     """Writes files under temporary names beside their own, then renames all of them; by default, in folders that need
     not exist yet.
 
-    Where one cannot be written, none is; nor where one was read as a spec, unless that is what is written, `formatted`.
-    Raises UsageError, with the hint.
+    Where one cannot be written, none is; nor is a file replaced that was read as a spec, but by its own text,
+    `formatted`.  Raises UsageError, with the hint.
     """
     _check_not_read(() if formatted else files, hint)
     mark = f".{secrets.token_hex(4)}.tmp"

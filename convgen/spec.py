@@ -66,14 +66,19 @@ class Spec:
         object.__setattr__(self, "images", known_images(self.images))
 
 
-#: Real paths of the files that were read as specs.
-_files_read: set[str] = set()
+#: Real paths of the files that were read as specs, and which file, of which time and size, each was.
+_files_read: dict[str, tuple[int, ...]] = {}
+
+
+def _state(file: os.stat_result) -> tuple[int, ...]:
+    return file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size
 
 
 def was_read(path: str | os.PathLike[str]) -> bool:
-    """Whether a path leads, also by a link, to a file that was read as a spec: no output takes its place."""
+    """Whether a path leads, also by a link, to a file that was read as a spec and is as it was then: no output takes
+    its place."""
     with suppress(OSError, ValueError):
-        return os.path.isfile(path) and os.path.realpath(path) in _files_read
+        return _files_read.get(os.path.realpath(path)) == _state(os.stat(path))
     return False
 
 
@@ -96,11 +101,11 @@ def read_file(name: str | os.PathLike[str]) -> str:
         if not os.fspath(name):  # which a Path takes for the folder at hand
             raise UsageError("'': no such file")
         with open(path, "rb") as file:
-            data = file.read(LARGEST_SPEC + 1)
+            data, state = file.read(LARGEST_SPEC + 1), _state(os.fstat(file.fileno()))
         if len(data) > LARGEST_SPEC:
             raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
         text = data.decode("utf-8")
-        _files_read.add(os.path.realpath(path))
+        _files_read[os.path.realpath(path)] = state
         return text
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file{_nearby(path)}") from None

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import lark
@@ -108,10 +109,11 @@ def _with_dynamic(words: list[Token]) -> list[Token]:
 def _with_prologue(words: list[Token]) -> list[Token]:
     """The words with each `prologue` that opens a block of a convolution as a word of its own kind."""
     for i, (word, depth) in enumerate(zip(words[:-1], _depths(words), strict=False)):
+        if word.type != "NAME" or word.value != "prologue" or depth != 1:
+            continue
         opens = words[i + 1].type == "LBRACE" and words[i - 1].type != "STRATEGY"
-        first = next(w for w in words[i + 1 :] if w.type != STRAY)
-        opens = opens or (first.type == "OPERAND" and words[i - 1].type in _ENDS_SETTING)  # without its brace
-        if word.type == "NAME" and word.value == "prologue" and depth == 1 and opens:
+        first = next(w for w in islice(words, i + 1, None) if w.type != STRAY)
+        if opens or (first.type == "OPERAND" and words[i - 1].type in _ENDS_SETTING):  # or without its brace
             words[i] = Token.new_borrow_pos("PROLOGUE", "prologue", word)
     return words
 

@@ -136,3 +136,10 @@ def test_rows_that_threads_cannot_share(problem: ConvProblem, options: Options, 
 def test_targets_without_tma_load_their_own() -> None:
     (found,) = STRATEGY.obstacles(WIDE, TARGETS["sm_80"], SHARED)
     assert "sm_80 has no TMA" in found.message and found.option == "loads"
+
+
+@pytest.mark.parametrize("channels", [8, 24, 40, 72])
+def test_channels_that_fill_no_warp_share_rows(channels: int, seed: int) -> None:
+    problem = make("wgrad", 2, channels, channels, (7, 6), (3, 3), pad=1, groups=channels)
+    made = check_exact(spec(problem, "depthwise", {"kernel": "depthwise_wgrad", "loads": "shared"}), seed)
+    assert made.plan.options["loads"] == "shared"

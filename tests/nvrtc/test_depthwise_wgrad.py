@@ -25,6 +25,7 @@ KERNELS: dict[str, tuple[ConvProblem, Options, str]] = {
     "convnext/stage4": (typed(layer(8, 768, 7, 7), w="f32"), {}, "sm_120"),
     "wide loads": (layer(64, 192, 28, 3), {"vector": 4}, "sm_90a"),
     "threads load their own rows": (layer(64, 144, 56, 3), {"loads": "own"}, "sm_90a"),
+    "float32": (make("wgrad", 64, 192, 192, (28, 28), (7, 7), pad=3, groups=192, dtype="f32"), {}, "sm_90a"),
     "all rows of a wide filter": (layer(64, 96, 56, 7), {"loads": "shared", "vector": 1, "tile.r": 7}, "sm_90a"),
     "one axis": (make("wgrad", 4, 1536, 1536, (2048,), (4,), pad=((3, 0),), groups=1536, dtype="bf16"), {}, "sm_90a"),
 }

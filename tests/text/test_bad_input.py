@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen
-from convgen import driver
+from convgen import driver, files
 from convgen.cli import main
 from convgen.diagnostics import ConvgenError, SpecError
-from convgen.spec import LARGEST_SPEC, Spec
+from convgen.spec import LARGEST_SPEC, Spec, UsageError, read_file
 
 ROOT = Path(__file__).parents[2]
 SPEC = """\
@@ -561,3 +561,16 @@ def test_a_mutated_spec_is_planned_or_refused(data):
 def test_any_bytes_are_answered(content):
     Path("any.conv").write_bytes(content)
     assert main(["check", "any.conv"]) in (1, 2)
+
+
+def test_a_file_that_has_changed_since_it_was_read_is_no_spec(tmp_path):
+    path = tmp_path / "work.bin"
+    path.write_text(SPEC)
+    files.check_place(path)
+    read_file(path)
+    with pytest.raises(UsageError, match="would be overwritten, and is a spec"):
+        files.check_place(path)
+    path.write_text("of the user's own program")
+    for data in (b"an output", b"another"):
+        files.write_all({path: data})
+    assert path.read_bytes() == b"another"

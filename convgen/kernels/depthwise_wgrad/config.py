@@ -23,7 +23,9 @@ class Config(config.Config):
     tile_r: Annotated[int, Field("filter rows per thread", low=1, high=64)]
     tile_q: Annotated[int, Field("output columns per thread", low=1, high=64)]
     band: Annotated[int, Field("output rows that a thread walks down", low=1, high=1 << 30)]
-    stages: Annotated[int, Field("output rows in shared memory, on their way or in use; 1: in registers", high=16)]
+    stages: Annotated[
+        int, Field("output rows in shared memory, on their way or in use; 1: own loads, to registers", high=16)
+    ]
     threads: Annotated[int, Field("most threads per block", low=32, high=MAX_THREADS)]
     blocks: Annotated[int, Field("blocks per SM", low=1, high=MOST_BLOCKS)]
     split_k: Annotated[

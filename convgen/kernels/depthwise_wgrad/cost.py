@@ -2,10 +2,10 @@
 
 Threads issue instructions, or wait for the rows that are under way, of which device memory needs enough.  Where TMA
 brings the rows of a block, its boxes and their pixels take time, and so do lines read from shared memory.  Waves of
-strips and the sums of a block's threads come on top.  The rates are fitted to configurations at random of MobileNetV2's
-and ConvNeXt's layers at batch 8 and 64 on an H200: where threads load their own rows, 1,094
-(benchmarks/results/depthwise_wgrad_sweep_h200.json), of which what the model chooses is 2.8% behind the best; where
-rows are shared, 1,707 (depthwise_wgrad_shared_h200.json), half of whose estimates are within 5%.
+strips and the sums of a block's threads come on top.  The rates are fitted to configurations of depthwise layers at
+batch 8 to 64 on an H200: where threads load their own rows, 1,094 (benchmarks/results/depthwise_wgrad_sweep_h200.json),
+of which what the model chooses is 2.8% behind the best; where rows are shared, 1,579 without ragged tiles
+(depthwise_wgrad_shared_h200.json), half of whose estimates are within 5%, and 6% behind the best of both kinds.
 """
 
 from __future__ import annotations

@@ -342,9 +342,12 @@ class Layout(base.Layout[Config]):
         c = self.config
         read = self.rows * self.read_columns
         numbers = (self.thread_taps + self.held * c.tile_q + (y_sum(self.problem) is not None)) * c.vector
+        if self.shared:
+            # ptxas loads float32, which needs no conversion, far ahead
+            ahead = self.read_columns * self.inputs + c.tile_q * c.vector if self.problem.x.dtype == "f32" else 0
+            return numbers + self.read_columns * self.inputs + ahead + OTHER_SHARED_REGISTERS
         if c.stages > 1:
-            other = OTHER_SHARED_REGISTERS if self.shared else OTHER_REGISTERS
-            return numbers + self.read_columns * self.inputs + other
+            return numbers + self.read_columns * self.inputs + OTHER_REGISTERS
         words = read * -(-self.x_bytes // 4) + c.tile_q * -(-self.y_bytes // 4)
         return numbers + read * self.inputs + words + OTHER_REGISTERS
 

@@ -51,7 +51,7 @@ def _ways(problem: ConvProblem, target: Target, fixed: Options) -> dict[str, Way
     # of half a warp, one, or two
     own = Way(vectors, (2, 4, 7), ())
     # the fewer channels a thread has, the more taps and columns; neighbors' loads cost nothing
-    parts = {min(k, c) for c in (32, 64, 96)} | ({k} if k <= WIDEST_SLICE else set())
+    parts = {c for c in (32, 64, 96) if c < k + WARP} | ({k} if k <= WIDEST_SLICE else set())
     shared = Way((1, *vectors), (2, 4, 7, 14), tuple(sorted(parts)))
     both = {"own": own, "shared": shared}
     if "loads" in fixed:
@@ -103,11 +103,8 @@ def _fits(layout: Layout) -> bool:
 
 
 def _blocks(layout: Layout) -> int:
-    """Those that a multiprocessor has registers, threads and, where rows are shared, shared memory for."""
-    target = layout.target
-    most = min(MOST_BLOCKS, target.threads_per_sm // layout.block)
-    if layout.shared:
-        most = min(most, target.resident_blocks(layout.block, 1, layout.shared_bytes))
+    """Those that a multiprocessor has registers, threads and shared memory for."""
+    most = min(MOST_BLOCKS, layout.target.resident_blocks(layout.block, 1, layout.shared_bytes))
     return max([b for b in range(1, most + 1) if thread_registers(layout, b) >= layout.registers], default=1)
 
 
