@@ -16,6 +16,7 @@ from convgen.torch.asked import Asked, Gradient, WithBias, in_order, of_backward
 from convgen.torch.choices import Choices
 from convgen.torch.network.report import Report
 from convgen.torch.network.timing import timing
+from convgen.torch.switches import allow_tf32, deterministic
 
 Tensor = Any
 _BACKWARD = torch.ops.aten.convolution_backward.default
@@ -102,7 +103,7 @@ class Enabled:
             backend = torch.backends.cudnn
             return torch.ops.aten._convolution.default(
                 input, weight, bias, *geometry,
-                backend.benchmark, backend.deterministic, backend.enabled, backend.allow_tf32,
+                backend.benchmark, deterministic(), backend.enabled, allow_tf32(),
             )  # fmt: skip
         return made
 

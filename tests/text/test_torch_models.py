@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
+from convgen.torch import switches  # noqa: E402
 from convgen.torch.launch import Served  # noqa: E402
 from convgen.torch.network import choice  # noqa: E402
 from convgen.torch.network.halves import split_in_halves  # noqa: E402
@@ -663,3 +664,99 @@ def test_weights_are_exchanged_and_stay_as_they_were(inductor):
     near(ready(x), first)
     model.head.weight.data = model.head.weight.t().contiguous().t() * 2
     near(ready(x), model(x).detach())
+
+
+class Energy(nn.Module):
+    """Its result is a gradient of its own, with a branch that no tracer takes."""
+
+    def __init__(self, function: bool) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 1, 3))
+        self.function = function
+
+    def forward(self, x):
+        if self.function:
+            return torch.func.grad(lambda t: self.net(t).square().sum())(x)
+        with torch.enable_grad():
+            t = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.net(t).square().sum(), t)
+        return found * 2 if found.norm().item() > 1 else found
+
+
+@pytest.mark.filterwarnings("ignore:convgen")
+@pytest.mark.parametrize("function", [False, True], ids=["autograd", "torch.func"])
+def test_a_model_whose_result_is_a_gradient(function):
+    model, x = Energy(function).eval(), torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    assert expected.abs().sum() > 0
+    torch.testing.assert_close(ct.optimize(model, x, inductor=False)(x), expected)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_compiled_gradient_within_no_grad(frozen):
+    net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 1, 3)).eval(), torch.randn(2, 3, 8, 8)
+    net.requires_grad_(not frozen)
+
+    def saliency(x):
+        with torch.enable_grad():
+            t = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(net(t).square().sum(), t)
+        return found
+
+    torch.compiler.reset()
+    compiled = torch.compile(saliency, backend="convgen", options={"inductor": False})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), saliency(x))
+
+
+def test_training_of_crops_of_several_widths():
+    """Their shapes are numbers, and their strides are not."""
+
+    class Crop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(8, 8, 3)
+
+        def forward(self, x):
+            return self.conv(x[:, :, :8, :8])
+
+    torch.compiler.reset()
+    model = Crop().to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, backend="convgen", options={"inductor": False})
+    for width in (9, 10, 11):
+        x = torch.randn(2, 8, 9, width).to(memory_format=torch.channels_last)
+        found = compiled(x)
+        torch.testing.assert_close(found, model(x))
+        found.square().mean().backward()
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_enabled_obeys_torchs_newer_switch_of_tf32(precision):
+    layer, x = nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8)
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = precision
+    try:
+        with ct.enabled():
+            torch.testing.assert_close(layer(x), TF.conv2d(x, layer.weight, layer.bias))
+        assert switches.allow_tf32() == (precision == "tf32")
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+
+
+def test_cudnn_is_deterministic_where_torch_is():
+    assert not switches.deterministic()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert switches.deterministic()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_state_by_the_names_of_parameters_is_loaded():
+    """As an average of parameters by `named_parameters` keeps it."""
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.randn(1, 3, 6, 6)
+    fast = ct.optimize(model, x, inductor=False)
+    shadow = {name: torch.randn_like(p) for name, p in fast.named_parameters()}
+    fast.load_state_dict(shadow)
+    assert all((p == shadow[name]).all() for name, p in fast.named_parameters())
+    torch.testing.assert_close(fast(x), model(x))

@@ -46,9 +46,15 @@ def compile_graph(
     if own["tune"] is not None:
         known_tuning(own["tune"])
     chosen = Options(**own, config=config)
-    if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs):
+    records = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs)
+    if records or _takes_gradients(graph_module):
         return compile_training(graph_module, example_inputs, chosen, _tell)
     return _Graph(graph_module, example_inputs, chosen)
+
+
+def _takes_gradients(graph_module: Any) -> bool:
+    """Whether a graph turns the recording of gradients on, to take some itself."""
+    return any(node.target is torch._C._set_grad_enabled and node.args == (True,) for node in graph_module.graph.nodes)
 
 
 def reports() -> list[Report]:

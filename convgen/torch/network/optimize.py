@@ -198,8 +198,11 @@ class Optimized(Module):
         return self.model.state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        own = self.model.state_dict().keys()
         for name in [name for name in state_dict if name.startswith(prefix)]:
-            state_dict[f"{prefix}model.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+            inner = name.removeprefix(prefix)
+            if inner in own or inner.removeprefix("model.") not in own:  # else named as `named_parameters` does
+                state_dict[f"{prefix}model.{inner}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -297,7 +300,9 @@ class _Part(Optimized):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """In the place of the module's own forward.  What has had as many kinds of inputs as this is left as it is:
-        their shapes depend on data, and each preparation takes seconds."""
+        their shapes depend on data, and each preparation takes seconds.  So is what the model takes gradients of."""
+        if torch.is_grad_enabled() or _transformed():
+            return self.model(*args, **kwargs)
         leaves, structure = pytree.tree_flatten((args, kwargs))
         return self._run(leaves, structure, most=_MOST_KINDS)
 

@@ -23,6 +23,7 @@ from convgen.runtime import artifacts
 from convgen.torch import aten
 from convgen.torch.asked import Gradient, Summed, WithBias
 from convgen.torch.launch import Served, served
+from convgen.torch.switches import allow_tf32, deterministic
 
 Tensor = Any
 TF = torch.nn.functional
@@ -147,9 +148,7 @@ class Timer:
 
     def _key(self, device: int, *what: Any) -> str:
         _, environment = self._machine(device)
-        backends = torch.backends.cudnn
-        deterministic = backends.deterministic or torch.are_deterministic_algorithms_enabled()
-        flags = [backends.benchmark, deterministic, backends.allow_tf32]
+        flags = [torch.backends.cudnn.benchmark, deterministic(), allow_tf32()]
         facts = [environment, artifacts.schema_digest(), flags, *what]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

@@ -32,6 +32,8 @@ from convgen.torch.network.sums import Ending, ending_of
 from convgen.torch.network.trace import call, is_call, value_of
 from convgen.torch.summed import operator_of
 
+pytree = torch.utils._pytree
+
 Tensor = Any
 Node = Any
 A: Any = torch.ops.aten
@@ -194,7 +196,9 @@ def _obstacle(node: Node) -> str:
     """Why nothing is asked of convgen; empty where it is."""
     x, w = map(value_of, _tensors(node))
     rank = w.dim() - 2
-    if any(isinstance(extent, torch.SymInt) for extent in (*x.shape, *w.shape)):
+    read = [value_of(arg) if isinstance(arg, torch.fx.Node) else arg for arg in pytree.tree_leaves(node.args)]
+    laid_out = [size for t in read if isinstance(t, torch.Tensor) for size in (*t.shape, *t.stride())]
+    if any(isinstance(size, torch.SymInt) for size in (*read, *laid_out)):
         return "its shapes are symbolic (mark_dynamic, or dynamic=True)"
     if rank > 1 and order_of(x, w) != channels_last(rank):
         return "channels are not last (model.to(memory_format=torch.channels_last)), and Inductor chooses the layout"

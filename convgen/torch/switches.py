@@ -1,0 +1,22 @@
+"""PyTorch's own switches, which what convgen leaves to cuDNN obeys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def deterministic() -> bool:
+    """Whether cuDNN may take only algorithms that give the same bits in every run."""
+    return bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+
+
+def allow_tf32() -> bool:
+    """Whether float32 convolutions may round their factors to tf32, by either of PyTorch's switches: the older raises
+    where the newer was used."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        return bool(cudnn.allow_tf32)
+    except RuntimeError:
+        return bool(cudnn.conv.fp32_precision == "tf32")
