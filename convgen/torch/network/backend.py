@@ -46,8 +46,11 @@ def compile_graph(
     if own["tune"] is not None:
         known_tuning(own["tune"])
     chosen = Options(**own, config=config)
-    records = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs)
-    if records or _takes_gradients(graph_module):
+    if torch.is_grad_enabled():
+        records = any(isinstance(given, torch.Tensor) and given.requires_grad for given in example_inputs)
+    else:
+        records = _takes_gradients(graph_module)
+    if records:
         return compile_training(graph_module, example_inputs, chosen, _tell)
     return _Graph(graph_module, example_inputs, chosen)
 
