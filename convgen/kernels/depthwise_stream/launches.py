@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from convgen.ir.plan import Launch, Param, TensorMap
-from convgen.ir.tensor import Tensor
+from convgen.ir.plan import Launch, Param
 from convgen.kernels.depthwise_stream.constraints import PRODUCER
-from convgen.kernels.depthwise_stream.layout import UNIT, Layout
+from convgen.kernels.depthwise_stream.layout import Layout
+from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, epilogue_pointers, factor_pointers, result_pointers
 from convgen.kernels.parts.persistent import persistent
 
 
-def _images(tensor: Tensor, box: tuple[int, int, int], swizzle: int) -> TensorMap:
-    """Boxes of rows of an image: channels, columns and rows of `tensor`, whose channels are innermost."""
-    size = tensor.element.bytes
-    channels, column, row, image = ("c", "w", "h", "n") if tensor.role == "x" else ("k", "q", "p", "n")
-    outer = (column, row, image)
-    strides = tuple(
-        (tensor.stride(d) or tensor.size) * size if tensor.extent(d) > 1 else UNIT * -(-tensor.bytes // UNIT)
-        for d in outer
-    )
-    extents = tuple(tensor.extent(d) for d in (channels, *outer))
-    return TensorMap(tensor.role, "tiled", tensor.dtype, extents, strides, (1, 1, 1, 1), box=(*box, 1), swizzle=swizzle)
-
-
 def _maps(layout: Layout) -> list[Param]:
     """x comes by its tensor map, and y leaves by one where results wait in shared memory."""
-    problem, c, rows = layout.read, layout.config, (layout.box_channels, layout.width, layout.step)
-    maps = [Param("x_map", "tensor_map", "x", _images(problem.x, rows, layout.swizzle))]
+    problem, c = layout.read, layout.config
+    rows = {"c": layout.box_channels, "w": layout.width, "h": layout.step, "n": 1}
+    maps = [Param("x_map", "tensor_map", "x", boxes(problem.x, rows, layout.swizzle))]
     if layout.staged_bytes:
-        band = (layout.result_channels, c.strip, c.band)
-        maps.append(Param("y_map", "tensor_map", "y", _images(problem.y, band, layout.swizzle)))
+        band = {"k": layout.result_channels, "q": c.strip, "p": c.band, "n": 1}
+        maps.append(Param("y_map", "tensor_map", "y", boxes(problem.y, band, layout.swizzle)))
     return maps
 
 

@@ -9,7 +9,7 @@ from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.depthwise_wgrad.layout import UNIT, Layout, walks
 from convgen.kernels.parts import limits
 from convgen.kernels.parts.depthwise import channel_run
-from convgen.kernels.parts.hopper import MAX_BOX, launch_registers
+from convgen.kernels.parts.hopper import MAX_BOX, ROW_ALIGNMENT, launch_registers
 from convgen.targets import Target
 
 WIDEST, LEAST_COPY = 16, 4  # bytes of a load, and of one by cp.async
@@ -70,8 +70,8 @@ def unshared(problem: ConvProblem, target: Target) -> Obstacles:
     if problem.rank > 2:
         no("three spatial dims are not served")
     for t, dims in ((problem.x, ("n", rows.input, columns.input)), (problem.y, ("n", rows.output, columns.output))):
-        if any(t.extent(d) > 1 and t.stride(d) * t.element.bytes % UNIT for d in dims if d):
-            no(f"pixels, rows or images of {t.name} do not begin at multiples of {UNIT} bytes")
+        if any(t.extent(d) > 1 and t.stride(d) * t.element.bytes % ROW_ALIGNMENT for d in dims if d):
+            no(f"pixels, rows or images of {t.name} do not begin at multiples of {ROW_ALIGNMENT} bytes")
     if columns.axis.dilation > 1:
         no("the filter's columns are dilated, and neighboring ones are brought")
     if rows.step > 1 and rows.axis.dilation > 1:
@@ -107,4 +107,4 @@ def widest_vector(problem: ConvProblem) -> int:
 
 def thread_registers(layout: Layout, blocks: int) -> int:
     """Of a thread, with so many blocks on a multiprocessor."""
-    return launch_registers(layout.target, -(-layout.block // 32) * 32, blocks)
+    return launch_registers(layout.target, -(-layout.block // limits.WARP) * limits.WARP, blocks)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
@@ -16,7 +15,6 @@ from convgen.kernels.parts.limits import WARP
 
 UNIT = 16  # bytes: of the widest load
 BOX_ALIGNMENT = 128  # bytes: where TMA may write
-WORD, BANKS = 4, 32  # bytes that a bank of shared memory gives at once, and banks
 OTHER_REGISTERS = 36  # than those of numbers
 OTHER_SHARED_REGISTERS = 17  # where a producer knows the addresses
 NONE = Axis(1, 1, 1, 1, 1, 0)
@@ -70,25 +68,6 @@ def walks(problem: ConvProblem) -> tuple[Walk, Walk, Walk]:
     none = Walk(NONE, "", "")
     depth = found.pop(0) if len(found) == 3 else none
     return depth, found[0], found[1] if len(found) > 1 else none
-
-
-@lru_cache(maxsize=4096)  # many configurations differ in what matters not
-def read_lines(size: int, threads: tuple[int, int, int], part: int, lane: int, image: int) -> int:
-    """Lines of 128 bytes that a warp reads from shared memory where its threads load `size` bytes each: neighboring
-    channel vectors, then parts of the filters, lanes and images, so many bytes apart.  A line has a word of each
-    bank."""
-    vectors, parts, lanes = threads
-    at = []
-    for thread in range(WARP):
-        strip = thread // (vectors * parts)
-        apart = thread // vectors % parts * part + strip % lanes * lane + strip // lanes * image
-        at.append(apart + thread % vectors * size)
-    together = WARP * WORD // max(size, WORD)  # threads whose words fit a line
-    lines = 0
-    for first in range(0, WARP, together):
-        words = {word for a in at[first : first + together] for word in range(a // WORD, -(-(a + size) // WORD))}
-        lines += max(Counter(word % BANKS for word in words).values())
-    return lines
 
 
 @dataclass(frozen=True)
@@ -173,6 +152,17 @@ class Layout(base.Layout[Config]):
     def held(self) -> int:
         """Rows of y under which an input row may be, of a class: those that a thread holds."""
         return (self.config.tile_r - 1) // self.walks[1].step + 1
+
+    @property
+    def idle_step(self) -> bool:
+        """Whether a strip may have no outputs, which is then a step of nothing, for loads as for products."""
+        rows = self.walks[1]
+        return self.held == 1 and rows.apart > 1 and rows.ragged(self.config.band)
+
+    @property
+    def rows_tested(self) -> bool:
+        """Whether a step may come with a row of y that is not there."""
+        return self.held > 1 or self.idle_step
 
     @cached_property
     def rows(self) -> int:
@@ -278,15 +268,6 @@ class Layout(base.Layout[Config]):
         if self.shared:
             return self.x_stage + self.box_room[1]
         return -(-(self.x_stage + self.config.tile_q * self.threads * self.y_bytes) // UNIT) * UNIT
-
-    @cached_property
-    def shared_lines(self) -> tuple[int, int]:
-        """Lines of 128 bytes, one a cycle, that a warp reads from shared memory with a load of x, and of y."""
-        c, (x_columns, y_columns), (x_pixel, y_pixel) = self.config, self.box_columns, self.pixel_bytes
-        threads = (self.vectors, self.parts, self.lanes_q)
-        step = c.tile_q * self.walks[2].step * x_pixel
-        of_x = read_lines(self.x_bytes, threads, self.box_room[0], step, self.rows * x_columns * x_pixel)
-        return of_x, read_lines(self.y_bytes, threads, 0, c.tile_q * y_pixel, y_columns * y_pixel)
 
     @property
     def barriers(self) -> int:

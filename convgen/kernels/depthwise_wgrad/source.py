@@ -10,10 +10,11 @@ from sympy import Expr, Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.codegen.render import render
 from convgen.ir.integer import floordiv, symbol
-from convgen.ir.plan import Param, Plan, TensorMap
+from convgen.ir.plan import Param, Plan
 from convgen.ir.tensor import Tensor
-from convgen.kernels.depthwise_wgrad.layout import UNIT, Layout, Walk
+from convgen.kernels.depthwise_wgrad.layout import Layout, Walk
 from convgen.kernels.parts import gradient, output
+from convgen.kernels.parts.depthwise import boxes
 from convgen.kernels.parts.elementwise import Pointer, window_formulas
 from convgen.kernels.parts.lowering import ACCESS, Scope, coordinates, drop_unused, index_type, linear
 
@@ -33,24 +34,13 @@ def maps(layout: Layout) -> list[Param]:
     """Tensor maps of x and y, where TMA brings rows: boxes of a block's channels, columns, rows and images."""
     if not layout.shared:
         return []
-    problem, (_, rows, columns) = layout.problem, layout.walks
-    made = []
-    for t, channels, column, row, box_channels, box_columns, box_rows in (
-        (problem.x, "c", columns.input, rows.input, layout.box_channels[0], layout.box_columns[0], layout.rows),
-        (problem.y, "k", columns.output, rows.output, layout.box_channels[1], layout.box_columns[1], 1),
-    ):
-        sides = [(channels, box_channels), (column, box_columns), (row, box_rows), ("n", layout.lanes_n)]
-        sides = [(d, side) for d, side in sides if d]
-        dims = [d for d, _ in sides]
-        strides = tuple(
-            t.stride(d) * t.element.bytes if t.extent(d) > 1 else UNIT * -(-t.bytes // UNIT) for d in dims[1:]
-        )
-        box = tuple(side for _, side in sides)
-        tiled = TensorMap(
-            t.role, "tiled", t.dtype, tuple(t.extent(d) for d in dims), strides, (1,) * len(dims), box=box
-        )
-        made.append(Param(f"{t.role}_map", "tensor_map", t.role, tiled))
-    return made
+    problem, (_, rows, columns), images = layout.problem, layout.walks, {"n": layout.lanes_n}
+    (x_channels, y_channels), (x_columns, y_columns) = layout.box_channels, layout.box_columns
+    of_x = {"c": x_channels, columns.input: x_columns, rows.input: layout.rows} | images
+    of_y = {"k": y_channels, columns.output: y_columns, rows.output: 1} | images
+    sides = ((problem.x, of_x), (problem.y, of_y))  # a tensor that has rows alone has columns of no name
+    found = ((t, boxes(t, {d: side for d, side in of.items() if d})) for t, of in sides)
+    return [Param(f"{t.role}_map", "tensor_map", t.role, tiled) for t, tiled in found]
 
 
 @dataclass(frozen=True)
@@ -119,10 +109,7 @@ def block_place(layout: Layout) -> tuple[BlockPlace, Place]:
 
 def _steps(layout: Layout) -> str:
     """C text of the steps down a strip of `outputs` rows."""
-    rows = layout.walks[1]
-    # a strip without outputs is a step of nothing, for loads as for products
-    none = layout.held == 1 and rows.apart > 1 and rows.ragged(layout.config.band)
-    return "max(outputs, 1)" if none else "outputs + HELD - 1"
+    return "max(outputs, 1)" if layout.idle_step else "outputs + HELD - 1"
 
 
 def place(layout: Layout, index: str) -> tuple[Place, Place]:

@@ -23,7 +23,6 @@ ROW_PARTS = (1, 2, 0)
 #: What follows from a block's threads, however the pixels are divided.
 OF_BLOCKS = (
     "rows", "columns", "thread_taps", "registers", "lanes_q", "lanes_n", "box_columns", "pixel_bytes", "box_bytes",
-    "shared_lines",
 )  # fmt: skip
 #: Channels that a block shares rows of, at most.
 WIDEST_SLICE = 192

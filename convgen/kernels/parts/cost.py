@@ -9,6 +9,8 @@ also says how far the model's choice is from the best that was measured: benchma
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache, lru_cache
 
 from convgen.ir.problem import SECTOR, ConvProblem
@@ -18,6 +20,7 @@ from convgen.ir.tensor import Tensor
 CYCLES = 1755.0
 LINE = 128  # bytes that L2 holds together; it moves a sector
 LEAST_STORE = 8  # bytes that a store takes at least, if it is not to be slow
+BANKS, WORD = 32, 4  # of shared memory, and bytes that one gives at a time
 LANES = 128  # of a multiprocessor: elements that it computes at a time
 #: Cycles of a scheduler for a function of 32 elements, where all results have 16 bits or less and elsewhere: its
 #: instructions (templates/helpers.cuh.j2), more where they wait for the special function units.
@@ -25,6 +28,11 @@ FUNCTIONS = {
     "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
     "log": (12, 12), "sqrt": (10, 10),
 }  # fmt: skip
+
+
+def turns(words: Iterable[int]) -> int:
+    """Turns in which shared memory gives these words: a bank gives one at a time, to all who ask for it."""
+    return max(Counter(word % BANKS for word in set(words)).values())
 
 
 def over(time: float, memory: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -11,14 +12,17 @@ from sympy import Expr, Integer
 from convgen.codegen.c_expr import c_expr
 from convgen.ir.index_map import IndexMap, derive, variable
 from convgen.ir.integer import floordiv, symbol
+from convgen.ir.plan import TensorMap
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.size import Size
+from convgen.ir.tensor import Tensor
 from convgen.kernels import base
 from convgen.kernels.base import C, Obstacle, Obstacles
 from convgen.kernels.parts import lowering, output
 from convgen.kernels.parts.assignment import Assignment, assignment
 from convgen.kernels.parts.axes import Axis, axes
 from convgen.kernels.parts.elementwise import element, epilogue_formulas, window_formulas
+from convgen.kernels.parts.hopper import ROW_ALIGNMENT
 from convgen.kernels.parts.limits import type_obstacles
 from convgen.kernels.parts.mma import MOST_PIXELS
 from convgen.targets import Target
@@ -42,6 +46,23 @@ def depthwise_obstacles(problem: ConvProblem, target: Target) -> list[Obstacle]:
     if (pixels := problem.n * math.prod(size)) >= MOST_PIXELS:
         no(f"{pixels} pixels of the result do not fit 32 bits")
     return found
+
+
+def boxes(tensor: Tensor, sides: Mapping[str, int], swizzle: int = 0) -> TensorMap:
+    """A map of a tensor whose channels are innermost, with boxes of so many of each dim: channels, columns, rows and
+    images, of those that there are."""
+    size, (channels, *outer) = tensor.element.bytes, sides
+    strides = tuple(
+        (tensor.stride(d) or tensor.size) * size
+        if tensor.extent(d) > 1
+        else -(-tensor.bytes // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        for d in outer
+    )
+    extents = tuple(tensor.extent(d) for d in (channels, *outer))
+    return TensorMap(
+        tensor.role, "tiled", tensor.dtype, extents, strides, (1,) * len(sides), box=tuple(sides.values()),
+        swizzle=swizzle,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

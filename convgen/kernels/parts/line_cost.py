@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from convgen.kernels.parts.cost import CYCLES, over, written
+from convgen.kernels.parts.cost import CYCLES, over, turns, written
 
-BANKS, QUADS, QUAD = 32, 8, 4
+QUADS, QUAD = 8, 4
 #: Cycles until elements of device memory have arrived that threads ask for together, and are stored.
 WAIT = 1000
 
@@ -21,12 +21,7 @@ WAIT = 1000
 @cache  # configurations of a search have few steps among them
 def conflicts(pixel_words: float) -> int:
     """Words that a bank has to give for one load of a warp, of four words at each of eight pixels."""
-    words: dict[int, set[int]] = {}
-    for pixel in range(QUADS):
-        for part in range(QUAD):
-            word = int(pixel * pixel_words) + part
-            words.setdefault(word % BANKS, set()).add(word)
-    return max(map(len, words.values()))
+    return turns(int(pixel * pixel_words) + part for pixel in range(QUADS) for part in range(QUAD))
 
 
 @dataclass(frozen=True)
