@@ -54,6 +54,17 @@ def _of_torchvision(name: str, **options: Any) -> Callable[[], Any]:
     return make
 
 
+def _written_out(name: str) -> Callable[[], Any]:
+    """A class of models.py."""
+
+    def make() -> Any:
+        import models
+
+        return getattr(models, name)()
+
+    return make
+
+
 def _unet() -> Any:
     """Stable Diffusion 1.5's, with random weights."""
     from diffusers import UNet2DConditionModel
@@ -88,6 +99,13 @@ NETWORKS: dict[str, Network] = {
     "deeplabv3_resnet50": Network(
         _of_torchvision("deeplabv3_resnet50", weights_backbone=None), (1, 8), (3, 520, 520)
     ),
+    "unet": Network(_written_out("Unet"), (1, 8), (3, 512, 512)),
+    "unet3d": Network(_written_out("Unet3d"), (1, 2), (1, 128, 128, 128)),
+    "yolov8s": Network(_written_out("Yolov8s"), (1, 8), (3, 640, 640)),
+    "esrgan": Network(_written_out("Esrgan"), (1, 8), (3, 128, 128)),
+    "dcgan": Network(_written_out("Dcgan"), (8, 64), (100, 1, 1)),
+    "hifi_gan": Network(_written_out("HifiGan"), (1, 8), (80, 256)),
+    "wav2vec2_features": Network(_written_out("Wav2vec2Features"), (1, 8), (1, 80000)),
     "sd15_unet": Network(_unet, (2,), (4, 64, 64), "bfloat16", least=1.1),
     "sd15_vae_decoder": Network(_vae_decoder, (1,), (4, 64, 64), "bfloat16", least=1.2),
 }  # fmt: skip
@@ -115,10 +133,10 @@ def _network(name: str) -> Network:
 
 
 def _format(rank: int) -> Any:
-    """Channels last."""
+    """Channels last, where PyTorch has it."""
     import torch
 
-    return torch.channels_last_3d if rank == 5 else torch.channels_last
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(rank, torch.contiguous_format)
 
 
 def _inputs(name: str, network: Network, batch: int) -> tuple[Any, ...]:
@@ -138,7 +156,7 @@ def _tensor(result: Any) -> Any:
     """The one that counts of what a model gives."""
     if isinstance(result, dict):
         return result.get("out", next(iter(result.values())))
-    return result[0] if isinstance(result, tuple) else getattr(result, "sample", result)
+    return result[0] if isinstance(result, tuple | list) else getattr(result, "sample", result)
 
 
 def _captured(model: Any, inputs: tuple[Any, ...], backend: TorchBackend) -> tuple[Captured, Any]:

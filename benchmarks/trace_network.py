@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import models
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -189,92 +190,6 @@ def transformers(name: str, config_name: str, **config: Any) -> Callable[[], tor
     return model
 
 
-def conv_block_3d(c: int, k: int, stride: int = 1) -> torch.nn.Sequential:
-    first = torch.nn.Conv3d(c, k, 3, stride, 1)
-    return torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Conv3d(k, k, 3, 1, 1), torch.nn.ReLU())
-
-
-class Unet3d(torch.nn.Module):
-    """Strided down, transposed up, skips concatenated: the shape of nnU-Net's default 3-D network."""
-
-    def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256, 320)) -> None:
-        super().__init__()
-        pairs = [*zip((1, *widths[:-1]), widths, strict=True)]
-        self.down = torch.nn.ModuleList(conv_block_3d(c, k, 1 + (i > 0)) for i, (c, k) in enumerate(pairs))
-        self.up = torch.nn.ModuleList(torch.nn.ConvTranspose3d(k, c, 2, 2) for c, k in reversed(pairs[1:]))
-        self.join = torch.nn.ModuleList(conv_block_3d(2 * c, c) for c, _ in reversed(pairs[1:]))
-        self.last = torch.nn.Conv3d(widths[0], 3, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        skips = []
-        for block in self.down:
-            x = block(x)
-            skips.append(x)
-        for up, join, skip in zip(self.up, self.join, reversed(skips[:-1]), strict=True):
-            x = join(torch.cat([up(x), skip], 1))
-        return self.last(x)
-
-
-def cbs(c: int, k: int, r: int = 1, stride: int = 1) -> torch.nn.Sequential:
-    return torch.nn.Sequential(torch.nn.Conv2d(c, k, r, stride, r // 2), torch.nn.SiLU())
-
-
-class C2f(torch.nn.Module):
-    """YOLOv8's block: a split, bottlenecks in a row, everything concatenated."""
-
-    def __init__(self, c: int, k: int, repeats: int) -> None:
-        super().__init__()
-        half = k // 2
-        self.first, self.last = cbs(c, k), cbs((2 + repeats) * half, k)
-        self.rest = torch.nn.ModuleList(
-            torch.nn.Sequential(cbs(half, half, 3), cbs(half, half, 3)) for _ in range(repeats)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [*self.first(x).chunk(2, 1)]
-        for block in self.rest:
-            parts.append(block(parts[-1]))
-        return self.last(torch.cat(parts, 1))
-
-
-class Yolov8s(torch.nn.Module):
-    """Backbone, neck and head of YOLOv8-s (Jocher et al., 2023), as its configuration file lists them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        nn = torch.nn
-        self.stem = nn.Sequential(cbs(3, 32, 3, 2), cbs(32, 64, 3, 2), C2f(64, 64, 1))
-        self.p3 = nn.Sequential(cbs(64, 128, 3, 2), C2f(128, 128, 2))
-        self.p4 = nn.Sequential(cbs(128, 256, 3, 2), C2f(256, 256, 2))
-        self.p5 = nn.Sequential(cbs(256, 512, 3, 2), C2f(512, 512, 1))
-        self.before_pool, self.behind_pool = cbs(512, 256), cbs(1024, 512)
-        self.up4, self.up3 = C2f(768, 256, 1), C2f(384, 128, 1)
-        self.down4, self.down5 = cbs(128, 128, 3, 2), cbs(256, 256, 3, 2)
-        self.out4, self.out5 = C2f(384, 256, 1), C2f(768, 512, 1)
-        widths = (128, 256, 512)
-        self.boxes = nn.ModuleList(nn.Sequential(cbs(c, 64, 3), cbs(64, 64, 3), nn.Conv2d(64, 64, 1)) for c in widths)
-        self.classes = nn.ModuleList(
-            nn.Sequential(cbs(c, 128, 3), cbs(128, 128, 3), nn.Conv2d(128, 80, 1)) for c in widths
-        )
-
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        def twice(a: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.interpolate(a, scale_factor=2)
-
-        p3 = self.p3(self.stem(x))
-        p4 = self.p4(p3)
-        pooled = [self.before_pool(self.p5(p4))]
-        for _ in range(3):
-            pooled.append(torch.nn.functional.max_pool2d(pooled[-1], 5, 1, 2))
-        p5 = self.behind_pool(torch.cat(pooled, 1))
-        up4 = self.up4(torch.cat([twice(p5), p4], 1))
-        out3 = self.up3(torch.cat([twice(up4), p3], 1))
-        out4 = self.out4(torch.cat([self.down4(out3), up4], 1))
-        outs = (out3, out4, self.out5(torch.cat([self.down5(out4), p5], 1)))
-        heads = zip(self.boxes, self.classes, outs, strict=True)
-        return [torch.cat([box(out), classes(out)], 1) for box, classes, out in heads]
-
-
 def patches() -> torch.nn.Module:
     """Patch embeddings, whose stride is their filter: ViT-B/16, CLIP ViT-L/14, VideoMAE's tubelets of 2 x 16 x 16."""
 
@@ -310,13 +225,15 @@ NETWORKS: dict[str, Network] = {
     ),
     "unet3d": Network(
         "A 3-D U-Net with nnU-Net's default widths (Isensee et al., 2021): patches of 128 x 128 x 128.", "f16",
-        Unet3d, lambda: (zeros(1, 1, 128, 128, 128),),
+        models.Unet3d, lambda: (zeros(1, 1, 128, 128, 128),),
     ),
     "efficientnet_v2_s": vision("efficientnet_v2_s", "EfficientNetV2-S (Tan and Le, 2021)", 384),
     "resnext50": vision("resnext50_32x4d", "ResNeXt-50 32x4d (Xie et al., 2017)"),
     "regnet_y_3_2gf": vision("regnet_y_3_2gf", "RegNetY-3.2GF (Radosavovic et al., 2020)"),
     "deeplabv3_resnet50": vision("deeplabv3_resnet50", "DeepLabV3 on ResNet-50 (Chen et al., 2017)", 520),
-    "yolov8s": Network("YOLOv8-s (Jocher et al., 2023), 640 x 640.", "f16", Yolov8s, lambda: (zeros(1, 3, 640, 640),)),
+    "yolov8s": Network(
+        "YOLOv8-s (Jocher et al., 2023), 640 x 640.", "f16", models.Yolov8s, lambda: (zeros(1, 3, 640, 640),)
+    ),
     "hifi_gan": Network(
         "HiFi-GAN's V1 generator (Kong et al., 2020): 256 frames of 80 mel bands.", "f16",
         transformers("FastSpeech2ConformerHifiGan", "FastSpeech2ConformerHifiGanConfig", normalize_before=False),
