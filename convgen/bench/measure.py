@@ -33,6 +33,10 @@ MOST_MS = 100.0
 ROUGH_MS = 0.3
 #: What is compared is replayed in so many rounds that count.
 ROUNDS = 3
+#: Something else ran meanwhile where a round's median is so many times its fastest replay, or that of another round;
+#: then there are more rounds, up to so many.
+DISTURBED = 1.1
+MOST_ROUNDS = 10
 #: A GPU at its power limit lowers its clocks, by a quarter where it works without a pause; before replays that
 #: count it rests, and what is compared rests this many times as long as it works.
 REST_SECONDS = 0.01
@@ -106,6 +110,21 @@ def time_graph(run: Callable[[int], object], sets: int, backend: Backend, hopele
     time.sleep(REST_SECONDS)
     with backend.stream():
         return _timing(made, made.replays(backend))
+
+
+def time_undisturbed(captured: Captured, backend: Backend) -> tuple[float, bool]:
+    """Microseconds a launch, and whether the GPU did nothing else meanwhile, as far as can be seen.
+
+    The least median of two rounds; of up to `MOST_ROUNDS` while other work on the GPU disturbs them.
+    """
+    median, fastest = math.inf, math.inf
+    for number in range(MOST_ROUNDS):
+        with backend.stream():
+            us = captured.replays(backend)
+        median, fastest = min(median, statistics.median_low(us)), min(fastest, *us)
+        if number and median <= DISTURBED * fastest:
+            return median, True
+    return median, False
 
 
 class TooLong(Exception):

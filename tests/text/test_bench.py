@@ -175,6 +175,35 @@ def test_what_is_compared_meets_the_same_clocks(monkeypatch: pytest.MonkeyPatch)
     assert first.us == pytest.approx(last.us, rel=0.02)
 
 
+class BusyBackend(FakeBackend):
+    """Something else has the GPU for a while: of the first so many rounds, replays take several times their time."""
+
+    def __init__(self, rounds: int, slower: Callable[[int], float]) -> None:
+        super().__init__()
+        self.rounds, self.slower = rounds, slower
+
+    def replay(self, graph: float, times: int) -> list[float]:
+        self.rounds -= 1
+        return [ms * (self.slower(i) if self.rounds >= 0 else 1.0) for i, ms in enumerate(super().replay(graph, times))]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "slower"),
+    [(0, lambda i: 1.0), (1, lambda i: 3.0), (4, lambda i: 1.0 + i % 2), (4, lambda i: float(1 + (i > 2)))],
+    ids=["undisturbed", "a round", "every other replay", "from the third replay on"],
+)  # fmt: skip
+def test_what_is_disturbed_is_timed_until_it_is_not(rounds: int, slower: Callable[[int], float]):
+    captured = measure.Captured(10.0 * 150, 150, 1.5, print)
+    us, undisturbed = measure.time_undisturbed(captured, BusyBackend(rounds, slower))
+    assert undisturbed and us == pytest.approx(10, rel=0.03)
+
+
+def test_what_stays_disturbed_is_known_to_be():
+    captured = measure.Captured(10.0 * 150, 150, 1.5, print)
+    us, undisturbed = measure.time_undisturbed(captured, BusyBackend(100, lambda i: 1.0 + (i % 3 > 0)))
+    assert not undisturbed and us == pytest.approx(20, rel=0.03)
+
+
 def test_every_graph_of_an_entrant_has_a_round():
     graphs = [measure.Captured(us * 100, 100, us / 10, print) for us in (30.0, 10.0, 20.0)]
     (timing,) = measure.time_in_turn([graphs], FakeBackend())

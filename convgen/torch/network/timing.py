@@ -1,7 +1,7 @@
 """How long a convolution takes on this GPU, by convgen and by aten, with what is left to do behind it.
 
 Times come from CUDA graphs over buffers that rotate (convgen.bench.measure), and are kept on disk for the GPU, the
-driver's and the libraries' versions, and convgen's own files.
+driver's and the libraries' versions, and convgen's own files; not those that other work on the GPU disturbed.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ class Timer:
             if key not in self._known:
                 stored = self._cache.get(key)
                 if stored is None:
-                    us = self._measure(x, w, operands, left, call)
-                    self._cache.put(key, {_FILE: json.dumps(us).encode()})
+                    us, undisturbed = self._measure(x, w, operands, left, call)
+                    if undisturbed:  # else it is measured again by another process
+                        self._cache.put(key, {_FILE: json.dumps(us).encode()})
                 else:
                     us = float(json.loads(stored[_FILE]))
                 self._known[key] = us
@@ -162,8 +163,8 @@ class Timer:
     def _measure(
         self, x: Tensor, w: Tensor, operands: Sequence[Tensor], left: int | None,
         call: Callable[[Tensor, Tensor, Any], Tensor],
-    ) -> float:  # fmt: skip
-        """The best of two rounds of replays, each round its median."""
+    ) -> tuple[float, bool]:  # fmt: skip
+        """Microseconds, and whether nothing else ran on the GPU meanwhile."""
         result = call(*_made(x, w, operands))
         each = sum(t.numel() * t.element_size() for t in (x, w, *operands, result))
         sets = min(measure.set_count(each), max(2, _BYTES // each))
@@ -178,12 +179,7 @@ class Timer:
             kept[i] = made if left is None or others else torch.relu(made)
 
         backend, _ = self._machine(x.get_device())
-        captured = measure.capture(run, sets, backend)
-        rounds = []
-        for _ in range(2):
-            with backend.stream():
-                rounds.append(sorted(captured.replays(backend)))
-        return min(times[len(times) // 2] for times in rounds)
+        return measure.time_undisturbed(measure.capture(run, sets, backend), backend)
 
 
 def _summed(asked: WithBias, grad: Tensor) -> Tensor:
