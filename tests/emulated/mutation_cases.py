@@ -76,7 +76,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_im2col, split": ("tma_im2col_split_k", "tma_im2col_split_k_cluster"),
     "tma_im2col, stream-K": ("tma_im2col_stream_k", "stream-K, tiles in parts"),
     "tma_im2col, groups": ("tma_im2col_groups", "tma_im2col_grouped_dgrad"),
-    "tma_im2col, strided dgrad": ("tma_im2col_strided_dgrad",),
+    "tma_im2col, strided dgrad": ("tma_im2col_strided_dgrad", "tma_im2col_transposed"),
     "tma_im2col, sums": ("tma_im2col_statistics", "sums, swap_ab", "sums, split_k", "sums, strided dgrad"),
     "tma_im2col, dynamic": ("tma_im2col_dynamic",),
     "tma_im2col, prologue": ("tma_im2col_prologue",),

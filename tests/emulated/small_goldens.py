@@ -82,6 +82,7 @@ GEOMETRIES = {
     "tma_im2col_statistics": Small({"n": 3, "h": 9, "w": 11, "c": 136, "k": 136}, sms=1),
     "tma_im2col_stream_k": Small({"n": 137, "h": 7, "w": 9, "c": 40, "k": 168}),
     "tma_im2col_strided_dgrad": Small({"n": 3, "h": 15, "w": 13, "c": 264, "k": 72}),
+    "tma_im2col_transposed": Small({"n": 3, "h": 13, "w": 11, "c": 392, "k": 136}, sms=2),
     "tma_im2col_strided_7x7": Small({"n": 3, "h": 21, "w": 19, "c": 24, "k": 136}),
     "tma_plain_3x3": Small({"n": 3, "h": 9, "w": 7, "c": 72, "k": 72}),
     "mma_wgrad": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),

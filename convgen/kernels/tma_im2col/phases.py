@@ -17,7 +17,7 @@ from convgen.kernels.tma_im2col.layout import Layout
 class PhaseText:
     """Finished text: the names of the table's columns, with what they are, and its rows; the lines that find pixel `m`
     of a phase in y, the conditions `inside` on which y has it, its `place` among y's pixels; whether there is a phase
-    without taps."""
+    without taps; whether all phases take as long, so that those of the same pixels can come together."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[str, ...]
@@ -25,6 +25,7 @@ class PhaseText:
     inside: str
     place: str
     empty: bool
+    even: bool
 
 
 def phase_text(layout: Layout) -> PhaseText | None:
@@ -44,7 +45,7 @@ def phase_text(layout: Layout) -> PhaseText | None:
     for count, row in zip(steps, found.rows, strict=True):
         values = (getattr(axis, name) for name in ("first", "tap", "taps", "offset") for axis in row)
         rows.append(", ".join(map(str, (count, *values))))
-    return PhaseText(columns, tuple(rows), *_pixel(layout), empty=0 in steps)
+    return PhaseText(columns, tuple(rows), *_pixel(layout), 0 in steps, layout.even_phases)
 
 
 def _pixel(layout: Layout) -> tuple[tuple[str, ...], str, str]:
