@@ -30,27 +30,30 @@ class Gradients:
     wgrad: ConvProblem
     notes: tuple[str, ...]
 
-    def __str__(self) -> str:
-        """A spec."""
-        return "\n".join([*(f"# {note}" for note in self.notes), str(self.dgrad), "", str(self.wgrad), ""])
+    def spec(self, target: str | None) -> str:
+        """As a spec, for a target where one is named."""
+        blocks = [str(problem) for problem in (self.dgrad, self.wgrad)]
+        if target:
+            blocks = [f"{block.removesuffix('}')}  target {target}\n}}" for block in blocks]
+        return "\n".join([*(f"# {note}" for note in self.notes), blocks[0], "", blocks[1], ""])
 
 
 def spec(source: Spec, only: str | None = None, after: str | None = None, branch: bool = False) -> str:
-    """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec.  Raises UsageError,
-    SpecError, Underivable."""
+    """The gradients of a spec's convolutions, or of the one that is named `only`, as a spec for the same target.
+    Raises UsageError, SpecError, Underivable."""
     for name, given in (("only", only), ("after", after)):
         if given is not None and not isinstance(given, str):
             raise UsageError(f"{name} is of type {type(given).__name__}: expected the name of one convolution")
     named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
-    problems = [c.request.problem.static for c in driver.load(replace(source, only=(only,) if only else ()))]
-    wanted = [p for p in problems if p.op is Op.FPROP] or problems
-    return "\n".join(_checked(gradients(p, named, branch), p.name) for p in wanted)
+    requests = [c.request for c in driver.load(replace(source, only=(only,)) if only else source)]
+    wanted = [r for r in requests if r.problem.op is Op.FPROP] or requests
+    found = [(r, gradients(r.problem.static, named, branch)) for r in wanted]
+    return "\n".join(_checked(g.spec(r.target), r.problem.name) for r, g in found)
 
 
-def _checked(found: Gradients, name: str) -> str:
-    """Its text, which is a spec that the compiler takes.  Raises Underivable where there would be none: of numbers
-    that are too large, or of names that are taken."""
-    text = str(found)
+def _checked(text: str, name: str) -> str:
+    """The same text, which is a spec that the compiler takes.  Raises Underivable where it is none: of numbers that are
+    too large, or of names that are taken."""
     try:
         driver.load(Spec(text))
     except SpecError as e:
@@ -68,7 +71,7 @@ def gradients(layer: ConvProblem, after: ConvProblem | None = None, branch: bool
     """
     for problem in (layer, after) if after else (layer,):
         if problem.op is not Op.FPROP:
-            also = ", as every `op transposed`" if problem.op is Op.DGRAD else ""
+            also = ", which every `op transposed` is, too" if problem.op is Op.DGRAD else ""
             raise Underivable(f"{problem.name} is {problem.op}{also}; gradients are derived from fprop alone")
     if layer.prologue:
         raise Underivable(

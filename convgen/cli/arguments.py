@@ -126,9 +126,14 @@ def _names(text: str) -> list[str]:
 
 
 def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
-    """Specs, and what overrides them."""
+    """Specs, which convolutions of them are wanted, and values for their lets."""
     parser.add_argument("specs", nargs=nargs, metavar="SPEC", help=SPECS)
     add_defines(parser)
+    add_only(parser)
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """What overrides a spec's choice of target and strategy."""
     parser.add_argument(
         "--target", type=_usage(lambda name: known_target(name).name), metavar="ARCH",
         help="GPU architecture, such as sm_90a (default: the spec's, else this machine's GPU, else sm_90a)",
@@ -137,6 +142,10 @@ def add_specs(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
         "--strategy", type=_usage(known_strategy), metavar="NAME",
         help="how to compute, such as tma_im2col; with auto, convgen chooses (default: the spec's, else auto)",
     )  # fmt: skip
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Which convolutions are wanted."""
     parser.add_argument(
         "--only", action="extend", type=_names, default=[], metavar="CONVS",
         help="only these convolutions, or conv blocks, separated by commas",
@@ -228,8 +237,8 @@ def read_spec(arguments: argparse.Namespace, path: str) -> Spec:
         raise UsageError(f"{path}: no such file\nhint: write -D {path}")
     text, path = read_text(path)
     defines, only = dict(arguments.defines), tuple(arguments.only)
-    tune, images = getattr(arguments, "tune", None), getattr(arguments, "images", ())
-    return Spec(text, path, defines, arguments.target, arguments.strategy, only, tune, images)
+    target, strategy, tune = (getattr(arguments, name, None) for name in ("target", "strategy", "tune"))
+    return Spec(text, path, defines, target, strategy, only, tune, getattr(arguments, "images", ()))
 
 
 def read_text(path: str) -> tuple[str, str]:

@@ -16,13 +16,14 @@ import sys
 
 from convgen import requests
 from convgen.cli import console
-from convgen.cli.arguments import add_specs, paths, read_spec
+from convgen.cli.arguments import add_choice, add_specs, paths, read_spec
 from convgen.diagnostics import SpecError, format_json
 from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_choice(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 

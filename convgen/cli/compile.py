@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver, requests
 from convgen.cli import console, records
-from convgen.cli.arguments import add_images, add_specs, add_tune, one_of, read_specs
+from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, one_of, read_specs
 from convgen.files import write_all
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ _WHOLE = ".kernel"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_choice(parser)
     add_tune(parser)
     add_images(parser)
     parser.add_argument(

@@ -23,13 +23,14 @@ from pathlib import Path
 
 from convgen import driver
 from convgen.cli import console
-from convgen.cli.arguments import UsageError, add_images, add_specs, read_specs, short
+from convgen.cli.arguments import UsageError, add_choice, add_images, add_specs, read_specs, short
 from convgen.diagnostics import SpecError
 from convgen.files import check_place, write_all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_choice(parser)
     add_images(parser)
     parser.add_argument(
         "--load", type=_numbers, metavar="N,H,W,C", help="show the TMA im2col load that starts there, or a tile's: 3"

@@ -15,14 +15,14 @@ from __future__ import annotations
 import argparse
 
 from convgen.cli import console
-from convgen.cli.arguments import add_defines, read_text
+from convgen.cli.arguments import add_defines, add_only, read_text
 from convgen.spec import Spec
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", metavar="SPEC", help="a .conv file; - reads standard input")
     add_defines(parser)
-    parser.add_argument("--only", metavar="CONV", help="only this convolution of the spec")
+    add_only(parser)
     parser.add_argument("--after", metavar="CONV", help="the convolution whose result is the input")
     parser.add_argument("--branch", action="store_true", help="add the operand `branch` to the gradient of the input")
 
@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from convgen import backward
 
-    spec = Spec(*read_text(arguments.spec), dict(arguments.defines))
+    spec = Spec(*read_text(arguments.spec), dict(arguments.defines), only=tuple(arguments.only))
     with console.spinner("deriving gradients"):
-        text = backward.spec(spec, arguments.only, arguments.after, arguments.branch)
+        text = backward.spec(spec, after=arguments.after, branch=arguments.branch)
     console.write(text.removesuffix("\n"))
     return 0

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from convgen import driver, habits
 from convgen.cli import console
-from convgen.cli.arguments import add_images, add_specs, add_tune, read_specs, short
+from convgen.cli.arguments import add_choice, add_images, add_specs, add_tune, read_specs, short
 from convgen.diagnostics import ConvgenError, SpecError
 from convgen.files import check_place, write_all
 from convgen.ir.problem import ConvProblem
@@ -53,6 +53,7 @@ _DEVICES = ("gpu", "emulate")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
+    add_choice(parser)
     add_tune(parser)
     add_images(parser)
     parser.add_argument(

@@ -10,7 +10,7 @@ from pathlib import Path
 from convgen import driver
 from convgen.bench import suites
 from convgen.cli import console
-from convgen.cli.arguments import add_images, add_specs, one_of, read_specs
+from convgen.cli.arguments import add_choice, add_images, add_specs, one_of, read_specs
 from convgen.driver import Compilation
 from convgen.ir.problem import Op
 from convgen.spec import UsageError
@@ -21,6 +21,7 @@ _OPS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
     add_specs(parser, nargs="*")
+    add_choice(parser)
     add_images(parser)
     parser.add_argument(
         "--suite", type=lambda text: [name.strip() for name in text.split(",")], default=[], metavar="NAMES",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from convgen.diagnostics import ConvgenError
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.spec import UsageError
 from convgen.systolic.machine import Machine
@@ -32,13 +33,17 @@ class Shape:
         return self.n * self.positions * self.c * self.k * self.groups * math.prod(self.filter)
 
 
+class NotModeled(ConvgenError):
+    """A convolution is none that the machine's schedule is known for."""
+
+
 def shape_of(problem: ConvProblem) -> Shape:
-    """Raises UsageError where it is no fprop with zeros around the input."""
+    """Raises NotModeled where it is no fprop with zeros around the input."""
     if problem.op is not Op.FPROP:
         also = ", which `op transposed` is, too," if problem.op is Op.DGRAD else ""
-        raise UsageError(f"{problem.name}: op {problem.op}{also} is not modeled; fprop is")
+        raise NotModeled(f"{problem.name}: op {problem.op}{also} is not modeled; fprop is")
     if problem.padding is not Padding.ZERO:
-        raise UsageError(f"{problem.name}: padding of {problem.padding} is not modeled; zeros are")
+        raise NotModeled(f"{problem.name}: padding of {problem.padding} is not modeled; zeros are")
     return Shape(
         problem.n,
         problem.c_per_group,

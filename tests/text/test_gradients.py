@@ -306,6 +306,22 @@ def test_the_command_prints_the_spec(tmp_path, capsys) -> None:
     assert capsys.readouterr().out == convgen.gradient(path, only="conv2", after="conv1", branch=True)
 
 
+def test_the_command_takes_several_convolutions(tmp_path, capsys) -> None:
+    path = tmp_path / "block.conv"
+    path.write_text(BLOCK.format(first="y = relu(acc)"))
+    assert main(["gradient", str(path), "--only", "conv1,conv2"]) == 0
+    assert capsys.readouterr().out == convgen.gradient(path)
+
+
+def test_gradients_are_for_the_target_of_their_layer() -> None:
+    """The strategy, which is the forward kernel's, is not theirs."""
+    aimed = BLOCK.format(first="y = relu(acc)").replace("pad 1\n", "pad 1  target sm_80  strategy direct { tile 2 }\n")
+    found = driver.load(Spec(convgen.gradient(aimed)))
+    of = {c.name: (c.request.target, c.request.strategy) for c in found}
+    assert of["conv1_dgrad"] == of["conv1_wgrad"] == (None, "auto")
+    assert of["conv2_dgrad"] == of["conv2_wgrad"] == ("sm_80", "auto")
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_type_that_gradients_have_is_documented(dtype: str) -> None:
     text = f"conv a {{ input x: {dtype}[n=1, c=4] filter w: {dtype}[k=4, c] output y: {dtype}[n, k] }}"

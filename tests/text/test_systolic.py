@@ -13,10 +13,10 @@ from convgen import driver
 from convgen.cli import main
 from convgen.ir.problem import ConvProblem
 from convgen.reproduce import find
-from convgen.spec import Spec, UsageError
+from convgen.spec import Spec
 from convgen.systolic.array import PortConflict, SystolicArray
 from convgen.systolic.machine import Machine
-from convgen.systolic.schedule import Shape, auto_tiles, passes, shape_of
+from convgen.systolic.schedule import NotModeled, Shape, auto_tiles, passes, shape_of
 from convgen.systolic.timing import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -252,12 +252,28 @@ def test_what_would_never_end_is_refused(sizes, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_what_is_not_modeled_is_a_fault_of_the_spec(tmp_path, capsys):
+    path = tmp_path / "reflect.conv"
+    path.write_text(
+        "conv a { input x: f16[n=1, h=8, w=8, c=8] filter w: f16[k=8, r=3, s=3, c=8] output y: f16[n, p, q, k] "
+        "pad 1 reflect }"
+    )
+    assert main(["simulate", str(path)]) == 1
+    assert "padding of reflect is not modeled; zeros are" in capsys.readouterr().err
+
+
+def test_it_takes_no_choice_of_a_kernel(capsys):
+    for option in (["--strategy", "direct"], ["--target", "sm_80"]):
+        assert main(["simulate", "specs/vgg16.conv", *option]) == 2
+        assert f"unrecognized arguments: {' '.join(option)}" in capsys.readouterr().err
+
+
 def test_only_fprop_is_modeled():
     spec = Spec(f"{problem()}".replace("op fprop", "op wgrad"))
-    with pytest.raises(UsageError, match="op wgrad is not modeled; fprop is"):
+    with pytest.raises(NotModeled, match="op wgrad is not modeled; fprop is"):
         shape_of(driver.load(spec)[0].request.problem)
 
 
 def test_only_zeros_are_modeled_around_the_input():
-    with pytest.raises(UsageError, match="padding of reflect is not modeled; zeros are"):
+    with pytest.raises(NotModeled, match="padding of reflect is not modeled; zeros are"):
         shape_of(problem(more="pad 1 reflect"))
