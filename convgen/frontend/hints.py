@@ -334,11 +334,14 @@ def _bracket(place: Place) -> str | None:
     """Braces and parentheses that are missing, or too many."""
     before, word = place.before, place.word
     is_closing = word.type in _OPENING
+    if bracket := place.bracket_meant:
+        kind, sign = bracket
+        return f"a `{_OPENING[kind]}` is closed by `{sign}`"
     if is_closing and not place.is_open(word):
         return f"this `{word}` closes nothing"
     if place.kinds == {"LBRACE"} and before is not None:
         return f"put the block in braces: `{place.keyword} {'' if before == place.keyword else f'{before} '}{{ ... }}`"
-    if not (place.begins_line or is_closing):
+    if not (place.begins_line or is_closing or word.type == "RBRACE"):
         return None
     return next((f"a `{opening}` is not closed" for kind, opening in _OPENING.items() if kind in place.kinds), None)
 

@@ -199,6 +199,8 @@ class _Parse:
             yield from ([Token.new_borrow_pos(*sign, word)] for sign in signs)
         if word.type == "COMMA" and "LET" in place.kinds:
             yield [Token.new_borrow_pos("LET", "let", word)]
+        if bracket := place.bracket_meant:
+            yield [Token.new_borrow_pos(*bracket, word)]
         if place.is_too_much or (word.type == "RBRACE" and not place.braces):
             yield []
         if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):

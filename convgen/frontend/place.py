@@ -19,6 +19,8 @@ from convgen.frontend.tokens import END
 _REACH = 500
 #: What people write too much of.
 _TOO_MUCH = frozenset({"SLASH", "COMMA", "ASSIGN", "COLON", "RPAR", "RSQB"})
+#: Signs that close brackets.
+_CLOSING = {"RSQB": "]", "RPAR": ")"}
 #: Kinds that begin a statement of an epilogue alone.
 _IN_EPILOGUE = frozenset({"OPERAND", "RESULT"})
 
@@ -112,8 +114,17 @@ class Place:
         """Whether the word begins a strategy's options: a name behind the strategy's in its line, in a block with a
         brace too many at its end."""
         behind = self.at > 1 and self.words[self.at - 2].type == "STRATEGY"
-        if not behind or self.word.type != "NAME" or self.begins_line:
-            return False
+        return behind and self.word.type == "NAME" and not self.begins_line and self._has_brace_too_many
+
+    @property
+    def bracket_meant(self) -> tuple[str, str] | None:
+        """Kind and text of the bracket that a brace is typed for: one is open, and no block needs the brace."""
+        meant = next(((kind, sign) for kind, sign in _CLOSING.items() if kind in self.kinds), None)
+        return meant if self.word.type == "RBRACE" and self._has_brace_too_many else None
+
+    @property
+    def _has_brace_too_many(self) -> bool:
+        """Whether more braces follow, this one counted, than the open blocks need."""
         signs = Counter(w.type for w in takewhile(lambda w: w.type != "CONV", self.words[self.at :]))
         return signs["RBRACE"] > signs["LBRACE"] + len(self.braces)
 
