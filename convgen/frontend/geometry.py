@@ -266,12 +266,11 @@ class Solver:
         return said[0].value if said else None
 
     def _disagree(self, one: _Stated, other: _Stated) -> None:
-        at = one if one.written or not other.written else other
         lacking = next((s for s in (one, other) if not s.written), None)
         hint = f"give `{lacking.tensor}` the dim `{lacking.dim}`" if lacking else None
         if by_let := next((s for s in (one, other) if s.let), None):
             hint = hint or f"`{by_let.dim}` alone in `{by_let.tensor}` is the `let {by_let.dim}`"
-        self._report.error("E208", f"{one}, but {other}", at.span, hint)
+        self._report.error("E208", f"{one}, but {other}", (lacking or one).span, hint)
 
     def _channels(self, name: str, role: str, groups: int) -> int | None:
         """Channels of all groups: those of the role's tensor, or the filter's times groups."""

@@ -34,11 +34,11 @@ def number_type(tensors: Iterable[ast.Tensor]) -> str:
 
 def check_unmixed(tensors: Sequence[ast.Tensor], report: Report) -> None:
     """f64 beside another type, which is reported once: conversions and sums of one kernel are in 32 or in 64 bits."""
-    wide = next((t for t in tensors if t.dtype.text == "f64"), None)
-    other = next((t for t in tensors if t.dtype.text != "f64"), None)
-    if wide and other:
-        message = f"`{other.name.text}` is {other.dtype.text}, but `{wide.name.text}` is f64"
-        report.error("E206", message, other.dtype.span, "f64 is not mixed with other types")
+    first, *others = tensors
+    odd = next((t for t in others if (t.dtype.text == "f64") != (first.dtype.text == "f64")), None)
+    if odd:
+        message = f"`{odd.name.text}` is {odd.dtype.text}, but `{first.name.text}` is {first.dtype.text}"
+        report.error("E206", message, odd.dtype.span, "f64 is not mixed with other types")
 
 
 def check_types(

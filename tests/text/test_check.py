@@ -293,20 +293,59 @@ def test_accumulators(x, accumulate, found):
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "message", "at"),
     [
-        (conv(y="f64[n, p, q, k]"), ("`x` is f16", "`y` is f64")),
-        (conv(F64_X, F64_W), ("`y` is f16", "`x` is f64")),
-        (conv(F64_X, F64_W, F64_Y, "epilogue { operand b: f32[k] y = acc + b }"), ("`b` is f32", "`x` is f64")),
-        (conv(F64_X, F64_W, F64_Y, "prologue { operand b: f32[c] x = x + b }"), ("`b` is f32", "`x` is f64")),
-        (conv(rest="epilogue { result t: f64[n, p, q, k] t = acc y = t }"), ("`x` is f16", "`t` is f64")),
+        (conv(y="f64[n, p, q, k]"), "`y` is f64, but `x` is f16", "f64[n, p"),
+        (conv(F64_X, F64_W), "`y` is f16, but `x` is f64", "f16[n, p"),
+        (
+            conv(F64_X, F64_W, F64_Y, "epilogue { operand b: f32[k] y = acc + b }"),
+            "`b` is f32, but `x` is f64",
+            "f32[k]",
+        ),
+        (
+            conv(F64_X, F64_W, F64_Y, "prologue { operand b: f32[c] x = x + b }"),
+            "`b` is f32, but `x` is f64",
+            "f32[c]",
+        ),
+        (conv(rest="epilogue { operand b: f64[k] y = acc + b }"), "`b` is f64, but `x` is f16", "f64[k]"),
+        (
+            conv(rest="epilogue { result t: f64[n, p, q, k] t = acc y = t }"),
+            "`t` is f64, but `x` is f16",
+            "f64[n, p, q, k]",
+        ),
     ],
 )
-def test_f64_is_mixed_with_no_other_type(text, names):
+def test_f64_is_mixed_with_no_other_type(text, message, at):
+    """The error stands at the tensor that differs from the input."""
+    diagnostic = only_error(text)
+    assert (diagnostic.code, diagnostic.message) == ("E206", message)
+    assert text_from(text, diagnostic.span).startswith(at)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (conv(w="f16[k=6, r=3, s=3]"), "w: f16"),
+        (conv(y="f16[p, q, k]"), "y: f16"),
+        (conv(y="f16[n, p, q]"), "y: f16"),
+        (conv(x="f16[h=9, w=8, c=4]", y="f16[n=2, p, q, k]"), "x: f16"),
+    ],
+)
+def test_a_dim_is_lacking_in_the_tensor_without_it(text, at):
+    diagnostic = only_error(text)
+    assert diagnostic.code == "E208" and diagnostic.hint.startswith(f"give `{at[0]}` the dim")
+    assert text_from(text, diagnostic.span).startswith(at)
+
+
+def only_error(text):
     with pytest.raises(SpecError) as error:
         frontend.load(text)
     (diagnostic,) = error.value.diagnostics
-    assert diagnostic.code == "E206" and all(name in diagnostic.message for name in names)
+    return diagnostic
+
+
+def text_from(text, span):
+    return text.splitlines()[span.line - 1][span.column - 1 :]
 
 
 def test_sums_and_numbers_of_f64_are_f64():
