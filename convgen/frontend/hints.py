@@ -178,11 +178,34 @@ def _keyword(place: Place) -> str | None:
     return None
 
 
+#: What tensors are called in the documents.
+_NAMES = {"input": "x", "filter": "w", "output": "y", "lowered": "m"}
+
+
 def _assigned_setting(place: Place) -> str | None:
-    before = place.before
-    if place.word.type in ("ASSIGN", "COLON") and (before in wording.SETTINGS or before == "dynamic"):
-        return f"settings are written without `{place.word}`: `{before} {place.rest_of_line() or '...'}`"
-    return None
+    word, before, after = place.word, place.before, place.after
+    if word.type not in ("ASSIGN", "COLON") or not (before in wording.SETTINGS or before == "dynamic"):
+        return None
+    rest = place.rest_of_line() or "..."
+    if name := after in TENSOR_DTYPES and _NAMES.get(str(before)):
+        return f"a tensor has a name: `{before} {name}: {rest}`"
+    if place.kinds == {"LBRACE"} and rest[0] != "{":
+        return None  # the braces that it lacks are said
+    return f"settings are written without `{word}`: `{before} {rest}`"
+
+
+def _slice(place: Place) -> str | None:
+    """A slice that is written behind the brackets, `[n, c=64] of 256`."""
+    of = place.at if place.word == "of" else place.at - 1
+    behind = place.words[of + 1] if of + 1 < len(place.words) else None
+    if of < 1 or place.words[of] != "of" or place.words[of - 1].type != "RSQB" or behind is None:
+        return None
+    dim: list[str] = []
+    for word in reversed(place.words[: of - 1]):
+        if word.type in ("COMMA", "LSQB"):
+            break
+        dim.insert(0, word)
+    return f"write it inside the brackets: `{''.join(dim)} of {behind}`"
 
 
 def _assignment(place: Place) -> str | None:
@@ -359,7 +382,8 @@ def _sign(place: Place) -> str | None:
     if place.kinds == {"COLON"} and before in {*TENSOR_DTYPES, *habits.TYPES} and word not in TENSOR_DTYPES:
         return f"the name goes before the type: `{word}: {before}[...]`"
     if place.kinds == {"COLON"}:
-        return f"write a tensor as `{before}: {word if word.type == 'NAME' else 'f16'}[...]`"
+        is_type = word.type == "NAME" and not place.begins_line
+        return f"write a tensor as `{before}: {word if is_type else 'f16'}[...]`"
     if before.type == "COLON" and word.type == "LSQB":
         return "put the element type before the dims: `x: f16[n, h, w, c]`"
     if place.kinds == {"LSQB"}:
@@ -368,6 +392,6 @@ def _sign(place: Place) -> str | None:
 
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
-    _function, _comment, _power, _division, _comparison, _setting, _statement, _operand, _keyword, _assigned_setting,
-    _assignment, _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
+    _function, _comment, _power, _division, _comparison, _slice, _setting, _statement, _operand, _keyword,
+    _assigned_setting, _assignment, _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
 )  # fmt: skip

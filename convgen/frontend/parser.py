@@ -203,6 +203,8 @@ class _Parse:
             yield [Token.new_borrow_pos(*bracket, word)]
         if place.is_too_much or (word.type == "RBRACE" and not place.braces):
             yield []
+        if word.type == "COLON" and place.kinds == {"LBRACE"}:
+            yield [self._made("LBRACE", "{", place.at)]
         if word.type in _MISTAKEN and (word.type != "COMPARE" or word == "=="):
             yield [Token.new_borrow_pos(*_MISTAKEN[word.type], word)]
         if keyword := place.keyword_meant:

@@ -249,10 +249,11 @@ class Place:
         return depth > 0
 
     def rest_of_line(self, skip: int = 1) -> str:
-        """The words of its line from as many behind this one on."""
-        text = ""
+        """The words of its line from as many behind this one on, up to the end of the block that it is in."""
+        text, depth = "", 0
         for before, word in pairwise(self.words[self.at + skip - 1 :]):
-            if word.line != self.word.line or word.type == "RBRACE":
+            depth += (word.type == "LBRACE") - (word.type == "RBRACE")
+            if word.line != self.word.line or depth < 0:
                 break
             text += (" " if text and before.end_pos != word.start_pos else "") + word
         return quote(text).strip("`")
