@@ -1,5 +1,6 @@
 """Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default.
-The file must not exist yet.  `-` writes to standard output.
+The file must not exist yet.  `-` writes to standard output.  Who is asked is asked again where an answer is impossible
+with those before it.
 
 examples:
   convgen init layer.conv                                        asks for everything
@@ -20,14 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convgen import habits, requests
+from convgen import driver, habits
 from convgen.cli import console
 from convgen.cli.arguments import Parser, short
+from convgen.diagnostics import SpecError
 from convgen.files import check_place, write_all
 from convgen.frontend.names import MAX_LENGTH
+from convgen.frontend.types import ACCUMULATOR_OF
 from convgen.frontend.wording import KEYWORDS
 from convgen.functional.pointwise import ACTIVATIONS
-from convgen.ir.dtypes import TENSOR_DTYPES
 from convgen.ir.problem import OPS, SPATIAL, Op, identifier
 from convgen.spec import Spec, UsageError
 
@@ -105,7 +107,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(("--dilation",), "dilation", "1", _positive, "D"),
     Question(("--pad",), "padding on either side; `same` keeps the size at stride 1", _SAME, _padding, "P"),
     Question(("--groups",), "groups of channels", "1", _whole, "G"),
-    Question(("--dtype",), "element type", "f16", _among(TENSOR_DTYPES, habits.TYPES), "TYPE"),
+    Question(("--dtype",), "element type", "f16", _among(tuple(ACCUMULATOR_OF), habits.TYPES), "TYPE"),
     Question(("--layout",), "memory layout, channels_last or channels_first", _LAYOUTS[0],
              _among(_LAYOUTS, habits.LAYOUTS), "LAYOUT"),
     Question(("--activation",), "activation, such as relu, or none", "none",
@@ -137,9 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(path)
     answers = _answers(arguments)
     layer = Layer(_name_of(path) if to_file else "layer", answers)
-    text = layer.text()
     with console.spinner("checking"):
-        requests.check_all(Spec(text, arguments.path))
+        text = layer.checked()
     if not to_file:
         console.write(text.rstrip("\n"))
         return 0
@@ -156,21 +157,33 @@ def _name_of(path: Path) -> str:
 
 
 def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
-    """By a question's name.  Raises UsageError where nobody can be asked what has no default."""
+    """By a question's name.  Raises UsageError where nobody can be asked what has no default, and where what is given
+    does not go together, so that no answer would help."""
     given = {q.name: getattr(arguments, q.name) for q in QUESTIONS}
     missing = [q for q in QUESTIONS if q.default is None and given[q.name] is None]
     asks = bool(missing) and console.is_terminal(sys.stdin)
     if missing and not asks:
         said = ", ".join(q.flags[0] for q in missing)
         raise UsageError(f"{said} must be given\nhint: for example, --size 56x56 -c 64 -k 128")
+    if asks:
+        Layer("layer", _completed(given)).checked()
     for q in QUESTIONS:
         if given[q.name] is None:
-            given[q.name] = _ask(q) if asks else q.read(q.default or "")
+            given[q.name] = _ask(q, given) if asks else q.read(q.default or "")
     return given
 
 
-def _ask(question: Question) -> Any:
-    """A person's answer, which is asked for again where it is wrong."""
+def _completed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, and in place of the others what goes with most of it."""
+    others = {q.name: q.read(q.default) for q in QUESTIONS if q.default is not None}
+    rank = max((len(value) for value in given.values() if isinstance(value, tuple)), default=1)
+    channels = given["groups"] or 1
+    others |= {"size": (1 << 24 // rank,) * rank, "channels": channels, "filters": channels, "window": (1,)}
+    return {name: others[name] if value is None else value for name, value in given.items()}
+
+
+def _ask(question: Question, given: Mapping[str, Any]) -> Any:
+    """A person's answer, which is asked for again where it is wrong, or impossible with what is given."""
     default = f" [{question.default}]" if question.default else ""
     while True:
         try:
@@ -178,8 +191,10 @@ def _ask(question: Question) -> Any:
         except EOFError:
             raise UsageError("no answer: nothing was written") from None
         try:
-            return question.read(text)
-        except argparse.ArgumentTypeError as e:
+            answer = question.read(text)
+            Layer("layer", _completed({**given, question.name: answer})).checked()
+            return answer
+        except (argparse.ArgumentTypeError, UsageError) as e:
             console.complain(str(e))
 
 
@@ -190,8 +205,18 @@ class Layer:
     name: str
     answers: dict[str, Any]
 
+    def checked(self) -> str:
+        """The spec, which the compiler takes.  Raises UsageError where answers do not go together."""
+        text = self.text()
+        try:
+            driver.check_served(driver.load(Spec(text)))
+        except SpecError as e:
+            first = e.diagnostics[0]
+            raise UsageError(first.message + (f"\nhint: {first.hint}" if first.hint else "")) from None
+        return text
+
     def text(self) -> str:
-        """The spec.  Raises UsageError where answers do not go together."""
+        """The spec, as the answers have it.  Raises UsageError where they do not go together."""
         a, sizes = self.answers, self.answers["size"]
         axes = SPATIAL[len(sizes)]
         window, dilation = self._by_axis("window"), self._by_axis("dilation")

@@ -17,6 +17,7 @@ import convgen
 from convgen import driver
 from convgen.cli import COMMANDS, console, main
 from convgen.cli.completion import SHELLS
+from convgen.cli.init import QUESTIONS
 from convgen.kernels import strategies
 from convgen.targets import TARGETS
 
@@ -97,6 +98,8 @@ def test_a_bias_has_a_value_for_each_output_channel(op, dim, layout):
         ([*REQUIRED, "--stride", "0"], "'0' has a 0"),
         ([*REQUIRED, "-n", "0"], "'0' is not a whole number"),
         ([*REQUIRED, "--groups", "3"], "--groups 3 does not divide -c 16 and -k 32"),
+        ([*REQUIRED, "--window", "20", "--pad", "0"], "the window is 20, but h + padding = 10"),
+        ([*REQUIRED, "--dtype", "s32"], "unknown 's32'\nhint: "),
     ],
 )
 def test_init_refuses_and_writes_nothing(arguments, said, capsys, monkeypatch):
@@ -115,11 +118,6 @@ def test_init_takes_any_file_name(capsys):
         assert main(["init", path, *REQUIRED, "--pad", "valid"]) == 0
         assert (problem(path).name, problem(path).output) == (name, (8, 8))
     assert "convgen run 'my layer.conv'" in capsys.readouterr().out
-
-
-def test_init_checks_before_it_writes(capsys):
-    assert main(["init", "layer.conv", *REQUIRED, "--window", "20", "--pad", "0"]) == 1
-    assert "E211" in capsys.readouterr().err and not Path("layer.conv").exists()
 
 
 def test_init_leaves_a_file_that_exists(capsys):
@@ -144,6 +142,35 @@ def test_init_asks_again_until_it_understands(capsys, monkeypatch):
     asked = Path("layer.conv").read_text()
     assert main(["init", "-", *REQUIRED, "--bias"]) == 0
     assert capsys.readouterr().out == asked
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "complaint"),
+    [
+        ("groups", "3", "--groups 3 does not divide -c 16 and -k 32"),
+        ("window", "3x3x3", "--window has 3 numbers, and --size 2"),
+        ("pad", "0", "the output is empty along h: the window is 11, but h + padding = 10 + 0 + 0 = 10"),
+        ("dtype", "s32", "unknown 's32'"),
+    ],
+)
+def test_init_asks_again_where_an_answer_is_impossible(name, answer, complaint, capsys, monkeypatch):
+    """At that question, not behind the last."""
+    said = {"size": "10x10", "channels": "16", "filters": "32", "window": "11", name: f"{answer}\n"}
+    answers = [said.get(q.name, "") for q in QUESTIONS]
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
+    assert main(["init", "layer.conv"]) == 0
+    out, err = capsys.readouterr()
+    assert complaint in err and Path("layer.conv").exists()
+    assert all(
+        out.count(f"{q.text}: " if q.default is None else f"{q.text} [") == 1 + (q.name == name) for q in QUESTIONS
+    )
+
+
+def test_init_asks_nothing_where_no_answer_helps(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal())
+    assert main(["init", "layer.conv", "-c", "5", "-k", "4", "--groups", "2"]) == 2
+    out, err = capsys.readouterr()
+    assert "--groups 2 does not divide -c 5 and -k 4" in err and not out
 
 
 def test_init_without_an_answer_writes_nothing(capsys, monkeypatch):
