@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from convgen.resources import cache_directory
+from convgen.resources import cache_directory, cache_is_off
 
 #: Entries beyond this many bytes go, least recently used first.
 LIMIT_BYTES = 2 << 30
@@ -49,7 +49,7 @@ class Cache:
     def __init__(self, root: Path | None = None) -> None:
         found = root or cache_directory()
         self.root = found or Path(os.devnull)
-        self.enabled = found is not None and os.environ.get("CONVGEN_CACHE", "1") != "0"
+        self.enabled = found is not None and not cache_is_off()
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry by name; None where there is none, it is corrupt (it is removed) or others may

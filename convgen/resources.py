@@ -21,12 +21,14 @@ def directory(name: str) -> Path:
     raise FileNotFoundError(f"convgen's folder {name!r} is missing: the installation is incomplete")
 
 
-def cache_directory() -> Path | None:
-    """Where work is kept between runs: CONVGEN_CACHE_DIR, or the user's cache folder.
+def cache_is_off() -> bool:
+    """Whether CONVGEN_CACHE turns every cache off."""
+    return os.environ.get("CONVGEN_CACHE", "").strip().lower() in ("0", "no", "false", "off")
 
-    None where CONVGEN_CACHE=0 turns every cache off.
-    """
-    if os.environ.get("CONVGEN_CACHE", "1") == "0":
+
+def cache_directory() -> Path | None:
+    """Where work is kept between runs: CONVGEN_CACHE_DIR, or the user's cache folder.  None where that is off."""
+    if cache_is_off():
         return None
     if chosen := os.environ.get("CONVGEN_CACHE_DIR"):
         return Path(chosen)

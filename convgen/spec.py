@@ -147,10 +147,11 @@ def known_tuning(name: str) -> str:
 
 
 def known_images(images: Iterable[int]) -> tuple[int, ...]:
-    """Numbers of images, each once, in rising order.  Raises UsageError."""
+    """Numbers of images, each once, in rising order; none for (), which says nothing.  Raises UsageError."""
     several = isinstance(images, Iterable) and not isinstance(images, str | bytes)
     numbers = [whole(n) or 0 for n in islice(images, MOST_IMAGES + 1)] if several else [0]
-    if len(numbers) > MOST_IMAGES or not all(1 <= n < 1 << 31 for n in numbers):
+    none = not numbers and not isinstance(images, tuple)
+    if none or len(numbers) > MOST_IMAGES or not all(1 <= n < 1 << 31 for n in numbers):
         try:
             said = str(images)
         except ValueError:  # of a number of thousands of digits

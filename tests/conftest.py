@@ -47,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     folder = tempfile.TemporaryDirectory(prefix="convgen-tests-")
     config.add_cleanup(folder.cleanup)
-    os.environ["CONVGEN_TUNING_DB"] = str(Path(folder.name) / "tuning.sqlite")
+    tuned = Path(folder.name) / "tuning.sqlite"
+    tuned.touch()  # as SQLite has an empty database: there is a warning of one that is not there
+    os.environ["CONVGEN_TUNING_DB"] = str(tuned)
     kept = getattr(config, "cache", None)  # none under `-p no:cacheprovider`
     os.environ.setdefault("CONVGEN_CACHE_DIR", str(kept.mkdir("convgen") if kept else Path(folder.name) / "cache"))
     os.environ["CUPY_CACHE_DIR"] = str(Path(folder.name) / "cupy")

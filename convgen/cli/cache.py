@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     cache = Cache()
     if not cache.enabled:
-        console.write("the cache is off: CONVGEN_CACHE is 0")
+        console.write(f"the cache is off: CONVGEN_CACHE is {os.environ['CONVGEN_CACHE']}")
         return 0
     try:
         os.listdir(cache.root)

@@ -92,7 +92,7 @@ def _cache() -> str:
 
     cache = Cache()
     if not cache.enabled:
-        raise Absent("the cache is off\nhint: unset CONVGEN_CACHE, which is 0")
+        raise Absent(f"the cache is off\nhint: unset CONVGEN_CACHE, which is {os.environ['CONVGEN_CACHE']}")
     place = next(p for p in (cache.root, *cache.root.parents) if os.path.exists(p))
     if not place.is_dir() or not os.access(place, os.W_OK) or not cache.trusted:
         raise Absent(

@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (place, arguments.export):
         if path:
             _check_database(path)
+    _check_measuring(arguments)
     tuned = arguments.specs or arguments.suite or not arguments.export
     if not tuned and not os.path.exists(place):
         raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
@@ -287,6 +288,22 @@ def _show(tasks: dict[str, Task]) -> None:
         )
     headers = ("layer", "known", "failed", "wrong", "default us", "best us", "gain", "strategy", "configuration")
     console.table(headers, rows)
+
+
+#: What says which convolutions are measured, and how.
+_MEASURING = {
+    "defines": "-D", "only": "--only", "op": "--op", "images": "--images", "target": "--target",
+    "strategy": "--strategy", "strategies": "--strategies", "again": "--again", "retry": "--retry", "ray": "--ray",
+    "jobs": "--jobs",
+}  # fmt: skip
+
+
+def _check_measuring(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where something is to be measured in some way, and nothing is named that is to be."""
+    given = [flag for name, flag in _MEASURING.items() if getattr(arguments, name)]
+    given += ["--budget"] * (arguments.budget < math.inf)
+    if given and arguments.export and not (arguments.specs or arguments.suite):
+        raise UsageError(f"{given[0]} is for measuring, and no SPEC is named\nhint: name one, or leave out {given[0]}")
 
 
 def _check_database(path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from convgen.diagnostics import ConvgenError
+from convgen.resources import cache_is_off
 
 #: Fewer kernels than this are built sooner by the process at hand.
 _WORTHWHILE = 4
@@ -25,7 +26,7 @@ def prebuild(texts: Sequence[str]) -> None:
     """
     texts = list(dict.fromkeys(texts))
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)), len(texts) // 2)
-    if len(texts) < _WORTHWHILE or workers < 2 or os.environ.get("CONVGEN_CACHE") == "0":
+    if len(texts) < _WORTHWHILE or workers < 2 or cache_is_off():
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", __name__]

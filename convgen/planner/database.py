@@ -143,6 +143,23 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     return None
 
 
+def check_named() -> None:
+    """Warns where a database is named that is not there: a slip, unless `convgen tune` is still to make it."""
+    if not (chosen := os.environ.get("CONVGEN_TUNING_DB")):
+        return
+    try:
+        os.stat(chosen)
+    except (FileNotFoundError, NotADirectoryError):
+        warnings.warn(
+            f"{chosen}, which CONVGEN_TUNING_DB names, is not there, so nothing that you measured is used. "
+            "`convgen tune` makes it.",
+            DatabaseWarning,
+            stacklevel=2,
+        )
+    except (OSError, ValueError):
+        pass  # who reads it says so
+
+
 def stamp() -> list[tuple[int, int]]:
     """Changes whenever the user's database does: part of the key of whatever a choice was cached in."""
     found = []

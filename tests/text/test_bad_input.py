@@ -132,6 +132,11 @@ def folder(tmp_path, monkeypatch):
         ("compile layer.conv --images 0", "'0' does not list up to 65536 numbers of images, such as 1-64 or 1,8,64"),
         ("run layer.conv --images 4-2", "'4-2' does not list up to"),
         ("explain layer.conv --images 1-999999999", "up to 65536 numbers of images"),
+        ("explain layer.conv --load 0 --images 1-4", "the spec's number of images\nhint: leave out --images"),
+        ("tune --export new.sqlite --strategies direct", "--strategies is for measuring, and no SPEC is named\nhint: "),
+        ("tune --export new.sqlite --op dgrad", "leave out --op"),
+        ("tune --export new.sqlite -D n=4", "leave out -D"),
+        ("tune --export new.sqlite --budget 4", "leave out --budget"),
         ("explain layer.conv --load -1,0,0,0,0", "--load needs 4 numbers"),
         ("explain layer.conv --load 0 --svg load.png", "load.png: a load is drawn as .svg"),
         ("simulate layer.conv --array 9999999", "'9999999' is not a whole number up to 4096"),
@@ -266,6 +271,16 @@ def test_a_folder_as_the_tuning_database_is_said(capsys, monkeypatch):
     monkeypatch.setenv("CONVGEN_TUNING_DB", ".")
     assert main(["explain", "layer.conv", "--strategy", "auto"]) == 0
     assert "(Is a directory), and is ignored. Set CONVGEN_TUNING_DB to a file.\n" in capsys.readouterr().err
+
+
+def test_a_missing_tuning_database_that_is_named_is_said(capsys, monkeypatch):
+    monkeypatch.setenv("CONVGEN_CACHE", "0")
+    monkeypatch.setenv("CONVGEN_TUNING_DB", "none.sqlite")
+    assert main(["explain", "layer.conv", "--strategy", "auto"]) == 0
+    assert capsys.readouterr().err == (
+        "convgen: warning: none.sqlite, which CONVGEN_TUNING_DB names, is not there, so nothing that you measured is "
+        "used. `convgen tune` makes it.\n"
+    )
 
 
 def test_a_folder_that_cannot_be_read_is_not_said_to_have_no_spec(capsys, monkeypatch):

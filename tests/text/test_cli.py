@@ -47,6 +47,7 @@ WRONG = SPEC.replace("pad 1", "pad 1\n  color 3").replace("c=16]\n  output", "c=
 def folder(tmp_path, monkeypatch):
     """Each test in a folder of its own, with layer.conv, and nothing of the user's."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "no.sqlite").touch()
     monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "no.sqlite"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Path("layer.conv").write_text(SPEC)
@@ -100,11 +101,12 @@ def test_a_cache_that_is_no_folder_is_said(monkeypatch, capsys):
         )
 
 
-def test_cache_may_be_off(monkeypatch, capsys):
-    monkeypatch.setenv("CONVGEN_CACHE", "0")
+@pytest.mark.parametrize("value", ["0", "no", "False", "off"])
+def test_cache_may_be_off(value, monkeypatch, capsys):
+    monkeypatch.setenv("CONVGEN_CACHE", value)
     for command in (["cache"], ["cache", "clear"]):
         assert main(command) == 0
-        assert capsys.readouterr().out == "the cache is off: CONVGEN_CACHE is 0\n"
+        assert capsys.readouterr().out == f"the cache is off: CONVGEN_CACHE is {value}\n"
 
 
 # ---- compile -----------------------------------------------------------------------------------

@@ -344,7 +344,7 @@ def test_classes_differ_in_sizes_alone():
     with pytest.raises(WrongArguments, match="differ in more than the sizes"):
         joined([compilation().uncompiled(), other])
     text = compilation().spec.text
-    for images in ((0,), (1, "8"), "n", 4, np.ones((2, 2))):
+    for images in ((0,), (1, "8"), "n", 4, np.ones((2, 2)), range(1, 1), range(5, 1), []):
         with pytest.raises(driver.UsageError, match="give the numbers of images that calls will have"):
             convgen.compile(text, images=images)
     with pytest.raises(driver.UsageError, match="layer: its number of images is fixed"):

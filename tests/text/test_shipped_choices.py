@@ -44,6 +44,7 @@ def test_every_choice_is_legal_and_complete(strategy: str):
 
 
 def test_auto_takes_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "none.sqlite").touch()
     monkeypatch.setenv("CONVGEN_TUNING_DB", str(tmp_path / "none.sqlite"))
     best: dict[tuple[str, str], Measurement] = {}
     for m in SHIPPED:
