@@ -54,11 +54,20 @@ def run(arguments: argparse.Namespace) -> int:
     console.table(("part", "state", "what it is for", "found"), rows)
     if remedies:
         console.write("\nwhat to do:\n" + "\n".join(f"  {line}" for line in remedies))
-    runs = "GPU" in works and "CuPy" in works
-    able = "NVRTC" in works and (runs or "host compiler" in works)
-    verdict = "compiled, and run on the GPU" if runs else "compiled, and run in the emulator"
-    console.write(f"\nkernels can be {verdict}" if able else "\nkernels cannot be compiled and run here")
-    return 0 if able else 1
+    compiles = "NVRTC" in works
+    on_gpu, emulated = compiles and {"GPU", "CuPy"} <= works, "host compiler" in works
+    console.write(f"\nkernels can be {_verdict(compiles, on_gpu, emulated)}")
+    return 0 if compiles and (on_gpu or emulated) else 1
+
+
+def _verdict(compiles: bool, on_gpu: bool, emulated: bool) -> str:
+    """What kernels can be here."""
+    if not (compiles or emulated):
+        return "neither compiled nor run here"
+    if not (on_gpu or emulated):
+        return "compiled, but not run here, on a GPU or in the emulator"
+    run = f"run {'on the GPU' if on_gpu else 'in the emulator'}"
+    return f"compiled, and {run}" if compiles else f"{run}, but not compiled here"
 
 
 def _python() -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 import convgen
 from convgen import driver
-from convgen.cli import COMMANDS, console, main
+from convgen.cli import COMMANDS, console, doctor, main
 from convgen.cli.completion import SHELLS
 from convgen.cli.init import QUESTIONS
 from convgen.kernels import strategies
@@ -232,7 +233,30 @@ def test_doctor_says_what_works_and_what_to_do(capsys, monkeypatch, tmp_path):
     assert states["NVRTC"] == "works"
     assert states["host compiler"] == states["cache"] == states["GPU"] == "missing"
     assert "  host compiler: install g++ or clang++ (Debian" in out
-    assert "cache: unset CONVGEN_CACHE" in out and out.endswith("\nkernels cannot be compiled and run here\n")
+    assert "cache: unset CONVGEN_CACHE" in out and out.endswith(
+        "\nkernels can be compiled, but not run here, on a GPU or in the emulator\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("works", "verdict", "code"),
+    [
+        ("NVRTC, GPU, CuPy", "compiled, and run on the GPU", 0),
+        ("NVRTC, GPU, CuPy, host compiler", "compiled, and run on the GPU", 0),
+        ("NVRTC, GPU, host compiler", "compiled, and run in the emulator", 0),
+        ("NVRTC, GPU", "compiled, but not run here, on a GPU or in the emulator", 1),
+        ("GPU, CuPy, host compiler", "run in the emulator, but not compiled here", 1),
+        ("GPU, CuPy", "neither compiled nor run here", 1),
+    ],
+)
+def test_doctor_says_what_kernels_can_be(works, verdict, code, capsys, monkeypatch):
+    def missing() -> str:
+        raise doctor.Absent("not here")
+
+    parts = [replace(p, probe=str if p.name in works.split(", ") else missing) for p in doctor.PARTS]
+    monkeypatch.setattr(doctor, "PARTS", tuple(parts))
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().out.endswith(f"\nkernels can be {verdict}\n")
 
 
 # ---- completion --------------------------------------------------------------------------------
