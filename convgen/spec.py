@@ -104,19 +104,29 @@ def read_file(name: str | os.PathLike[str]) -> str:
             data, state = file.read(LARGEST_SPEC + 1), _state(os.fstat(file.fileno()))
         if len(data) > LARGEST_SPEC:
             raise UsageError(f"{path}: too large for a spec, which is at most {LARGEST_SPEC >> 20} MiB of text")
-        text = data.decode("utf-8")
+        text = decoded(data, str(path))
         _files_read[os.path.realpath(path)] = state
         return text
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file{_nearby(path)}") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a folder\nhint: name a .conv file{_specs_in(path)}") from None
-    except UnicodeDecodeError as e:
-        raise UsageError(f"{path}: not UTF-8 text (byte {e.start})\nhint: a spec is plain text, in UTF-8") from None
     except OSError as e:
         raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from None
     except ValueError as e:  # a NUL in the name
         raise UsageError(f"{str(path)!r}: not a path: {e}") from None
+
+
+def decoded(data: bytes, name: str) -> str:
+    """A spec's text.  Raises UsageError."""
+    try:
+        text = data.decode("utf-8")
+        at = text.find("\0", 0, 2)  # as UTF-16 begins
+    except UnicodeDecodeError as e:
+        at = e.start
+    if at >= 0:
+        raise UsageError(f"{name}: not UTF-8 text (byte {at})\nhint: a spec is plain text, in UTF-8")
+    return text
 
 
 def known_target(name: str) -> Target:

@@ -18,6 +18,7 @@ from convgen.spec import (
     MOST_IMAGES,
     Spec,
     UsageError,
+    decoded,
     known_strategy,
     known_target,
     known_tuning,
@@ -248,11 +249,10 @@ def read_text(path: str) -> tuple[str, str]:
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        data = sys.stdin.buffer.read()
     except (AttributeError, OSError):
         raise UsageError("standard input cannot be read") from None
-    except UnicodeDecodeError as e:
-        raise UsageError(f"standard input is not UTF-8 text (byte {e.start})") from None
+    return decoded(data, "standard input")
 
 
 def _usage(check: Callable[[str], str]) -> Callable[[str], str]:

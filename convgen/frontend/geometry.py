@@ -275,13 +275,14 @@ class Solver:
     def _channels(self, name: str, role: str, groups: int) -> int | None:
         """Channels of all groups: those of the role's tensor, or the filter's times groups."""
         every, one = self._get(role, name), self._get("w", name)
-        if every and one and one.value * groups != every.value:
+        if every and one and one.value * groups != every.value and every.value % groups == 0:
             if groups == 1:
                 self._disagree(one, every)
             else:
                 message = f"{one}, which makes {one.value * groups} with {groups} groups, but {every}"
-                hint = f"the filter's {name} is the {SETTING_OF[role]}'s {name} / groups"
-                hint += f": {name}={every.value // groups}" if every.value % groups == 0 else ""
+                hint = (
+                    f"the filter's {name} is the {SETTING_OF[role]}'s {name} / groups: {name}={every.value // groups}"
+                )
                 self._report.error("E208", message, one.span, hint)
             return None
         if every:

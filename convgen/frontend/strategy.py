@@ -63,8 +63,6 @@ def check_strategy(
     options: dict[str, int | str] = {}
     for option in setting.options:
         said = renamed.option(name, option.name.text) if renamed else option.name.text
-        if said != option.name.text:
-            report.renamed(f"`{option.name.text}` of {name}", said.replace(".", " ", 1), option.name.span)
         if said in options:
             report.error("E202", f"the option `{option.name.text}` is given twice", option.span)
         value = _value(option, said, name, rows, sizes, report, renamed)
@@ -88,11 +86,12 @@ def _value(
     word = option.value.name if isinstance(option.value, ast.Reference) else None
     is_word = word is not None and (word in (choices or ()) or word not in sizes)
     value = word if is_word else sizes.evaluate(option.value)
-    if renamed and value is not None and (now := renamed.value(strategy, option.name.text, value)) != value:
-        if isinstance(now, str) and now not in (row.choices or () if row else ()):
+    if renamed and value is not None:
+        now = renamed.value(strategy, option.name.text, value)
+        if now != value and isinstance(now, str) and now not in (choices or ()):
             return value
-        if option.name.text == name:
-            report.renamed(f"`{name} {value}` of {strategy}", f"{name} {now}", option.span)
+        if (name, now) != (option.name.text, value):
+            report.renamed(f"`{_written(option.name.text, value)}` of {strategy}", _written(name, now), option.span)
         value = now
     if value is None or row is None:
         return value
@@ -101,6 +100,12 @@ def _value(
     hint = did_you_mean(word, map(str, choices or ())) if word and is_word else None
     report.error("E404", f"`{name}` is {_legal(row)}, not `{value}`", option.value.span, hint)
     return None
+
+
+def _written(name: str, value: int | str) -> str:
+    """An option as a spec has it."""
+    group, _, member = name.rpartition(".")
+    return f"{group} {member}={value}" if group else f"{name} {value}"
 
 
 def _as_kernel(name: str, strategies: Mapping[str, Sequence[OptionRow]]) -> str | None:

@@ -100,7 +100,7 @@ class Launch:
     dependent: bool = False  # launch with programmatic stream serialization
 
     def __str__(self) -> str:
-        blocks = f"blocks of {self.block} threads"
+        blocks = f"block{'s' if self.persistent or prod(self.grid) > 1 else ''} of {self.block} threads"
         if self.persistent:
             parts = [f"{blocks}, {self.blocks_per_sm} per SM, at most {prod(self.grid)} in all"]
         else:

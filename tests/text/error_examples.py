@@ -47,7 +47,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "E207": ("n, h=14", "n, h"),
     "E208": ("s=3, c=64", "s=3, c=32"),
     "E209": ("stride 1", "stride 0"),
-    "E210": ("groups 1", "groups 3"),  # and so E208: the filter has another c
+    "E210": ("groups 1", "groups 3"),  # neither c nor k
     "E211": ("pad 1", "pad 0  dilation 9"),
     "E212": ("h=14, w=14", "h=2000000000, w=2000000000"),
     "E213": ("op fprop", "op forwards"),

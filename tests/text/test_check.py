@@ -161,6 +161,7 @@ def test_arithmetic_of_sizes(a, b, c, op):
         (conv(y="f16[n, p, q]"), ["E208"]),
         (conv(y="f16[n, p, k]"), ["E208"]),
         (conv(rest="groups 3"), ["E210"]),
+        (conv(w="f16[k=6, r=3, s=3, c=4]", rest="groups 3"), ["E210"]),  # no c of the filter would do
         (conv(w="f16[k=5, r=3, s=3, c=2]", rest="groups 2"), ["E210"]),
         (conv(w="f16[k=6, r=10, s=3, c]"), ["E211"]),
         (conv(w="f16[k=6, r=10, s=9, c]"), ["E211", "E211"]),

@@ -47,6 +47,11 @@ def registry():
     return {"willing": FakeStrategy("willing"), "unable": FakeStrategy("unable", against)}
 
 
+def test_one_block_is_no_blocks():
+    assert str(Launch("f", (1, 1, 1), 128, ())) == "f: 1 block of 128 threads"
+    assert str(Launch("f", (1, 2, 1), 128, ())) == "f: 1 x 2 blocks of 128 threads"
+
+
 def plan(problem):
     """Every kind of step, and a tensor map of each mode."""
     im2col = TensorMap(
