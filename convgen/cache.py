@@ -89,9 +89,9 @@ class Cache:
                 self._prune()
 
     @property
-    def trusted(self) -> bool:
-        """Whether nobody else can write to the folder."""
-        return not _distrust(self.root)
+    def distrust(self) -> str:
+        """Why the folder is not used: who else can write to it; empty where nobody can."""
+        return _distrust(self.root)
 
     def extent(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""

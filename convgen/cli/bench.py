@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from convgen import driver
 from convgen.cli import console
 from convgen.cli.arguments import add_tune, jobs, one_of
-from convgen.cli.sources import add_sources, read_sources
+from convgen.cli.sources import EMULATED, add_sources, read_sources
 from convgen.files import check_place, write_all
 from convgen.ir.problem import Op
 from convgen.kernels import strategies
@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     sources = read_sources(arguments, lambda compilation: compilation.classes)
     for path in (arguments.out, arguments.plot):
         check_place(path)
-    backend = at_hand()
+    with console.gpu_needed(EMULATED):
+        backend = at_hand()
     environment = backend.environment()
     entries = [_entry(name, compilation, arguments, environment["gpu"]) for name, compilation in sources]
     if arguments.tune:

@@ -13,7 +13,7 @@ import os
 
 from convgen.cache import LIMIT_BYTES, Cache
 from convgen.cli import console
-from convgen.diagnostics import ConvgenError
+from convgen.spec import UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +30,24 @@ def run(arguments: argparse.Namespace) -> int:
     except FileNotFoundError:
         pass  # nothing was compiled yet
     except NotADirectoryError:
-        raise ConvgenError(f"{cache.root}: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder") from None
+        raise UsageError(f"{cache.root}: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder") from None
     except OSError as e:
         reason = e.strerror or e
-        raise ConvgenError(
+        raise UsageError(
             f"{cache.root}: cannot be read: {reason}\nhint: set CONVGEN_CACHE_DIR to a folder of yours"
         ) from None
     entries, size = cache.extent()
     if arguments.action == "show":
         limit = f"of at most {LIMIT_BYTES >> 20} MiB"
         console.write(f"{cache.root}: {counted_entries(entries)}, {size / (1 << 20):.1f} MiB {limit}")
+        if reason := cache.distrust:
+            remedy = "set CONVGEN_CACHE_DIR to a folder that only you can write to"
+            console.warn(f"{cache.root} {reason}, so it is not used\nhint: {remedy}")
         return 0
     cache.clear()
     left, _ = cache.extent()
     if left:
-        raise ConvgenError(
-            f"{cache.root}: {counted_entries(left)} could not be removed\nhint: see who owns that folder"
-        )
+        raise UsageError(f"{cache.root}: {counted_entries(left)} could not be removed\nhint: see who owns that folder")
     console.write(f"{cache.root}: {counted_entries(entries)} removed, {size / (1 << 20):.1f} MiB")
     return 0
 

@@ -109,6 +109,17 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         write("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+@contextmanager
+def gpu_needed(hint: str) -> Iterator[None]:
+    """What a GPU is needed for; the hint is for who has none, or no CuPy."""
+    from convgen.runtime.errors import NoCupy, NoGpu
+
+    try:
+        yield
+    except (NoGpu, NoCupy) as e:
+        raise type(e)(f"{e}\nhint: {hint}") from None
+
+
 #: Work that takes less time than this is not spoken of, and loads nothing for that.
 PATIENCE_SECONDS = 0.3
 

@@ -73,6 +73,8 @@ def _write_page(arguments: argparse.Namespace) -> int:
 
     specs = read_specs(arguments)
     check_place(arguments.html)
+    if arguments.html.suffix != ".html":
+        raise UsageError(f"{arguments.html}: a page is written as .html")
     with console.spinner("explaining") as say:
         found = [c for spec in specs for c in driver.choose_all(spec)]
         text = page(found, say)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from convgen.cli import console
 from convgen.cli.arguments import SPECS, paths, read_text
+from convgen.diagnostics import ConvgenError
 from convgen.files import write_all
 
 
@@ -28,9 +29,15 @@ def run(arguments: argparse.Namespace) -> int:
     from convgen.frontend.format import formatted
 
     changed: dict[Path, bytes] = {}
-    for name in paths(arguments):
-        text, path = read_text(name)
-        made = formatted(text, path)
+    names = paths(arguments)
+    for name in names:
+        try:
+            text, path = read_text(name)
+            made = formatted(text, path)
+        except ConvgenError:
+            if len(names) > 1 and not arguments.check:
+                console.warn("no file was changed: all are formatted, or none")
+            raise
         if name == "-" and not arguments.check:
             console.write(made.removesuffix("\n"))
         elif made != text:

@@ -253,13 +253,10 @@ def _on_gpu(kernel: Kernel, problem: ConvProblem, seed: int) -> Report:
     from convgen.bench.backend import CupyBackend
     from convgen.bench.measure import Checker
     from convgen.runtime import cuda, cupy_library
-    from convgen.runtime.errors import NoCupy, NoGpu
 
-    try:
+    with console.gpu_needed("`--device emulate` runs the generated source on the CPU"):
         cuda.driver()
         cupy_library.load()
-    except (NoGpu, NoCupy) as e:
-        raise type(e)(f"{e}\nhint: `--device emulate` runs the generated source on the CPU") from None
     with console.spinner(f"running and verifying {kernel.name}"):
         return Checker(problem, CupyBackend(), seed)(kernel, kernel.manifest.arithmetic)
 

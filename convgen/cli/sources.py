@@ -15,6 +15,8 @@ from convgen.driver import Compilation
 from convgen.ir.problem import Op
 from convgen.spec import UsageError
 
+#: What can be done in place of measuring.
+EMULATED = "`convgen run --device emulate` runs kernels on the CPU, and `convgen explain` estimates their time"
 #: What --op may name.
 _OPS = (Op.FPROP, Op.DGRAD, Op.WGRAD)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from convgen.cli import console
 from convgen.cli.arguments import jobs, one_of
-from convgen.cli.sources import add_sources, read_sources
+from convgen.cli.sources import EMULATED, add_sources, read_sources
 from convgen.diagnostics import ConvgenError
 from convgen.driver import Compilation
 from convgen.files import check_place
@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not tuned and not os.path.exists(place):
         raise UsageError(f"{place}: no such file\nhint: `convgen tune SPEC` makes a database, on a GPU")
     sources = read_sources(arguments, lambda compilation: compilation.compared) if tuned else []
-    code = _tune(sources, arguments, place) if sources else 0
+    with console.gpu_needed(EMULATED):
+        code = _tune(sources, arguments, place) if sources else 0
     if arguments.export:
         with database.Database(place, warn=console.warn) as db:
             console.write(f"{console.count(_export(db, arguments.export), 'choice')} in {arguments.export}")

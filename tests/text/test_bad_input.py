@@ -133,6 +133,7 @@ def folder(tmp_path, monkeypatch):
         ("run layer.conv --images 4-2", "'4-2' does not list up to"),
         ("explain layer.conv --images 1-999999999", "up to 65536 numbers of images"),
         ("explain layer.conv --load 0 --images 1-4", "the spec's number of images\nhint: leave out --images"),
+        ("explain layer.conv --html a.pdf", "a.pdf: a page is written as .html"),
         ("tune --export new.sqlite --strategies direct", "--strategies is for measuring, and no SPEC is named\nhint: "),
         ("tune --export new.sqlite --op dgrad", "leave out --op"),
         ("tune --export new.sqlite -D n=4", "leave out -D"),
@@ -263,7 +264,7 @@ def test_a_variable_that_names_what_cannot_be_looked_up(variable, command, said,
     monkeypatch.setenv(variable, TOO_LONG)
     code = main(command.split())
     assert capsys.readouterr().err.startswith(f"convgen: {said.format(TOO_LONG)}")
-    assert code == int("error" in said)
+    assert code == (2 if "error" in said else 0)
 
 
 def test_a_folder_as_the_tuning_database_is_said(capsys, monkeypatch):
@@ -332,6 +333,8 @@ def test_a_file_that_is_no_spec_gives_few_errors(name, capsys):
     [
         (b"", 1, "no conv block"),
         (b"\xff\xfe\0c\0o", 2, "not UTF-8 text (byte 0)"),
+        (SPEC.encode("utf-16-le"), 2, "not UTF-8 text (byte 1)\nhint: a spec is plain text, in UTF-8"),
+        (SPEC.encode("utf-16-be"), 2, "not UTF-8 text (byte 0)"),
         (b"conv a {\0}", 1, "E001"),
         (b"\xef\xbb\xbf" + SPEC.encode(), 0, "no errors"),
         (SPEC.replace("\n", "\r\n").encode(), 0, "no errors"),

@@ -30,7 +30,7 @@ from convgen.ir.dtypes import numpy_dtype
 from convgen.ir.problem import OPS, SPATIAL, ConvProblem, Op
 from convgen.ir.reference import reference
 from convgen.ir.tensor import Tensor
-from convgen.runtime.errors import DriverError
+from convgen.runtime.errors import DriverError, NoGpu
 from convgen.spec import UsageError
 from convgen.targets import TARGETS
 from convgen.tune.worker import Gpu
@@ -577,6 +577,15 @@ def spec(tmp_path: Path) -> Path:
     path = tmp_path / "a.conv"
     path.write_text(SPEC)
     return path
+
+
+def test_without_a_gpu_it_says_what_can_be_done(spec: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    def no_gpu() -> None:
+        raise NoGpu("no GPU here")
+
+    monkeypatch.setattr(backends, "at_hand", no_gpu)
+    assert cli.main(["bench", str(spec)]) == 1
+    assert "no GPU here\nhint: `convgen run --device emulate` runs kernels on the CPU" in capsys.readouterr().err
 
 
 def test_bench_writes_a_table_a_file_and_a_picture(gpu: FakeBackend, spec: Path, tmp_path: Path, capsys):

@@ -87,7 +87,7 @@ def test_cache_that_cannot_be_cleared_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("CONVGEN_CACHE", raising=False)
     Cache().put("0123abcd", {"kernel.cu": b""})
     monkeypatch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    assert main(["cache", "clear"]) == 1
+    assert main(["cache", "clear"]) == 2
     assert "1 entry could not be removed\nhint: " in capsys.readouterr().err
 
 
@@ -95,10 +95,20 @@ def test_a_cache_that_is_no_folder_is_said(monkeypatch, capsys):
     monkeypatch.setenv("CONVGEN_CACHE_DIR", "layer.conv")
     monkeypatch.delenv("CONVGEN_CACHE", raising=False)
     for command in (["cache"], ["cache", "clear"]):
-        assert main(command) == 1
+        assert main(command) == 2
         assert capsys.readouterr().err == (
             "convgen: error: layer.conv: is not a folder\nhint: set CONVGEN_CACHE_DIR to a folder\n"
         )
+
+
+def test_a_cache_that_others_can_write_to_is_said_to_be_unused(monkeypatch, tmp_path, capsys):
+    where = tmp_path / "open"
+    where.mkdir()
+    where.chmod(0o777)
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(where))
+    monkeypatch.delenv("CONVGEN_CACHE", raising=False)
+    assert main(["cache"]) == 0
+    assert f"{where} can be written by other users, so it is not used\nhint: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["0", "no", "False", "off"])

@@ -159,9 +159,13 @@ def test_check_writes_nothing(files, capsys):
     assert main(["fmt", "--check", "tidy.conv"]) == 0
 
 
-def test_an_error_leaves_every_file(files, capsys):
-    assert main(["fmt", "untidy.conv", "wrong.conv"]) == 1
-    assert "E003" in capsys.readouterr().err and Path("untidy.conv").read_text() == UNTIDY
+@pytest.mark.parametrize(("wrong", "code", "said"), [("wrong.conv", 1, "E003"), ("none.conv", 2, "no such file")])
+def test_an_error_leaves_every_file_and_that_is_said(wrong, code, said, files, capsys):
+    assert main(["fmt", "untidy.conv", wrong]) == code
+    err = capsys.readouterr().err
+    assert said in err and err.startswith("convgen: warning: no file was changed: all are formatted, or none\n")
+    assert Path("untidy.conv").read_text() == UNTIDY
+    assert main(["fmt", wrong]) == code and "no file was changed" not in capsys.readouterr().err
 
 
 def test_standard_input_goes_to_standard_output(monkeypatch, capsys):

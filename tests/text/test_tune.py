@@ -461,7 +461,7 @@ def test_without_a_gpu_no_database_is_made(spec: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(machine.Worker, "call", no_gpu)
     place = tmp_path / "nowhere" / "tuning.sqlite"
     assert cli.main(["tune", str(spec), "--db", str(place)]) == 1
-    assert "no GPU here" in capsys.readouterr().err
+    assert "no GPU here\nhint: `convgen run --device emulate`" in capsys.readouterr().err
     assert not place.parent.exists()
 
 
