@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convgen.bench.results import Row, Run, summarize
+from convgen.diagnostics import ConvgenError
 from convgen.spec import UsageError
 
 FORMATS = (".png", ".svg")
@@ -17,17 +18,17 @@ _OURS, _BEHIND, _CUDNN, _GEMM, _LINE = "#2a6f97", "#e07a5f", "#8d99ae", "#f2cc8f
 
 
 def check(path: Path) -> None:
-    """Raises UsageError where `draw` cannot make what the path's suffix says."""
+    """Raises UsageError where `draw` cannot make what the path's suffix says; ConvgenError without matplotlib."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path}: a picture's name ends in {' or '.join(FORMATS)}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UsageError("a picture needs matplotlib\nhint: pip install 'convgen[bench]'") from None
+        raise ConvgenError("a picture needs matplotlib\nhint: pip install 'convgen[bench]'") from None
 
 
 def draw(run: Run, path: Path) -> bytes:
-    """The picture's file, in the format of the path's suffix.  Raises UsageError."""
+    """The picture's file, in the format of the path's suffix.  Raises as `check` does."""
     check(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

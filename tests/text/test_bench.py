@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -561,6 +562,12 @@ def test_a_picture_is_drawn_of_whatever_was_measured(rows: list[Row], suffix: st
 def test_a_picture_of_another_kind_is_refused_before_anything_is_measured(tmp_path: Path, capsys):
     assert cli.main(["bench", "nothing.conv", "--plot", str(tmp_path / "a.bmp")]) == 2
     assert ".png or .svg" in capsys.readouterr().err
+
+
+def test_a_picture_without_matplotlib_ends_as_what_is_missing(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["bench", "nothing.conv", "--plot", str(tmp_path / "a.svg")]) == 1
+    assert "pip install" in capsys.readouterr().err
 
 
 # ---- the command ---------------------------------------------------------------------------------------------
