@@ -14,7 +14,7 @@ from convgen.torch.network.activations import scaled, written_out
 from convgen.torch.network.batch_norm import normalization_of, scale_and_shift
 from convgen.torch.network.crops import crop_of
 from convgen.torch.network.padding import padded
-from convgen.torch.network.trace import call, is_call, value_of
+from convgen.torch.network.trace import call, erase_unread, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
@@ -79,7 +79,7 @@ class Chain:
         with graph.inserting_after(end.node):
             made = call(graph, torch.ops.convgen.fused_conv.default, *self.arguments(end))
         end.node.replace_all_uses_with(made)
-        graph.eliminate_dead_code()
+        erase_unread(graph, end.node)
         return made
 
 

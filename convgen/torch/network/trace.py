@@ -88,6 +88,17 @@ def drop_identities(graph: Any) -> None:
             graph.erase_node(node)
 
 
+def erase_unread(graph: Any, node: Node) -> None:
+    """Removes a node that nothing reads, and what it alone read: the rest of the graph is not looked at."""
+    candidates, gone = [node], set()
+    while candidates:
+        node = candidates.pop()
+        if node.op == "call_function" and not (node in gone or node.users or node.is_impure()):
+            candidates += node.all_input_nodes
+            graph.erase_node(node)
+            gone.add(node)
+
+
 def _is_identity(node: Node) -> bool:
     """What the function returns stays a tensor of its own."""
     if not is_call(node, A.clone.default, A.alias.default) or any(user.op == "output" for user in node.users):
