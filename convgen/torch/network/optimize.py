@@ -16,11 +16,12 @@ from torch.nn.parameter import is_lazy
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
+from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, kind, make_room
+from convgen.torch.network.prepare import Options, Prepared, autocast, make_room
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 
@@ -161,7 +162,7 @@ class Optimized(Module):
                 return self.model(*args, **kwargs)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
-        return self._run(*pytree.tree_flatten((args, kwargs)))
+        return self._run(Given.of(args, kwargs))
 
     def __getattr__(self, name: str) -> Any:
         """Also what the model has, such as `config`: programs ask for it."""
@@ -175,7 +176,7 @@ class Optimized(Module):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
-        self._for(*pytree.tree_flatten((args, kwargs)))
+        self._for(Given.of(args, kwargs))
 
     def refresh(self) -> None:
         """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`."""
@@ -212,41 +213,40 @@ class Optimized(Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state | {"_shared": weakref.WeakValueDictionary()})
 
-    def _run(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Any:
-        run = self._for(leaves, structure, most)
+    def _run(self, given: Given, most: float = math.inf) -> Any:
+        run = self._for(given, most)
         try:
-            return run(leaves)
+            return run(given)
         except OtherWeights:
             with tracing():
                 self._prepared.clear()
-        return self._for(leaves, structure, most)(leaves)
+        return self._for(given, most)(given)
 
-    def _for(self, leaves: Sequence[Any], structure: Any, most: float = math.inf) -> Callable[[Sequence[Any]], Any]:
-        key = (structure, autocast(), *map(kind, leaves))
+    def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
+        key = (given.structure, autocast(), *given.kinds())
         try:
             found = self._prepared.get(key)
-        except TypeError:  # an argument that has no hash: nobody can tell it from others
-            return lambda leaves: self._as_it_is(leaves, structure)
+        except TypeError:  # of a structure that has no hash: nobody can tell it from others
+            return self._as_it_is
         if found is None:
             if len(self._prepared) >= most:
-                return lambda leaves: self._as_it_is(leaves, structure)
+                return self._as_it_is
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
                     make_room(self._prepared)
-                    found = self._prepared[key] = self._made(leaves, structure)
+                    found = self._prepared[key] = self._made(given)
         return found.run
 
-    def _made(self, leaves: Sequence[Any], structure: Any) -> _Ready:
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
+    def _made(self, given: Given) -> _Ready:
         try:
-            return self._exported(args, kwargs)
+            return self._exported(given)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error):
-                _try(self.model, args, kwargs)
-            return self._in_parts(structure, told(error))
+                _try(self.model, given.args, given.kwargs)
+            return self._in_parts(told(error))
 
-    def _in_parts(self, structure: Any, reason: str) -> _Ready:
+    def _in_parts(self, reason: str) -> _Ready:
         """Its parts prepare themselves when they are called."""
         if not self._parts and not hooks_see(self.model):
             self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
@@ -254,43 +254,42 @@ class Optimized(Module):
         if not self._parts:
             warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=5)
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
-            return _Ready(lambda leaves: self._as_it_is(leaves, structure))
+            return _Ready(self._as_it_is)
         note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
         warnings.warn(f"convgen.torch.optimize: {note}", stacklevel=5)
         self._report = Report(notes=[note])
-        return _Ready(lambda leaves: self._as_it_is(leaves, structure, self._with_parts), self._refresh_parts)
+        return _Ready(lambda given: self._as_it_is(given, self._with_parts), self._refresh_parts)
 
     def _refresh_parts(self) -> None:
         for part in self._parts.values():
             part.refresh()
 
-    def _as_it_is(self, leaves: Sequence[Any], structure: Any, model: Any = None) -> Any:
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
+    def _as_it_is(self, given: Given, model: Any = None) -> Any:
         with torch.no_grad():
-            return (self.model if model is None else model)(*args, **kwargs)
+            return (self.model if model is None else model)(*given.args, **given.kwargs)
 
-    def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Ready:
+    def _exported(self, given: Given) -> _Ready:
         """Raises what torch.export and Inductor raise."""
+        given.check()
         model = _sharing_tensors(self.model)
-        with torch.no_grad(), without_listing(), Watched(model) as watched:
-            program = torch.export.export(model, args, kwargs, strict=False)
+        with torch.no_grad(), without_listing(), WatchedContainers(model) as containers, Watched(model) as watched:
+            program = torch.export.export(model, given.args, given.kwargs, strict=False)
+        if containers.written:
+            raise RuntimeError("containers among the arguments that calls write to")
         names = ", ".join(watched.names)
-        if names and remembers(self.model, args, kwargs):
+        if names and remembers(self.model, given.args, given.kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
-        leaves = pytree.tree_leaves((args, kwargs))
-        flat = _Flat(program, leaves)
+        flat = _Flat(program, given.leaves)
         weights = _Weights(self.model, program)
-        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        made = Prepared(flat, weights.now(), weights.names, inputs, self.options, self._shared)
+        made = Prepared(flat, weights.now(), weights.names, given.tensors(), self.options, self._shared)
         self._report = made.report
         if names:
             made.report.notes.append(f"its forward sets attributes, which stay as they were: {names}")
         if hooks := ", ".join(hooked(self.model)):
             made.report.notes.append(f"hooks were traced, and are not called: of {hooks}")
 
-        def run(leaves: Sequence[Any]) -> Any:
-            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            return flat.results(made.run(weights.now(), tensors))
+        def run(given: Given) -> Any:
+            return flat.results(made.run(weights.now(), given.tensors()))
 
         return _Ready(run, made.forget_weights)
 
@@ -303,8 +302,7 @@ class _Part(Optimized):
         their shapes depend on data, and each preparation takes seconds.  So is what the model takes gradients of."""
         if torch.is_grad_enabled() or _transformed():
             return self.model(*args, **kwargs)
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        return self._run(leaves, structure, most=_MOST_KINDS)
+        return self._run(Given.of(args, kwargs), most=_MOST_KINDS)
 
 
 def _transformed() -> bool:
@@ -345,9 +343,9 @@ def _own(result: Any, given: Sequence[Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What computes results from the leaves of arguments, and what makes it pack its weights anew."""
+    """What computes results from arguments, and what makes it pack its weights anew."""
 
-    run: Callable[[Sequence[Any]], Any]
+    run: Callable[[Given], Any]
     refresh: Callable[[], None] = lambda: None
 
 
