@@ -214,3 +214,58 @@ def test_a_module_that_was_the_model_s_may_train():
     model[1] = nn.Identity().eval()
     former.train()
     agree(made, model, x)
+
+
+class OfWeights(nn.Module):
+    """With results that follow from weights alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.register_buffer("anchors", torch.arange(4.0))
+
+    def forward(self, x):
+        twice = self.anchors * 2
+        return self.conv(x), twice, twice[1:], self.conv.bias * 1, self.conv.weight.exp()
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+@pytest.mark.parametrize("compiled", [False, True], ids=["optimize", "compile"])
+@torch.no_grad()
+def test_results_that_follow_from_weights_alone_are_the_caller_s(compiled, inductor):
+    torch.compiler.reset()
+    model, x = OfWeights().eval(), torch.randn(2, 3, 8, 8)
+    if compiled:
+        made = torch.compile(model, backend="convgen", options={"inductor": inductor})
+    else:
+        made = convgen.torch.optimize(model, x, inductor=inductor)
+    for _ in range(2):
+        first = made(x)
+        for result in first[1:]:
+            result.mul_(10)
+        agree(made, model, x)
+    earlier = made(x)
+    kept = [result.clone() for result in earlier]
+    for weight in (model.anchors, *model.parameters()):
+        weight.mul_(5)
+    agree(made, model, x)
+    torch.testing.assert_close(earlier, tuple(kept), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("inductor", [False, True])
+@torch.no_grad()
+def test_results_that_are_weights_or_inputs_are_these(inductor):
+    class Given(OfWeights):
+        def forward(self, x):
+            x.mul_(2)
+            return self.conv(x), self.conv.bias, x, self.anchors, self.conv.bias[:2]
+
+    class Echo(nn.Module):
+        def forward(self, x):
+            return x
+
+    model, x = Given().eval(), torch.randn(2, 3, 8, 8)
+    made = convgen.torch.optimize(model, x, inductor=inductor)
+    agree(lambda x: made(x.clone()), lambda x: model(x.clone()), x)
+    assert made(x)[1] is model.conv.bias and made(x)[2] is x and made(x)[3] is model.anchors
+    assert convgen.torch.optimize(Echo().eval(), x, inductor=inductor)(x) is x

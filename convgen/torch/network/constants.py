@@ -70,9 +70,19 @@ def split(graph_module: GraphModule, weights: Sequence[Node]) -> tuple[GraphModu
     for node in graph.nodes:
         if node not in constant:
             copies[node] = run.node_copy(node, copies.__getitem__)
+    _own_results(run)
     for i in range(len(wanted)):
         graph_module.register_buffer(f"packed_{i}", torch.empty(0))
     return torch.fx.GraphModule(graph_module, pack), torch.fx.GraphModule(graph_module, run)
+
+
+def _own_results(run: Any) -> None:
+    """Copies the constants among a graph's results: who calls it may write to these, and keep them."""
+    (output,) = run.find_nodes(op="output")
+    for node in output.all_input_nodes:
+        if node.op == "get_attr":
+            with run.inserting_before(output):
+                output.replace_input_with(node, run.call_function(A.clone.default, (node,)))
 
 
 _asked_anew = 0  # how often refresh() was called

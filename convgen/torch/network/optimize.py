@@ -289,7 +289,8 @@ class Optimized(Module):
             made.report.notes.append(f"hooks were traced, and are not called: of {hooks}")
 
         def run(given: Given) -> Any:
-            return flat.results(made.run(weights.now(), given.tensors()))
+            now, tensors = weights.now(), given.tensors()
+            return flat.results(made.run(now, tensors), [*now, *tensors])
 
         return _Ready(run, made.forget_weights)
 
@@ -333,10 +334,8 @@ def _sharing_tensors(model: Any) -> Any:
         return model
 
 
-def _own(result: Any, given: Sequence[Tensor]) -> Any:
-    """A result with memory of its own, which torch's tracer wants: a copy of a weight or an input, or of its view."""
-    if not isinstance(result, torch.Tensor):
-        return result
+def _own(result: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """A result with memory of its own, which torch's tracer wants: a copy of a view of a weight or an input."""
     memory = result.untyped_storage()._cdata
     return result.clone() if any(t.untyped_storage()._cdata == memory for t in given) else result
 
@@ -379,17 +378,20 @@ class _Flat:
         self._others = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._graph_module = program.graph_module
         self._structure = program.call_spec.out_spec
-        self._fixed: list[Any] = []
+        #: Of each result, (value,) if it is no tensor, or its place if it is a weight or an input itself.
+        self._known: list[tuple[Any] | int | None] = []
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         count = len(given) - self._others.count(None)
         tensors = iter(given[count:])
         inputs = [next(tensors) if other is None else other[0] for other in self._others]
-        results = [_own(result, given) for result in self._graph_module(*given[:count], *inputs)]
-        self._fixed = [None if isinstance(result, torch.Tensor) else (result,) for result in results]
-        return tuple(result for result in results if isinstance(result, torch.Tensor))
+        results = self._graph_module(*given[:count], *inputs)
+        places = {id(tensor): place for place, tensor in enumerate(given)}
+        self._known = [places.get(id(r)) if isinstance(r, torch.Tensor) else (r,) for r in results]
+        return tuple(_own(r, given) for r, known in zip(results, self._known, strict=True) if known is None)
 
-    def results(self, tensors: Sequence[Tensor]) -> Any:
-        """The model's own results, of the tensors among them."""
-        left = iter(tensors)
-        return pytree.tree_unflatten([next(left) if f is None else f[0] for f in self._fixed], self._structure)
+    def results(self, computed: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
+        """The model's own results: those that were computed of what is given, and the others."""
+        left = iter(computed)
+        results = [next(left) if k is None else given[k] if isinstance(k, int) else k[0] for k in self._known]
+        return pytree.tree_unflatten(results, self._structure)
