@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import threading
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any
@@ -85,6 +86,7 @@ def _own_results(run: Any) -> None:
                 output.replace_input_with(node, run.call_function(A.clone.default, (node,)))
 
 
+_version = operator.attrgetter("_version")
 _asked_anew = 0  # how often refresh() was called
 
 
@@ -94,6 +96,11 @@ def refresh() -> None:
     were made in inference mode, and to BatchNorm's statistics by a forward in training mode."""
     global _asked_anew
     _asked_anew += 1
+
+
+def asked_anew() -> int:
+    """How often `refresh` was called."""
+    return _asked_anew
 
 
 def _count_fused_steps(optimizer: Any, *_: Any) -> None:
@@ -110,7 +117,7 @@ def _watch_optimizers() -> None:
 
 
 class OtherWeights(Exception):
-    """The weights are not of the shapes, types or devices that a graph was made for, or one of them is gone."""
+    """The weights or modules are not those that a graph was made for: more or fewer, of other shapes or types."""
 
 
 class Packed:
@@ -138,7 +145,11 @@ class Packed:
         with self._lock:
             if seen == self._seen:  # another thread was faster
                 return False
-            self._hold(self._values(weights), weights)
+            try:
+                values = self._values(weights)
+            except RuntimeError as error:  # of a view that needs the strides that were
+                raise OtherWeights from error
+            self._hold(values, weights)
             self._seen, self._alive = seen, _memory(weights)
         return True
 
@@ -166,7 +177,7 @@ class Packed:
 
 def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> Hashable:
     """What tells how a graph packs from how others do: each of its results, by what it is computed from."""
-    given = iter(f"{name} {w.data_ptr()}" for name, w in zip(names, weights, strict=True))
+    given = iter(f"{name} {w.data_ptr()} {w.stride()}" for name, w in zip(names, weights, strict=True))
     texts = dict[Node, str]()
     for node in pack.graph.nodes:
         if node.op == "output":
@@ -183,7 +194,7 @@ def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> 
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:
-    return [None if w is None else (w.shape, w.dtype, w.device) for w in weights]
+    return [(w.shape, w.dtype, w.device) for w in weights]
 
 
 def _memory(weights: Sequence[Any]) -> list[Any]:
@@ -192,7 +203,14 @@ def _memory(weights: Sequence[Any]) -> list[Any]:
 
 
 def _state(weights: Sequence[Any]) -> list[Any]:
-    """What changes whenever a weight is written: its memory, and torch's count of writes (none of tensors that were
-    made in inference mode)."""
-    written = (None if w is None else (w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)
-    return [_asked_anew, *written]
+    """What changes whenever a weight is written or lies otherwise: its memory, its strides and number of elements, and
+    torch's count of writes (none of tensors that were made in inference mode)."""
+    try:
+        written = [*map(_version, weights)]
+    except RuntimeError:  # one of inference mode
+        written = [0 if weight.is_inference() else weight._version for weight in weights]
+    tensor = torch.Tensor
+    return [
+        *(_asked_anew, *map(tensor.data_ptr, weights), *map(tensor.stride, weights), *map(tensor.numel, weights)),
+        *written,
+    ]

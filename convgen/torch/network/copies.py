@@ -14,18 +14,16 @@ from collections.abc import Iterable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-import torch
+from convgen.torch.network.held import tensors_of
 
 Module = Any
 Tensor = Any
-pytree = torch.utils._pytree
 
 
 def copy_of(model: Module, shared: Iterable[Tensor]) -> Module:
     """With these tensors of the model's instead of copies, and those that autograd records, which have none.  Raises
     what copy.deepcopy raises."""
-    held = pytree.tree_leaves([vars(module) for module in model.modules()])
-    recorded = (each for each in held if isinstance(each, torch.Tensor) and not each.is_leaf)
+    recorded = (each for each in tensors_of(model) if not each.is_leaf)
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*shared, *recorded)}
     made = copy.deepcopy(model, memo)
     for module in made.modules():

@@ -20,10 +20,12 @@ from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see
+from convgen.torch.network.held import modules_of
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
+from convgen.torch.network.weights import Structure, Weights
 
 Tensor = Any
 Module: Any = torch.nn.Module
@@ -31,6 +33,8 @@ pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
 #: Kinds of inputs that a part of a model is prepared for.
 _MOST_KINDS = 8
+#: What is prepared, which holds compiled code.
+_PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})
 #: Where classes are from of which torch.export makes modules.
 _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 
@@ -125,12 +129,17 @@ class Optimized(Module):
         self.model = model
         self.options = options
         self._report = Report()
+        self._modes = _with_modes(model)
+        self._forget()
+        self.training = False
+
+    def _forget(self) -> None:
+        """What was prepared."""
         self._prepared: dict[Any, _Ready] = {}
         self._parts: dict[str, _Part] = {}
         self._with_parts: WithParts | None = None
         self._shared: Any = weakref.WeakValueDictionary()
-        self._modes = _with_modes(model)
-        self.training = False
+        self._structure: Structure | None = None
 
     @property
     def report(self) -> Report:
@@ -153,16 +162,20 @@ class Optimized(Module):
         """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
         training mode again."""
         if any(map(_training, self._modes)):
-            for name, module in self.model.named_modules():  # the model itself has no name
-                if _trains(module):
-                    raise _in_training(name)
-            self._modes = _with_modes(self.model)  # a module that was the model's trains
+            self._look_at_modes()  # which may find that a module that was the model's trains
         if _transformed():
             with torch.no_grad():
                 return self.model(*args, **kwargs)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
         return self._run(Given.of(args, kwargs))
+
+    def _look_at_modes(self) -> None:
+        """Raises WrongArguments."""
+        self._modes = _with_modes(self.model)
+        for name, module in self.model.named_modules():  # the model itself has no name
+            if _trains(module):
+                raise _in_training(name)
 
     def __getattr__(self, name: str) -> Any:
         """Also what the model has, such as `config`: programs ask for it."""
@@ -179,7 +192,10 @@ class Optimized(Module):
         self._for(Given.of(args, kwargs))
 
     def refresh(self) -> None:
-        """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`."""
+        """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`.
+        And looks for modules in lists and the like."""
+        if self._structure:
+            self._structure.refresh()
         for ready in list(self._prepared.values()):
             ready.refresh()
 
@@ -207,11 +223,12 @@ class Optimized(Module):
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was prepared, which holds compiled code: copies prepare themselves."""
-        return self.__dict__ | {"_prepared": {}, "_parts": {}, "_with_parts": None, "_shared": None}
+        """Without what was prepared: copies prepare themselves."""
+        return {name: value for name, value in self.__dict__.items() if name not in _PREPARED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state | {"_shared": weakref.WeakValueDictionary()})
+        super().__setstate__(state)
+        self._forget()
 
     def _run(self, given: Given, most: float = math.inf) -> Any:
         run = self._for(given, most)
@@ -219,7 +236,8 @@ class Optimized(Module):
             return run(given)
         except OtherWeights:
             with tracing():
-                self._prepared.clear()
+                self._forget()
+                self._look_at_modes()
         return self._for(given, most)(given)
 
     def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
@@ -280,7 +298,9 @@ class Optimized(Module):
         if names and remembers(self.model, given.args, given.kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
         flat = _Flat(program, given.leaves)
-        weights = _Weights(self.model, program)
+        if self._structure is None or not self._structure.holds():
+            self._structure = Structure(self.model)
+        weights = Weights(self._structure, Structure(model), program)
         made = Prepared(flat, weights.now(), weights.names, given.tensors(), self.options, self._shared)
         self._report = made.report
         if names:
@@ -326,10 +346,12 @@ def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _sharing_tensors(model: Any) -> Any:
-    """A copy of the model with the same tensors: while one is exported, its parameters are fake, for all threads."""
+    """A copy of the model with the same tensors: while one is exported, its parameters are fake, for all threads.  Of
+    modules that torch does not know of, they are not: those share what no forward writes."""
     own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    parameters = [each for module in modules_of(model).values() for each in module.parameters(recurse=False)]
     try:
-        return copy_of(model, (*model.parameters(), *model.buffers(), *own))
+        return copy_of(model, (*parameters, *model.buffers(), *own))
     except Exception:  # it holds what cannot be copied
         return model
 
@@ -346,29 +368,6 @@ class _Ready:
 
     run: Callable[[Given], Any]
     refresh: Callable[[], None] = lambda: None
-
-
-class _Weights:
-    """The parameters, buffers and constants that a program reads, as the model has them at the moment."""
-
-    def __init__(self, model: Any, program: Any) -> None:
-        self.names: list[str] = []
-        self._places: list[tuple[dict[str, Any], str]] = []
-        for spec in program.graph_signature.input_specs:
-            if spec.kind == torch.export.graph_signature.InputKind.USER_INPUT:
-                continue
-            self.names.append(spec.target)
-            owner, _, name = spec.target.rpartition(".")
-            module = model.get_submodule(owner)
-            held = module._parameters if name in module._parameters else module._buffers
-            self._places.append((held, name) if name in held else (program.constants, spec.target))
-
-    def now(self) -> list[Tensor]:
-        """Raises OtherWeights."""
-        try:
-            return [held[name] for held, name in self._places]
-        except KeyError:
-            raise OtherWeights from None
 
 
 class _Flat:

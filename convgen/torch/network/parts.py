@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from convgen.torch.network.attributes import hooked
+from convgen.torch.network.constants import OtherWeights
 
 Module: Any = torch.nn.Module
 _CONVOLUTION: Any = torch.nn.modules.conv._ConvNd
@@ -31,13 +32,16 @@ def parts_of(model: Any) -> dict[str, Any]:
 
 class WithParts:
     """A model as a function that shares everything with it, attributes that calls set, too; but functions compute what
-    its modules of these names do."""
+    its modules of these names do.  A call raises OtherWeights where modules have come, gone or changed."""
 
     def __init__(self, model: Any, replacements: Mapping[str, Callable[..., Any]]) -> None:
         self._copies: list[tuple[Any, Any]] = []
+        self._children: list[tuple[Any, dict[str, Any]]] = []
         self._model = self._put_in(model, replacements)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(module._modules != children for module, children in self._children):
+            raise OtherWeights
         for module, made in self._copies:
             _update(made, module)
         try:
@@ -59,6 +63,7 @@ class WithParts:
                 child.__dict__["forward"] = _of_module(inner[""], model._modules[name], child)
             made.__dict__["_modules"][name] = child
         self._copies.append((model, made))
+        self._children.append((model, dict(model._modules)))
         return made
 
 

@@ -1,0 +1,186 @@
+"""Weights of optimized models that come to be others: where none was, tied ones, other strides, hidden modules."""
+
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import convgen.torch
+from convgen.runtime.errors import WrongArguments
+
+pytestmark = pytest.mark.filterwarnings("error:convgen")
+parametrize = nn.utils.parametrize
+weight_norm = nn.utils.parametrizations.weight_norm
+
+
+def new(like):
+    return nn.Parameter(torch.randn_like(like))
+
+
+def assigned(module):
+    """Other weights, of which no two are one."""
+    state = {
+        name: torch.rand_like(value) + 0.1 if value.is_floating_point() else value
+        for name, value in module.state_dict().items()
+    }
+    module.load_state_dict(state, assign=True)
+
+
+class Standardized(nn.Conv2d):
+    """Whose filters are computed by views, where they have channels last."""
+
+    def forward(self, x):
+        w = self.weight.permute(0, 2, 3, 1)
+        rows = w.reshape(len(w), -1)
+        rows = rows / rows.norm(dim=1)[:, None]
+        return self._conv_forward(x, rows.view(w.shape).permute(0, 3, 1, 2), None)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bare = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4, affine=False))
+        self.first, self.second = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)
+        self.second.weight = self.first.weight
+        self.normed, self.standard = weight_norm(nn.Conv2d(4, 4, 1)), Standardized(4, 4, 3)
+        self.standard.to(memory_format=torch.channels_last)
+        self.blocks = nn.Sequential()
+        self.hidden = [nn.Conv2d(4, 4, 1)]
+        self.helper = types.SimpleNamespace(more={"last": nn.Sequential(nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))})
+        self.helper.more["last"].eval()
+
+    def forward(self, x):
+        y = self.normed(self.second(self.first(self.bare(x))))
+        y = self.standard(self.blocks(y))
+        return self.helper.more["last"](self.hidden[0](y))
+
+
+def set_parameter(owner, name):
+    def change(model):
+        module = model.get_submodule(owner)
+        setattr(
+            module, name, nn.Parameter(torch.rand(module.weight.shape[0] if module.weight is not None else 4) + 0.5)
+        )
+
+    return change
+
+
+def removed(model):
+    parametrize.remove_parametrizations(model.normed, "weight")
+    assigned(model.normed)
+
+
+def parametrized(model):
+    weight_norm(model.first).eval()
+    model.first.parametrizations.weight.original0.data.mul_(2)
+
+
+CHANGES = {
+    "a bias that there was not": set_parameter("bare.0", "bias"),
+    "a scale that there was not": set_parameter("bare.1", "weight"),
+    "tied weights that are loaded": assigned,
+    "a tied weight that is set": lambda model: setattr(model.second, "weight", new(model.second.weight)),
+    "weights that become one": lambda model: setattr(model.normed, "bias", model.first.bias),
+    "a parametrization that is removed": removed,
+    "a parametrization that is new": parametrized,
+    "other strides": lambda model: setattr(model.bare[0].weight, "data", model.bare[0].weight.mT.data),
+    "other strides of what is viewed": lambda model: setattr(model.standard.weight, "data", torch.randn(4, 4, 3, 3)),
+    "a module in another's place": lambda model: setattr(model, "first", nn.Conv2d(4, 4, 3).eval()),
+    "a further module": lambda model: model.blocks.append(nn.Sigmoid().eval()),
+    "hidden weights that are written": lambda model: model.hidden[0].weight.mul_(2),
+    "hidden weights that are loaded": lambda model: assigned(model.hidden[0]),
+    "hidden statistics": lambda model: model.helper.more["last"][1].running_mean.add_(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@torch.no_grad()
+def test_weights_that_come_to_be_others_are_noticed(change):
+    model, x = Network().eval(), torch.randn(2, 3, 12, 12)
+    other = torch.randn(2, 3, 10, 12)
+    made = convgen.torch.optimize(model, x, inductor=False)
+    made(other)
+    before = model(x)
+    CHANGES[change](model)
+    assert not torch.allclose(model(x), before)
+    for given in (x, other, torch.randn(1, 3, 9, 9), x):
+        torch.testing.assert_close(made(given), model(given), rtol=1e-4, atol=1e-4)
+    structure = made._structure
+    for parameter in model.parameters():  # and then, too
+        parameter.mul_(1.5)
+    torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
+    assert made._structure is structure
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@torch.no_grad()
+def test_modules_in_the_place_of_others_are_for_inference_too(whole):
+    class Branches(nn.Sequential):
+        def forward(self, x):
+            y = super().forward(x)
+            return y if whole or y.sum() > -1e9 else -y
+
+    model, x = Branches(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout()), nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    with pytest.warns(UserWarning) if not whole else pytest.MonkeyPatch.context():
+        made = convgen.torch.optimize(model, x, inductor=False)
+        made(x)
+        model[0] = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout())
+        for _ in range(2):
+            with pytest.raises(WrongArguments, match="module '0' of the model is in training mode"):
+                made(x)
+        model.eval()
+        torch.testing.assert_close(made(x), model(x))
+
+
+@torch.no_grad()
+def test_what_no_call_looks_at_is_there_after_refresh():
+    model, x = Network().eval(), torch.randn(2, 3, 12, 12)
+    made = convgen.torch.optimize(model, x, inductor=False)
+    for refresh in (made.refresh, convgen.torch.refresh):
+        model.hidden[0] = nn.Conv2d(4, 4, 1)
+        refresh()
+        torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_hidden_modules_are_named_and_shared(own_garbage):
+    model, x = Network().eval(), torch.randn(2, 3, 12, 12)
+    made = convgen.torch.optimize(model, x, inductor=False)
+    layers = [row.layer for row in made.report]
+    assert layers[-2:] == ["hidden.0", "helper.more.last.0"]
+    weight = weakref.ref(model.hidden[0].weight)
+    made(x)
+    model.hidden[0].weight = new(model.hidden[0].weight)
+    made(x)
+    gc.collect()
+    assert weight() is None
+
+
+@torch.no_grad()
+def test_modules_of_what_cannot_be_traced_may_change():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential()), nn.ReLU()
+
+        def forward(self, x):
+            y = self.head(self.body(x))
+            return y if y.sum() > -1e9 else -y
+
+    model, x = Branches().eval(), torch.randn(2, 3, 8, 8)
+    with pytest.warns(UserWarning, match="branches on values"):
+        made = convgen.torch.optimize(model, x, inductor=False)
+        made(x)
+        changes = [
+            lambda: setattr(model, "head", nn.Tanh()),
+            lambda: setattr(model, "body", nn.Sequential(nn.Conv2d(3, 4, 5), nn.Sequential())),
+            lambda: model.body[1].append(nn.Sigmoid()),
+            lambda: setattr(model.body[0], "bias", None),
+        ]
+        for change in changes:
+            change()
+            model.eval()
+            torch.testing.assert_close(made(x), model(x))
