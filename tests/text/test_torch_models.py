@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import types
 import warnings
 import weakref
 
@@ -422,6 +423,61 @@ def test_a_stream_that_begins_with_silence_is_remembered():
         ready = fast(model, torch.zeros_like(x))
         for i in range(3):
             near(ready(i * x), right(i * x).detach())
+
+
+class Counter:
+    """A helper of a model's, which keeps what it counts in another one."""
+
+    def __init__(self):
+        self.inner, self.itself = types.SimpleNamespace(history=[0.0]), self
+
+
+class Helped(nn.Module):
+    def __init__(self, remembers: bool) -> None:
+        super().__init__()
+        self.conv, self.helper, self.remembers = nn.Conv1d(4, 4, 3), Counter(), remembers
+
+    def forward(self, x):
+        y = self.conv(x)
+        if self.remembers:
+            y = y + self.helper.inner.history[-1]
+        self.helper.inner.history = [y]
+        return y
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_objects_among_the_attributes_remember(remembers):
+    model, x = Helped(remembers).eval(), torch.randn(1, 4, 6)
+    right = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export's, too
+        ready = fast(model, x)
+        for i in range(3):
+            near(ready(i * x), right(i * x).detach())
+    if remembers:
+        assert "its results depend on what earlier calls left in its attributes" in ready.report.notes[0]
+        assert "helper" in ready.report.notes[0]
+    else:
+        assert ready.report.notes[0] == "its forward sets attributes, which stay as they were: helper"
+
+
+def test_modules_in_lists_remember():
+    class Streams(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode, self.streams = nn.Conv1d(4, 4, 1), [Causal1d()]
+
+        def forward(self, x):
+            return self.streams[0](self.encode(x))
+
+    model, x = Streams().eval(), torch.randn(1, 4, 6)
+    right = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ready = fast(model, x)
+        for i in range(3):
+            near(ready(i * x), right(i * x).detach())
+    assert "streams.0.before" in ready.report.notes[0]
 
 
 class Tells(nn.Module):

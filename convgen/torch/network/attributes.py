@@ -6,12 +6,12 @@ the last frames of a stream, cannot be one graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from convgen.torch.network.copies import copy_of
+from convgen.torch.network.held import joined, leaves_of, modules_of
 
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
@@ -80,20 +80,22 @@ def hooked(model: Any) -> list[str]:
     ]
 
 
-def _attributes(model: Any) -> dict[str, list[Any]]:
+def _attributes(model: Any) -> dict[str, dict[str, Any]]:
+    """What they hold, by their names."""
     return {
-        f"{prefix}.{name}".lstrip("."): pytree.tree_leaves(value)
-        for prefix, module in model.named_modules()
+        joined(prefix, name): leaves_of(value)
+        for prefix, module in modules_of(model).items()
         if not type(module).__module__.startswith("torch.nn.")  # whose attributes weight_norm sets, and the like
         for name, value in vars(module).items()
         if name not in _COMMON
     }
 
 
-def _same(values: Sequence[Any], before: Sequence[Any] | None) -> bool:
-    if before is None or len(values) != len(before):
+def _same(values: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    if before is None or values.keys() != before.keys():
         return False
-    return all(a is b or (isinstance(a, _PLAIN) and a == b) for a, b in zip(values, before, strict=True))
+    pairs = ((value, before[path]) for path, value in values.items())
+    return all(a is b or (isinstance(a, _PLAIN) and a == b) for a, b in pairs)
 
 
 def _close(a: Any, b: Any) -> bool:
