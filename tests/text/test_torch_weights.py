@@ -2,6 +2,7 @@
 
 import gc
 import types
+import warnings
 import weakref
 
 import pytest
@@ -183,4 +184,30 @@ def test_modules_of_what_cannot_be_traced_may_change():
         for change in changes:
             change()
             model.eval()
+            torch.testing.assert_close(made(x), model(x))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@torch.no_grad()
+def test_weights_of_optimized_parts_are_noticed(whole):
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+
+        def forward(self, x):
+            y = self.body(x)
+            return y if whole or y.sum() > -1e9 else -y
+
+    part, x = Part().eval(), torch.randn(2, 3, 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        optimized = convgen.torch.optimize(part, x, inductor=False)
+        optimized(x)
+        model = nn.Sequential(optimized, nn.Conv2d(4, 4, 1)).eval()
+        made = convgen.torch.optimize(model, x, inductor=False)
+        for layer in (part.body[0], model[1]):
+            for _ in range(2):
+                torch.testing.assert_close(made(x), model(x))
+                layer.weight = new(layer.weight)
             torch.testing.assert_close(made(x), model(x))

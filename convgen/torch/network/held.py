@@ -24,13 +24,15 @@ def leaves_of(value: Any, depth: int = _DEPTH) -> dict[str, Any]:
 
 
 def modules_of(model: Any) -> dict[str, Any]:
-    """The modules by their names, each once: the model's own come first."""
+    """The modules by their names, each once: the model's own come first.  What is prepared of them does not count."""
     found: dict[str, Any] = {}
     known: set[Any] = set()
     pending = [("", model)]
     for prefix, outer in pending:
         for name, module in outer.named_modules(known, prefix):
             found[name] = module
+            if _owner(module) == "convgen":
+                continue
             inner = leaves_of(vars(module)).items()
             pending += [(joined(name, path), leaf) for path, leaf in inner if isinstance(leaf, Module)]
     return found
@@ -63,9 +65,14 @@ def _leaves(value: Any, path: str, depth: int, known: set[int]) -> Iterator[tupl
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is an object of a class of Python code that is not torch's."""
+    """Whether it is an object of a class of Python code that is neither torch's nor convgen's."""
     return (
         isinstance(getattr(value, "__dict__", None), dict)
         and not isinstance(value, _NOT_PLAIN)
-        and type(value).__module__.partition(".")[0] != "torch"
+        and _owner(value) not in ("torch", "convgen")
     )
+
+
+def _owner(value: Any) -> str:
+    """The package that its class is of."""
+    return type(value).__module__.partition(".")[0]

@@ -78,9 +78,11 @@ class Weights:
         self.names: list[str] = []
         self._places: list[int] = []
         self._constants: list[Tensor] = []
-        values = traced.values() if traced.names == structure.names else []
-        tensors = [(i, each) for i, each in enumerate(values) if isinstance(each, torch.Tensor)]
-        known = {key: i for i, each in reversed(tensors) for key in (id(each), _memory(each))}
+        places = {name: place for place, name in enumerate(structure.names)}
+        # of tied ones, the first counts, which comes last here
+        named = zip(reversed(traced.names), reversed(traced.values()), strict=True)
+        tensors = [(places[name], each) for name, each in named if isinstance(each, torch.Tensor) and name in places]
+        known = {key: place for place, each in tensors for key in (id(each), _memory(each))}
         count = len(structure.names)
         for spec in program.graph_signature.input_specs:
             if spec.kind == torch.export.graph_signature.InputKind.USER_INPUT:
