@@ -765,6 +765,27 @@ def test_a_compiled_gradient_within_no_grad(frozen):
         torch.testing.assert_close(compiled(x), saliency(x))
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("transform", ["grad", "vjp", "jacrev", "vmap"])
+def test_compiled_functions_of_torch_func_through_a_frozen_model(transform, recorded):
+    """Nothing that comes in requires a gradient, so that nothing else says that one is taken."""
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh()).eval().requires_grad_(False), torch.randn(2, 3, 8, 8)
+
+    def function(x):
+        if transform == "vjp":
+            result, pullback = torch.func.vjp(net, x)
+            return pullback(result)[0]
+        if transform == "jacrev":
+            return torch.func.jacrev(lambda t: net(t).sum((1, 2, 3)))(x)
+        taken = torch.func.grad(lambda t: net(t).sum())
+        return (torch.func.vmap(taken) if transform == "vmap" else taken)(x)
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="convgen", options={"inductor": False})
+    with torch.set_grad_enabled(recorded):
+        torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_training_of_crops_of_several_widths():
     """Their shapes are numbers, and their strides are not."""
 

@@ -88,6 +88,8 @@ class _Graph:
 
     def __init__(self, graph_module: Any, example_inputs: Sequence[Any], options: Options) -> None:
         self._function, self._options = graph_module, options
+        # a graph does not turn on what was on before it, and torch.func.grad within one gives zeros where it is off
+        self._with_gradients = torch.is_grad_enabled()
         self._numbers = _numbers(graph_module)
         self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given)]
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
@@ -132,7 +134,8 @@ class _Graph:
             arguments = dict(zip(self._weights, given, strict=False))
             for i, other in zip(self._inputs, others, strict=True):
                 arguments[i] = other[0] if other else next(left)
-            return self._function(*(arguments[i] for i in range(len(arguments))))
+            with torch.set_grad_enabled(self._with_gradients):
+                return self._function(*(arguments[i] for i in range(len(arguments))))
 
         def computed(*given: Tensor) -> tuple[Any, ...]:
             return tuple(result for i, result in enumerate(function(*given)) if i not in views)
