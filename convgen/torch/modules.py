@@ -31,12 +31,15 @@ class _Convolution(Module):
 
     @classmethod
     def from_module(cls, module: Any, activation: Activation = None, tune: str | None = None) -> Self:
-        """A module with the geometry of torch's, and its very parameters.
+        """A module with the geometry of torch's, and its very parameters.  One of convgen's keeps its activation and
+        tuning where no others are given.
 
         Raises WrongArguments for modules of another class, with a forward of their own or hooks, or whose weights are
         computed.
         """
         _check(module, next(base for base in cls.__mro__ if base.__module__.startswith("torch.")))
+        if isinstance(module, _Convolution):
+            activation, tune = activation or module.activation, tune or module.tune
         made = cls(
             module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation,
             module.groups, module.bias is not None, module.padding_mode, device="meta",

@@ -233,6 +233,15 @@ def test_a_module_with_an_activation_shows_it():
         ct.Conv2d(3, 4, 3, activation="rleu")
 
 
+def test_a_module_of_convgen_s_own_keeps_its_activation_and_tuning():
+    made = ct.Conv2d(3, 4, 3, activation=("leaky_relu", 0.2), tune="quick")
+    again = ct.Conv2d.from_module(made)
+    x = torch.randn(1, 3, 5, 5)
+    near(again(x), made(x))
+    assert again.activation == made.activation and again.tune == "quick"
+    assert ct.Conv2d.from_module(made, activation="relu").activation == "relu"
+
+
 class Kernel:
     """In the place of one that is built."""
 
