@@ -271,6 +271,42 @@ def test_results_are_laid_out_by_the_strides_that_they_have():
         near(found, expected.detach())
 
 
+class ReadsMemory(nn.Module):
+    """By strides of its own, so that channels that are last would be others."""
+
+    def __init__(self, read) -> None:
+        super().__init__()
+        self.conv, self.read = nn.Conv2d(3, 4, 3), read
+
+    def forward(self, x):
+        return self.read(self.conv(x), self.conv.weight)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda y, w: y.contiguous().as_strided((2, 4), (100, 1)),
+        lambda y, w: y.as_strided((2, 4, 5, 5), y.stride()).relu() + y[:, :, :5, :5],
+        lambda y, w: y.mean((2, 3)) @ w.as_strided((4, 4), (5, 1)),
+        lambda y, w: (y + 0).resize_(2, 4),
+        pytest.param(
+            lambda y, w: y[1:].as_strided((2, 4), (10, 1), 0), marks=pytest.mark.filterwarnings("ignore:convgen")
+        ),
+    ],
+    ids=["contiguous", "strides", "weight", "resized", "part"],
+)
+def test_what_reads_memory_reads_that_of_the_model_s_own(read, last, compiled):
+    model, x = ReadsMemory(read).eval(), torch.randn(2, 3, 8, 8)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    torch.compiler.reset()
+    with torch.no_grad():
+        options = {"inductor": False}
+        found = torch.compile(model, backend="convgen", options=options) if compiled else fast(model, x)
+        near(found(x), model(x))
+
+
 class Twice(nn.Module):
     """Normalized channels, which were a linear layer's rows, two times."""
 

@@ -30,6 +30,8 @@ _WANTS_ROWS = (
     *(A._scaled_dot_product_flash_attention_for_cpu.default, A._scaled_dot_product_flash_attention.default),
     *(A._scaled_dot_product_efficient_attention.default, A._scaled_dot_product_cudnn_attention.default),
 )
+#: What reads the memory of its first argument, whatever its axes mean.
+_READS_MEMORY = (A.as_strided.default, A.as_strided_scatter.default, A.resize.default)
 #: By the number of axes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -87,10 +89,18 @@ def with_channels_last(tensor: Tensor) -> Tensor:
     return tensor.as_strided(tensor.shape, strides_in(tuple(tensor.shape), channels_last(tensor.dim() - 2)))
 
 
+def reads_memory(graph: Any) -> bool:
+    """Whether a graph takes layouts for granted, so that it is right for those alone that it was traced with."""
+    return any(is_call(node, *_READS_MEMORY) for node in graph.nodes)
+
+
 def lay_out(graph: Any, first: Sequence[Node], given: Sequence[Any], constant: Collection[Node] = ()) -> None:
     """Inserts the copies: of the tensors given, which the placeholders stand for, and of what convolutions read, images
     and constant filters."""
     changed: set[Node] = set()
+    for node in list(graph.nodes):
+        if is_call(node, *_READS_MEMORY):
+            _keep_layout(graph, node)
     with graph.inserting_after(first[-1] if first else None):
         for node, tensor in zip(first, given, strict=True):
             if isinstance(tensor, torch.Tensor) and not is_channels_last(tensor):
@@ -185,6 +195,17 @@ def _has_usual_strides(tensor: Tensor) -> bool:
     return bool(tensor.stride() == strides_in(tuple(tensor.shape), tuple(range(tensor.dim()))))
 
 
+def _keep_layout(graph: Any, node: Node) -> None:
+    """Has a node read a copy that lies as its first argument does now, which is dropped where nothing changes.  None
+    serves a part of something: the rest may be read, too."""
+    source = value_of(node.args[0])
+    order = order_of(tuple(source.shape), source.stride(), tuple(range(source.dim())))
+    if order and source.untyped_storage().nbytes() == source.numel() * source.element_size():
+        with graph.inserting_before(node):
+            copied = _packed_in(graph, node.args[0], order)
+        node.args = (copied, *node.args[1:])
+
+
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
     """What everything reads in place of a placeholder, which stays as it is given."""
     readers = list(node.users)
@@ -262,7 +283,7 @@ def _follow(graph: Any, node: Node, changed: set[Node]) -> None:
 
 def _renew(graph: Any, node: Node, changed: set[Node]) -> None:
     """The value of a node whose inputs have other strides."""
-    if is_call(node, A.as_strided.default):
+    if is_call(node, *_READS_MEMORY):
         raise ValueError("the network takes strides of a tensor for granted")
     before = node.meta["val"]
     if is_call(node, *_WANTS_PACKED) and not _is_packed_for_torch(value_of(node.args[0])):

@@ -29,6 +29,7 @@ from convgen.torch.network.layouts import (
     is_channels_last,
     keep_strides,
     lay_out,
+    reads_memory,
     settle,
     with_channels_last,
 )
@@ -189,7 +190,10 @@ def _traced(function: Callable[..., Any], weights: Sequence[Tensor], inputs: Seq
     images = [with_channels_last(t) if has_one_channel(t) else _channels_last(t) for t in inputs]
     try:
         graph_module = flat_graph(function, [*map(_channels_last, weights), *images])
+        as_given = reads_memory(graph_module.graph)
     except (RuntimeError, ValueError):  # a view of the model's own needs the layout that it was written for
+        as_given = True
+    if as_given:
         graph_module = flat_graph(function, given)
     first = placeholders(graph_module.graph)
     graph = graph_module.graph
