@@ -307,6 +307,42 @@ def test_what_reads_memory_reads_that_of_the_model_s_own(read, last, compiled):
         near(found(x), model(x))
 
 
+class Spectrum(nn.Module):
+    """A convolution of one part of complex numbers, which are a result, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, z):
+        return self.conv(z.imag), z.conj()
+
+
+@pytest.mark.filterwarnings("ignore:convgen")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("marked", [(False, True), (True, False)])
+def test_conjugates_are_inputs_as_others(marked, compiled):
+    """Torch marks a conjugate, and computes it where it is read."""
+    model, z = Spectrum().eval(), torch.randn(2, 3, 8, 8, dtype=torch.complex64)
+    given = [z.conj() if mark else z for mark in marked]
+    torch.compiler.reset()
+    with torch.no_grad():
+        options = {"inductor": False}
+        found = torch.compile(model, backend="convgen", options=options) if compiled else fast(model, given[0])
+        for each in given:
+            near(found(each), model(each))
+
+
+@pytest.mark.parametrize("marked", [(False, True), (True, False)])
+def test_inductor_reads_negatives_as_they_are(marked):
+    """Torch marks what is the negative of its memory, as the imaginary part of a conjugate."""
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), torch.randn(2, 3, 8, 8)
+    given = [torch._neg_view(x) if mark else x for mark in marked]
+    found = ct.optimize(model, given[0])
+    for each in given:
+        near(found(each), model(each))
+
+
 class Twice(nn.Module):
     """Normalized channels, which were a linear layer's rows, two times."""
 

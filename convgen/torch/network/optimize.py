@@ -22,7 +22,7 @@ from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see
 from convgen.torch.network.held import modules_of
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, make_room
+from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 from convgen.torch.network.weights import Structure, Weights
@@ -289,9 +289,10 @@ class Optimized(Module):
     def _exported(self, given: Given) -> _Ready:
         """Raises what torch.export and Inductor raise."""
         given.check()
+        args, kwargs = pytree.tree_map_only(torch.Tensor, resolved, (given.args, given.kwargs))
         model = _sharing_tensors(self.model)
         with torch.no_grad(), without_listing(), WatchedContainers(model) as containers, Watched(model) as watched:
-            program = torch.export.export(model, given.args, given.kwargs, strict=False)
+            program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
             raise RuntimeError("containers among the arguments that calls write to")
         names = ", ".join(watched.names)

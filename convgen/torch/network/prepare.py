@@ -84,6 +84,12 @@ def kind(argument: Any) -> Any:
     return type(argument), repr(argument) if isinstance(argument, float) else argument
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """A tensor without torch's marks of conjugates and negatives: a trace is for tensors of the same marks, and
+    Inductor overlooks that of a negative."""
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
 def autocast() -> tuple[Any, ...]:
     """What a preparation depends on of the context: the types that autocast casts to."""
     return tuple(
@@ -113,7 +119,7 @@ class Prepared:
         options: Options, shared: MutableMapping[Any, Packed],
     ) -> None:  # fmt: skip
         self.report = Report()
-        weights = [weight.detach() for weight in weights]
+        weights, inputs = [weight.detach() for weight in weights], [resolved(tensor) for tensor in inputs]
         self._written: list[int] = []
         try:
             graph_module, first = _traced(function, weights, inputs)
@@ -159,7 +165,7 @@ class Prepared:
             if self._written and overlap(self._written, weights, inputs):
                 return self._function(*weights, *inputs)
             self._packed.update(weights)
-            results = list(self._run(*inputs))
+            results = list(self._run(*map(resolved, inputs)))
             for i, layout in self._layouts.items():
                 results[i] = layout.laid_out(results[i])
             count = len(results) - len(self._written)

@@ -38,7 +38,7 @@ def views_of(function: Callable[..., Sequence[Any]], given: Sequence[Tensor]) ->
     found = {}
     for i, result in enumerate(results):
         place = memory.get(result.untyped_storage()._cdata) if isinstance(result, torch.Tensor) else None
-        if place is not None and result.dtype == fakes[place].dtype:
+        if place is not None and _reads_as(result) == _reads_as(fakes[place]):
             offset = result.storage_offset() - fakes[place].storage_offset()
             found[i] = View(place, tuple(result.shape), tuple(result.stride()), int(offset))
     return found
@@ -72,15 +72,20 @@ def _views_among(results: Sequence[Any]) -> dict[int, View]:
     wholes: dict[Any, tuple[int, Any]] = {}
     for i, each in sorted(tensors, key=lambda pair: -pair[1].numel()):
         if order_of(tuple(each.shape), each.stride()):
-            wholes.setdefault((each.untyped_storage()._cdata, each.dtype), (i, each))
+            wholes.setdefault((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
     found = {}
     for i, each in tensors:
-        place, whole = wholes.get((each.untyped_storage()._cdata, each.dtype), (i, each))
+        place, whole = wholes.get((each.untyped_storage()._cdata, _reads_as(each)), (i, each))
         offset = int(each.storage_offset() - whole.storage_offset())
         last = offset + sum((size - 1) * stride for size, stride in zip(each.shape, each.stride(), strict=True))
         if place != i and offset >= 0 and last < whole.numel():
             found[i] = View(place, tuple(each.shape), tuple(each.stride()), offset)
     return found
+
+
+def _reads_as(tensor: Tensor) -> tuple[Any, ...]:
+    """What a tensor makes of its memory, besides its shape and strides."""
+    return tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 def joined(views: Mapping[int, View], others: Sequence[Any], given: Sequence[Tensor]) -> tuple[Any, ...]:
