@@ -21,11 +21,14 @@ except ImportError:
 from convgen.torch.functions import conv1d, conv2d, conv3d
 from convgen.torch.modules import Conv1d, Conv2d, Conv3d
 from convgen.torch.network.backend import compile_graph, reports
+from convgen.torch.network.backend import register as _register
 from convgen.torch.network.constants import refresh
 from convgen.torch.network.optimize import Optimized, optimize
 from convgen.torch.network.report import Report, Row
 from convgen.torch.ops import gradients
 from convgen.torch.override import Enabled, enabled
+
+_register()
 
 __all__ = [
     "Conv1d", "Conv2d", "Conv3d", "Enabled", "Optimized", "Report", "Row",

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 import convgen.torch as ct  # noqa: E402
 from convgen import ConvgenError  # noqa: E402
 from convgen.torch.launch import Served, recipe  # noqa: E402
-from convgen.torch.network import choice, prepare, timing  # noqa: E402
+from convgen.torch.network import backend, choice, prepare, timing  # noqa: E402
 from convgen.torch.network.chains import chain_of  # noqa: E402
 from convgen.torch.network.trace import flat_graph, is_call, value_of  # noqa: E402
 
@@ -711,6 +711,16 @@ def test_the_backend_is_registered():
     assert target == "convgen.torch:compile_graph"
     for found in entry_points(group="torch_dynamo_backends", name="convgen"):  # where it is installed
         assert found.load() is ct.compile_graph
+
+
+def test_a_checkout_that_is_not_installed_registers_the_backend(monkeypatch):
+    registry = torch._dynamo.backends.registry
+    for known in ("_BACKENDS", "_COMPILER_FNS"):
+        monkeypatch.setattr(registry, known, {})
+    monkeypatch.setattr(backend, "entry_points", lambda **_: ())
+    for _ in range(2):
+        backend.register()
+    assert registry.lookup_backend("convgen") is ct.compile_graph
 
 
 # ---- chains -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import traceback
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
@@ -57,13 +58,14 @@ class Report:
         return table(_HEADS, rows, note="; ".join(self.notes))
 
 
-#: What errors of torch's tracers say, and what they mean.
+#: What errors of torch's tracers say, or the function that raises them, and what they mean.
 _LIMITS = {
     "data-dependent expression": "it branches on values of tensors",
     "_local_scalar_dense": "it reads numbers from tensors, as item() does",
     "input mutations": "it writes into its inputs or buffers",
     "Unsupported input type": "torch.export does not know the class of an argument",
     "in output, which is not a known type": "torch.export does not know the class of a result",
+    "is_opaque_type": "torch.export does not know the class of a result",  # which has no hash; of torch 2.11
     "on inference tensor": "its weights were made in torch.inference_mode, and this is outside of it",
     "attributes that calls leave to later ones": "its results depend on what earlier calls left in its attributes",
     "containers among the arguments that calls write to": "it writes into lists or dicts among its arguments",
@@ -73,7 +75,9 @@ _LIMITS = {
 
 def limit_of_tracers(error: Exception) -> str:
     """What a model does that torch's tracers do not know, by their error; none where it says something else."""
-    return next((limit for text, limit in _LIMITS.items() if text in str(error)), "")
+    raised_in = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)][-2:]
+    said = " ".join([str(error), *raised_in])
+    return next((limit for text, limit in _LIMITS.items() if text in said), "")
 
 
 def told(error: Exception) -> str:

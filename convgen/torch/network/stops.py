@@ -80,6 +80,7 @@ def _behind_views(reader: Node) -> Node | None:
 
 def _is_elementwise(reader: Node, end: Node) -> bool:
     """And of one element of the result for each of its own."""
-    if torch.Tag.pointwise not in getattr(reader.target, "tags", ()) or is_call(reader, A.clone.default):
+    tagged = torch.Tag.pointwise in getattr(reader.target, "tags", ())  # torch 2.11 has no tag for leaky_relu
+    if not (tagged or reader.target in POINTWISE) or is_call(reader, A.clone.default):
         return False
     return bool(value_of(reader).shape == value_of(end).shape)
