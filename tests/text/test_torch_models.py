@@ -271,6 +271,38 @@ def test_results_are_laid_out_by_the_strides_that_they_have():
         near(found, expected.detach())
 
 
+class Laid(nn.Module):
+    """Ends with a function whose results do not lie as those of fake tensors."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 4, 3), function
+
+    def forward(self, x):
+        y = self.function(self.conv(x))
+        return y, y[:, 1:], torch.relu(y)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "function",
+    [lambda y: y.roll(1, 2), lambda y: TF.max_unpool2d(*TF.max_pool2d(y, 2, return_indices=True), 2)],
+    ids=["roll", "unpool"],
+)
+def test_results_lie_as_a_run_s_of_the_model_s_own(function, last, compiled):
+    model, x = Laid(function).eval(), torch.randn(2, 3, 8, 8)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    torch.compiler.reset()
+    with torch.no_grad():
+        options = {"inductor": False}
+        ready = torch.compile(model, backend="convgen", options=options) if compiled else fast(model, x)
+        for _ in range(2):
+            for found, expected in zip(ready(x), model(x), strict=True):
+                near(found, expected)
+                assert found.stride() == expected.stride()
+
+
 class ReadsMemory(nn.Module):
     """By strides of its own, so that channels that are last would be others."""
 

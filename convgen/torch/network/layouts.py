@@ -149,6 +149,13 @@ def keep_strides(graph: Any, own: Callable[[], Sequence[Any]]) -> dict[int, Layo
     return layouts
 
 
+def layouts_of_results(graph: Any) -> dict[int, Layout]:
+    """Of those that are tensors, by their places."""
+    (output,) = graph.find_nodes(op="output")
+    values = {i: value_of(node) for i, node in enumerate(output.args[0]) if isinstance(node, torch.fx.Node)}
+    return {i: Layout.of(value) for i, value in values.items() if isinstance(value, torch.Tensor)}
+
+
 def check_strides(graph: Any) -> None:
     """For a graph that aten runs: has what takes strides for granted read copies where tensors of a call do not have
     them.  Strides of aten's results are not always those of fake tensors, such as of a pooling with an axis of one

@@ -24,12 +24,15 @@ from convgen.torch.network.halves import split_in_halves
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
     FORMATS,
+    Layout,
     check_strides,
     has_one_channel,
     is_channels_last,
     keep_strides,
     lay_out,
+    layouts_of_results,
     reads_memory,
+    same_strides,
     settle,
     with_channels_last,
 )
@@ -37,7 +40,7 @@ from convgen.torch.network.linears import linears_as_convolutions, restore
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
-from convgen.torch.network.views import joined, take_out_views
+from convgen.torch.network.views import joined, placed, take_out_views, views_among
 from convgen.torch.network.writes import on_copies, overlap, written_inputs
 
 Tensor = Any
@@ -152,6 +155,7 @@ class Prepared:
         self._views, self._layouts = take_out_views(graph, own, keep_strides(graph, own))
         if not options.inductor:
             check_strides(graph)
+        self._expected, self._own = layouts_of_results(graph), function
         pack, run = split(graph_module, constants)
         # by one and the same way of packing: inputs of other shapes often want the same constants
         key = packing(pack, weights, names)
@@ -165,13 +169,29 @@ class Prepared:
             if self._written and overlap(self._written, weights, inputs):
                 return self._function(*weights, *inputs)
             self._packed.update(weights)
-            results = list(self._run(*map(resolved, inputs)))
+            as_traced = [resolved(tensor) for tensor in inputs]
+            results = list(self._run(*as_traced))
+            if self._expected:
+                self._look_at(results, [*weights, *as_traced])
             for i, layout in self._layouts.items():
                 results[i] = layout.laid_out(results[i])
             count = len(results) - len(self._written)
             for place, value in zip(self._written, results[count:], strict=True):
                 inputs[place].copy_(value)
             return joined(self._views, results[:count], results) if self._views else results[:count]
+
+    def _look_at(self, results: Sequence[Any], given: Sequence[Tensor]) -> None:
+        """At the first results: where they do not lie as fake ones did, such as torch.roll's, a run of the model's own
+        says how they must."""
+        fake, self._expected = self._expected, {}
+        if all(same_strides(results[i], layout) for i, layout in fake.items()):
+            return
+        with torch.random.fork_rng({tensor.device.index for tensor in given if tensor.is_cuda}):
+            own = self._own(*given)
+        found = views_among(own)
+        if found.keys() == self._views.keys():
+            every = {i: Layout.of(result) for i, result in enumerate(own) if isinstance(result, torch.Tensor)}
+            self._views, self._layouts = placed(found, own, every)
 
     def forget_weights(self) -> None:
         """Lets the next run pack the weights anew."""

@@ -56,17 +56,24 @@ def take_out_views(
     if len(results) < 2:
         return {}, dict(layouts)
     made = own()
-    found = _views_among(made)
-    left = [i for i in range(len(results)) if i not in found]
-    output.args = (tuple(results[i] for i in left),)
+    found = views_among(made)
+    output.args = (tuple(result for i, result in enumerate(results) if i not in found),)
     graph.eliminate_dead_code()
+    return placed(found, made, layouts)
+
+
+def placed(
+    found: Mapping[int, View], made: Sequence[Any], layouts: Mapping[int, Layout]
+) -> tuple[dict[int, View], dict[int, Layout]]:
+    """Views among the results that were made, and layouts of these results, with the places among what are no views."""
+    left = [i for i in range(len(made)) if i not in found]
     # strides of a call's tensors are not always those of fake ones
     layouts = {**layouts, **{view.place: Layout.of(made[view.place]) for view in found.values()}}
     views = {i: replace(view, place=left.index(view.place)) for i, view in found.items()}
     return views, {left.index(i): layout for i, layout in layouts.items() if i not in found}
 
 
-def _views_among(results: Sequence[Any]) -> dict[int, View]:
+def views_among(results: Sequence[Any]) -> dict[int, View]:
     """Of results whose elements follow one another, at their places among all."""
     tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor) and each.numel()]
     wholes: dict[Any, tuple[int, Any]] = {}
