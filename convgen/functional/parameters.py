@@ -29,7 +29,7 @@ def plain(name: str, given: object) -> Any:
     """A number, text or None as it is, the numbers of a sequence as a tuple; of a sequence of sequences, as tuples.
 
     Raises WrongArguments."""
-    if given is None or isinstance(given, int | float | str):
+    if given is None or isinstance(given, (int, float, str)):  # a union would be a graph break for torch 2.9
         return given
     if (number := size.whole(given)) is not None:
         return number
