@@ -339,6 +339,16 @@ def test_what_reads_memory_reads_that_of_the_model_s_own(read, last, compiled):
         near(found(x), model(x))
 
 
+@pytest.mark.parametrize("inductor", [False, True])
+def test_weight_norm_reads_memory_as_its_kernel_does(inductor):
+    """A view that needs a layout of the model's own keeps all of them; the weight of a convolution has another."""
+    view = ReadsMemory(lambda y, w: y * w.view(len(w), -1).sum(1)[:, None, None])
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 3)), view).eval()
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        near(ct.optimize(model, (x,), inductor=inductor)(x), model(x))
+
+
 class Spectrum(nn.Module):
     """A convolution of one part of complex numbers, which are a result, too."""
 

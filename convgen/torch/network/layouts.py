@@ -22,8 +22,9 @@ from convgen.torch.network.trace import call, drop_identities, is_call, value_of
 Node = Any
 Tensor = Any
 A: Any = torch.ops.aten
-#: What takes the strides of its first argument for granted, where torch has made a copy before if need be.
-_WANTS_PACKED = (A.native_group_norm.default,)
+#: What takes the strides of its first argument for granted, where torch has made a copy before if need be; and whether
+#: channels last will do on a CPU.
+_WANTS_PACKED = {A.native_group_norm.default: True, A._weight_norm_interface.default: False}
 #: What takes for granted that queries, keys and values, its first arguments, have the elements of a row side by side:
 #: torch looks at that before it chooses one of them.
 _WANTS_ROWS = (
@@ -163,7 +164,7 @@ def check_strides(graph: Any) -> None:
     for node in list(graph.nodes):
         wanted: list[tuple[Node, Callable[[Tensor], Tensor]]] = []
         if is_call(node, *_WANTS_PACKED):
-            wanted = [(node.args[0], _packed_for_torch)]
+            wanted = [(node.args[0], _packed_for_torch if _WANTS_PACKED[node.target] else A.contiguous.default)]
         elif is_call(node, *_WANTS_ROWS):
             wanted = [(argument, _with_rows) for argument in dict.fromkeys(node.args[:3])]
         for argument, function in wanted:
@@ -174,7 +175,7 @@ def check_strides(graph: Any) -> None:
 
 
 def _packed_for_torch(tensor: Tensor) -> Tensor:
-    return tensor if _is_packed_for_torch(tensor) else tensor.contiguous()
+    return tensor if _is_packed(tensor, or_channels_last=True) else tensor.contiguous()
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
@@ -293,7 +294,7 @@ def _renew(graph: Any, node: Node, changed: set[Node]) -> None:
     if is_call(node, *_READS_MEMORY):
         raise ValueError("the network takes strides of a tensor for granted")
     before = node.meta["val"]
-    if is_call(node, *_WANTS_PACKED) and not _is_packed_for_torch(value_of(node.args[0])):
+    if is_call(node, *_WANTS_PACKED) and not _is_packed(value_of(node.args[0]), _WANTS_PACKED[node.target]):
         _copy_source(graph, node)
     try:
         made = _value(node)
@@ -313,10 +314,10 @@ def _copy_source(graph: Any, node: Node) -> None:
     node.replace_input_with(source, copied)
 
 
-def _is_packed_for_torch(tensor: Tensor) -> bool:
-    """Or, on a CPU, with channels last."""
+def _is_packed(tensor: Tensor, or_channels_last: bool) -> bool:
+    """Contiguous, or on a CPU with channels last where that will do."""
     on_cpu = tensor.device.type == "cpu" and tensor.dim() in FORMATS
-    return tensor.is_contiguous() or (on_cpu and is_channels_last(tensor))
+    return tensor.is_contiguous() or (or_channels_last and on_cpu and is_channels_last(tensor))
 
 
 def _value(node: Node) -> Any:
