@@ -18,23 +18,32 @@ pytree = torch.utils._pytree
 #: What each module has.
 _COMMON = frozenset(vars(torch.nn.Module()))
 _PLAIN = (bool, int, float, str)
+#: Calls whose results are looked at: a window of frames may have to fill first.
+_LATER_CALLS = 4
 #: Results that differ by more, relative to their size, differ by more than rounding.
 _TOLERANCE = 1e-2
 
 
+class MakesLayers(RuntimeError):
+    """A forward puts layers into its model, where a copy that stands for it would not have them."""
+
+
 class Watched:
-    """Within, the next call of a model tells which attributes it sets: `names`."""
+    """Within, the next call of a model tells which attributes it sets, `names`, children of modules among them, and
+    whether it `makes_layers`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self.names: list[str] = []
+        self.makes_layers = False
 
     def __enter__(self) -> Watched:
-        before = _attributes(self._model)
+        before, known = _attributes(self._model), {*modules_of(self._model).values()}
 
         def look(model: Any, arguments: Any, result: Any) -> None:
             after = _attributes(model)
             self.names = [name for name, values in after.items() if not _same(values, before.get(name))]
+            self.makes_layers = any(module._parameters for module in {*modules_of(model).values()} - known)
 
         self._hook = self._model.register_forward_hook(look)
         return self
@@ -44,15 +53,19 @@ class Watched:
 
 
 def remembers(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call changes the results of a later one, of arguments of other values, or nobody can tell.  The model,
-    its arguments and the state of random numbers stay as they are."""
+    """Whether calls change the results of later ones, of arguments of other values, or nobody can tell.  The model, its
+    arguments and the state of random numbers stay as they are."""
     try:
         used, fresh = (copy_of(model, model.parameters()) for _ in range(2))
-        _call(used, args, kwargs, 1.0)
-        (first, structure), (second, other) = (pytree.tree_flatten(_call(m, args, kwargs, 0.5)) for m in (used, fresh))
+        expected, structure = pytree.tree_flatten(_call(fresh, args, kwargs, 0.5))
+        for _ in range(_LATER_CALLS):
+            _call(used, args, kwargs, 1.0)
+            found, other = pytree.tree_flatten(_call(used, args, kwargs, 0.5))
+            if structure != other or not all(map(_close, found, expected)):
+                return True
     except Exception:  # it cannot be copied, or does not take those values
         return True
-    return structure != other or not all(map(_close, first, second))
+    return False
 
 
 def _call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], scale: float) -> Any:
@@ -80,18 +93,25 @@ def hooked(model: Any) -> list[str]:
     ]
 
 
-def _attributes(model: Any) -> dict[str, dict[str, Any]]:
+def _attributes(model: Any) -> dict[str, dict[Any, Any]]:
     """What they hold, by their names."""
-    return {
-        joined(prefix, name): leaves_of(value)
-        for prefix, module in modules_of(model).items()
-        if not type(module).__module__.startswith("torch.nn.")  # whose attributes weight_norm sets, and the like
-        for name, value in vars(module).items()
-        if name not in _COMMON
-    }
+    found = {}
+    for prefix, module in modules_of(model).items():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        for name, value in vars(module).items():
+            if name not in _COMMON and not _is_computed(module, name):
+                found[joined(prefix, name)] = dict(leaves_of(value))
+        found |= {joined(prefix, name): {(): child} for name, child in module._modules.items()}
+    return found
 
 
-def _same(values: dict[str, Any], before: dict[str, Any] | None) -> bool:
+def _is_computed(module: Any, name: str) -> bool:
+    """Whether torch computes an attribute of parameters at each call: by weight_norm, spectral_norm or pruning."""
+    return any(f"{name}_{of}" in module._parameters for of in ("g", "orig"))
+
+
+def _same(values: dict[Any, Any], before: dict[Any, Any] | None) -> bool:
     if before is None or values.keys() != before.keys():
         return False
     pairs = ((value, before[path]) for path, value in values.items())

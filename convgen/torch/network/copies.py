@@ -14,17 +14,33 @@ from collections.abc import Iterable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from convgen.torch.network.held import tensors_of
+import torch
+
+from convgen.torch.network.held import modules_of, tensors_of
 
 Module = Any
 Tensor = Any
 
 
-def copy_of(model: Module, shared: Iterable[Tensor]) -> Module:
+def sharing_tensors(model: Module) -> tuple[Module, dict[int, Any]]:
+    """A copy of the model with the same tensors, and what else stands in it for what, by ids: while one is exported,
+    its parameters are fake, for all threads.  Of modules that torch does not know of, they are not: those share what no
+    forward writes.  The model itself where it cannot be copied."""
+    own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    parameters = [each for module in modules_of(model).values() for each in module.parameters(recurse=False)]
+    memo: dict[int, Any] = {}
+    try:
+        return copy_of(model, (*parameters, *model.buffers(), *own), memo), memo
+    except Exception:  # it holds what cannot be copied
+        return model, {}
+
+
+def copy_of(model: Module, shared: Iterable[Tensor], memo: dict[int, Any] | None = None) -> Module:
     """With these tensors of the model's instead of copies, and those that autograd records, which have none.  Raises
-    what copy.deepcopy raises."""
-    recorded = (each for each in tensors_of(model) if not each.is_leaf)
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*shared, *recorded)}
+    what copy.deepcopy raises.  `memo` gets what stands for what in the copy, by ids."""
+    memo = {} if memo is None else memo
+    memo |= {id(tensor): tensor for tensor in shared}
+    memo |= {id(tensor): tensor for tensor in tensors_of(model) if not tensor.is_leaf}
     made = copy.deepcopy(model, memo)
     for module in made.modules():
         for holder in (vars(module), *_containers(list(vars(module).values()))):

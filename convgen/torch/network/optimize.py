@@ -7,6 +7,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +18,9 @@ from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
 from convgen.spec import known_tuning
 from convgen.torch.network.arguments import Given, WatchedContainers
-from convgen.torch.network.attributes import Watched, hooked, remembers
+from convgen.torch.network.attributes import MakesLayers, Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
-from convgen.torch.network.copies import copy_of, hooks_see
-from convgen.torch.network.held import modules_of
+from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
@@ -33,8 +33,11 @@ pytree = torch.utils._pytree
 _training = operator.attrgetter("training")
 #: Kinds of inputs that a part of a model is prepared for.
 _MOST_KINDS = 8
+#: How often a call prepares a model that others change at the same time.
+_TRIES = 2
 #: What is prepared, which holds compiled code.
 _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})
+_WITHOUT_MODE = (torch.fx.GraphModule, torch.nn.ModuleDict, torch.nn.ModuleList)
 #: Where classes are from of which torch.export makes modules.
 _OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 
@@ -108,8 +111,9 @@ def _in_training(name: str) -> WrongArguments:
 
 
 def _has_mode(module: Any) -> bool:
-    """Whether training mode means something of a module: not of graphs, and of what torch.export makes besides."""
-    return not isinstance(module, torch.fx.GraphModule) and type(module).__module__ not in _OF_GRAPHS
+    """Whether training mode means something of a module: not of graphs, of what torch.export makes besides, and of
+    containers; those of parametrizations torch always makes in training mode."""
+    return not isinstance(module, _WITHOUT_MODE) and type(module).__module__ not in _OF_GRAPHS
 
 
 def _with_modes(model: Any) -> list[Any]:
@@ -189,7 +193,8 @@ class Optimized(Module):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
-        self._for(Given.of(args, kwargs))
+        with suppress(OtherWeights):  # changed meanwhile: a call prepares it
+            self._for(Given.of(args, kwargs))
 
     def refresh(self) -> None:
         """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`.
@@ -231,14 +236,14 @@ class Optimized(Module):
         self._forget()
 
     def _run(self, given: Given, most: float = math.inf) -> Any:
-        run = self._for(given, most)
-        try:
-            return run(given)
-        except OtherWeights:
-            with tracing():
-                self._forget()
-                self._look_at_modes()
-        return self._for(given, most)(given)
+        for _ in range(_TRIES):
+            try:
+                return self._for(given, most)(given)
+            except OtherWeights:
+                with tracing():
+                    self._forget()
+                    self._look_at_modes()
+        return self._as_it_is(given)  # others change the model all the time
 
     def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
         key = (given.structure, autocast(), *given.kinds())
@@ -259,14 +264,16 @@ class Optimized(Module):
     def _made(self, given: Given) -> _Ready:
         try:
             return self._exported(given)
+        except OtherWeights:  # another thread has changed the model meanwhile
+            raise
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the model itself is always right
             if not limit_of_tracers(error):
                 _try(self.model, given.args, given.kwargs)
-            return self._in_parts(told(error))
+            return self._in_parts(told(error), hooks_see(self.model) or isinstance(error, MakesLayers))
 
-    def _in_parts(self, reason: str) -> _Ready:
-        """Its parts prepare themselves when they are called."""
-        if not self._parts and not hooks_see(self.model):
+    def _in_parts(self, reason: str, is_bound: bool) -> _Ready:
+        """Its parts prepare themselves when they are called, unless its functions are bound to the model itself."""
+        if not self._parts and not is_bound:
             self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
             self._with_parts = WithParts(self.model, {name: part.call for name, part in self._parts.items()})
         if not self._parts:
@@ -290,18 +297,21 @@ class Optimized(Module):
         """Raises what torch.export and Inductor raise."""
         given.check()
         args, kwargs = pytree.tree_map_only(torch.Tensor, resolved, (given.args, given.kwargs))
-        model = _sharing_tensors(self.model)
+        if self._structure is None or not self._structure.holds():
+            self._structure = Structure(self.model)
+        values = self._structure.values()
+        model, copies = sharing_tensors(self.model)
         with torch.no_grad(), without_listing(), WatchedContainers(model) as containers, Watched(model) as watched:
             program = torch.export.export(model, args, kwargs, strict=False)
         if containers.written:
             raise RuntimeError("containers among the arguments that calls write to")
         names = ", ".join(watched.names)
+        if watched.makes_layers:
+            raise MakesLayers("layers that calls make")
         if names and remembers(self.model, given.args, given.kwargs):
             raise RuntimeError(f"attributes that calls leave to later ones: {names}")
         flat = _Flat(program, given.leaves)
-        if self._structure is None or not self._structure.holds():
-            self._structure = Structure(self.model)
-        weights = Weights(self._structure, Structure(model), program)
+        weights = Weights(self._structure, values, copies, program)
         made = Prepared(flat, weights.now(), weights.names, given.tensors(), self.options, self._shared)
         self._report = made.report
         if names:
@@ -344,17 +354,6 @@ def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     with torch.no_grad():
         model(*args, **kwargs)
-
-
-def _sharing_tensors(model: Any) -> Any:
-    """A copy of the model with the same tensors: while one is exported, its parameters are fake, for all threads.  Of
-    modules that torch does not know of, they are not: those share what no forward writes."""
-    own = [value for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)]
-    parameters = [each for module in modules_of(model).values() for each in module.parameters(recurse=False)]
-    try:
-        return copy_of(model, (*parameters, *model.buffers(), *own))
-    except Exception:  # it holds what cannot be copied
-        return model
 
 
 def _own(result: Tensor, given: Sequence[Tensor]) -> Tensor:

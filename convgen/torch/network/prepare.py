@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -152,10 +153,10 @@ class Prepared:
             if on_gpu:
                 prebuild(texts_of_slices(graph))
         own = cache(lambda: faked(function, [*weights, *inputs])[1])
-        self._views, self._layouts = take_out_views(graph, own, keep_strides(graph, own))
+        self._shown = take_out_views(graph, own, keep_strides(graph, own))
         if not options.inductor:
             check_strides(graph)
-        self._expected, self._own = layouts_of_results(graph), function
+        self._expected, self._own, self._looking = layouts_of_results(graph), function, threading.Lock()
         pack, run = split(graph_module, constants)
         # by one and the same way of packing: inputs of other shapes often want the same constants
         key = packing(pack, weights, names)
@@ -173,25 +174,26 @@ class Prepared:
             results = list(self._run(*as_traced))
             if self._expected:
                 self._look_at(results, [*weights, *as_traced])
-            for i, layout in self._layouts.items():
+            views, layouts = self._shown
+            for i, layout in layouts.items():
                 results[i] = layout.laid_out(results[i])
             count = len(results) - len(self._written)
             for place, value in zip(self._written, results[count:], strict=True):
                 inputs[place].copy_(value)
-            return joined(self._views, results[:count], results) if self._views else results[:count]
+            return joined(views, results[:count], results) if views else results[:count]
 
     def _look_at(self, results: Sequence[Any], given: Sequence[Tensor]) -> None:
         """At the first results: where they do not lie as fake ones did, such as torch.roll's, a run of the model's own
-        says how they must."""
-        fake, self._expected = self._expected, {}
-        if all(same_strides(results[i], layout) for i, layout in fake.items()):
-            return
-        with torch.random.fork_rng({tensor.device.index for tensor in given if tensor.is_cuda}):
-            own = self._own(*given)
-        found = views_among(own)
-        if found.keys() == self._views.keys():
-            every = {i: Layout.of(result) for i, result in enumerate(own) if isinstance(result, torch.Tensor)}
-            self._views, self._layouts = placed(found, own, every)
+        says how they must.  Other threads wait for that."""
+        with self._looking:
+            if not all(same_strides(results[i], layout) for i, layout in self._expected.items()):
+                with torch.random.fork_rng({tensor.device.index for tensor in given if tensor.is_cuda}):
+                    own = self._own(*given)
+                found = views_among(own)
+                if found.keys() == self._shown[0].keys():
+                    every = {i: Layout.of(result) for i, result in enumerate(own) if isinstance(result, torch.Tensor)}
+                    self._shown = placed(found, own, every)
+            self._expected = {}
 
     def forget_weights(self) -> None:
         """Lets the next run pack the weights anew."""

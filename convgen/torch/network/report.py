@@ -68,6 +68,7 @@ _LIMITS = {
     "is_opaque_type": "torch.export does not know the class of a result",  # which has no hash; of torch 2.11
     "on inference tensor": "its weights were made in torch.inference_mode, and this is outside of it",
     "attributes that calls leave to later ones": "its results depend on what earlier calls left in its attributes",
+    "layers that calls make": "its forward makes layers",
     "containers among the arguments that calls write to": "it writes into lists or dicts among its arguments",
     "is not an instance of torch.nn.Parameter": "a part of it is a ScriptModule",
 }

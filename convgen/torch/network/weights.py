@@ -7,6 +7,7 @@ where they do not, at the cost of a look at each place.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,8 @@ from convgen.torch.network.held import joined, modules_of
 
 Module: Any = torch.nn.Module
 Tensor = Any
+#: How torch.export names tensors that it does not know of: other ones on the same memory.
+_LIFTED = "lifted_tensor"
 
 
 class Structure:
@@ -25,28 +28,31 @@ class Structure:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._asked = asked_anew()
-        self._modules = modules_of(model)
+        modules = modules_of(model)
         holders = [
             (name, held)
-            for name, module in self._modules.items()
+            for name, module in modules.items()
             for held in (module._parameters, module._buffers, module._modules)
             if isinstance(held, dict)  # a ScriptModule has others
         ]
         self._holders = [held for _, held in holders if held]
         self._empty = [held for _, held in holders if not held]
         self.names = [joined(prefix, name) for prefix, held in holders for name in held]
-        self._seen = self._found()
-        # None is not one thing in two places, as a tied weight is
-        first: dict[int, int] = {}
-        ties = [None if each is None else first.setdefault(id(each), i) for i, each in enumerate(self._seen)]
-        self._form = self.names, [*map(id, self._modules.values())], ties
+        self._keys, self._seen = self._found(dict.keys), self._found(dict.values)
+        self._form = self.names, [*map(id, modules.values())], _ties(self._seen)
 
     def values(self) -> list[Any]:
         """What the places hold, in the order of their names.  Raises OtherWeights where that is not what it was made
         of: other modules, a weight where there was none or none where there was one, weights that are one no more."""
-        now, seen = self._found(), self._seen
+        now, seen = self._found(dict.values), self._seen
         same = len(now) == len(seen) and all(map(operator.is_, now, seen))
-        if not same or any(self._empty) or self._asked != asked_anew():
+        if same and self._asked == asked_anew() and not any(self._empty):
+            return seen
+        if self._asked == asked_anew() and not any(self._empty) and self._has_other_tensors_alone(now):
+            if _ties(now) != self._form[2]:
+                raise OtherWeights
+            self._seen = now
+        else:
             anew = Structure(self._model)
             if anew._form != self._form:
                 raise OtherWeights
@@ -64,35 +70,50 @@ class Structure:
         """Lets the next call look at the whole model."""
         self._asked = -1
 
-    def _found(self) -> list[Any]:
-        return [*chain.from_iterable(map(dict.values, self._holders))]
+    def _has_other_tensors_alone(self, now: list[Any]) -> bool:
+        """Whether nothing but tensors was exchanged, so that there are no other modules to look for."""
+        if self._found(dict.keys) != self._keys:
+            return False
+        others = (pair for pair in zip(now, self._seen, strict=True) if pair[0] is not pair[1])
+        return not any(isinstance(each, Module) for pair in others for each in pair)
+
+    def _found(self, what: Callable[[Any], Any]) -> list[Any]:
+        return [*chain.from_iterable(map(what, self._holders))]
+
+
+def _ties(values: list[Any]) -> list[int | None]:
+    """Which places hold the same thing: None is not one thing in two places, as a tied weight is."""
+    first: dict[int, int] = {}
+    return [None if each is None else first.setdefault(id(each), i) for i, each in enumerate(values)]
 
 
 class Weights:
     """The parameters, buffers and constants that a program reads, as the model has them at the moment.
 
-    `traced` is the structure of the copy of the model that the program was traced of."""
+    `values` are what the structure's places held before the program was traced of a copy of the model; what tensors
+    stood for others in that, `copies` has by the ids of these."""
 
-    def __init__(self, structure: Structure, traced: Structure, program: Any) -> None:
+    def __init__(self, structure: Structure, values: list[Any], copies: Mapping[int, Any], program: Any) -> None:
         self._structure = structure
         self.names: list[str] = []
         self._places: list[int] = []
         self._constants: list[Tensor] = []
-        places = {name: place for place, name in enumerate(structure.names)}
         # of tied ones, the first counts, which comes last here
-        named = zip(reversed(traced.names), reversed(traced.values()), strict=True)
-        tensors = [(places[name], each) for name, each in named if isinstance(each, torch.Tensor) and name in places]
-        known = {key: place for place, each in tensors for key in (id(each), _memory(each))}
-        count = len(structure.names)
+        tensors = [(place, each) for place, each in reversed([*enumerate(values)]) if isinstance(each, torch.Tensor)]
+        traced = [(place, one) for place, each in tensors for one in (each, copies.get(id(each), each))]
+        known = {id(each): place for place, each in traced}
+        by_memory = {_memory(each): place for place, each in traced}
         for spec in program.graph_signature.input_specs:
             if spec.kind == torch.export.graph_signature.InputKind.USER_INPUT:
                 continue
             weight = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            # of weights that torch does not know of, constants are other tensors on the same memory
-            place = known.get(id(weight), known.get(_memory(weight), count + len(self._constants)))
-            if place >= count:
+            place = known.get(id(weight))
+            if place is None and spec.target.rpartition(".")[2].startswith(_LIFTED):
+                place = by_memory.get(_memory(weight))
+            if place is None:
+                place = len(values) + len(self._constants)
                 self._constants.append(weight)
-            self.names.append(structure.names[place] if place < count else spec.target)
+            self.names.append(structure.names[place] if place < len(values) else spec.target)
             self._places.append(place)
 
     def now(self) -> list[Tensor]:
