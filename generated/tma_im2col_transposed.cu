@@ -260,7 +260,7 @@ constexpr u32 empty_barriers = full_barriers + 8 * stages;
 constexpr u32 turn_barriers = empty_barriers + 8 * stages;
 
 // Pixels of y that are a stride apart are a phase: the same taps reach them.
-// The phases of a tile follow one another: the first of them brings what all of them read to L2.
+// The phases of a tile follow one another: the first one brings to L2 what all of them read.
 struct Phase {
   int steps;  // of the k loop
   int p, q;  // the first pixel
@@ -286,7 +286,7 @@ __device__ __forceinline__ int pixel_of(int m, const Phase& phase) {
 
 // Of a block's tile.
 __device__ __forceinline__ int steps_of(int work) {
-  return phases[work % phase_count].steps;
+  return phases[0].steps;
 }
 
 // Two neighboring output channels of one pixel.

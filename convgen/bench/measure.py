@@ -33,8 +33,8 @@ MOST_MS = 100.0
 ROUGH_MS = 0.3
 #: What is compared is replayed in so many rounds that count.
 ROUNDS = 3
-#: Something else ran meanwhile where a round's median is so many times its fastest replay, or that of another round;
-#: then there are more rounds, up to so many.
+#: A round was disturbed whose median is more than so many times the fastest replay of any round; then there are more
+#: rounds, up to so many.
 DISTURBED = 1.1
 MOST_ROUNDS = 10
 #: A GPU at its power limit lowers its clocks, by a quarter where it works without a pause; before replays that
@@ -119,6 +119,7 @@ def time_undisturbed(captured: Captured, backend: Backend) -> tuple[float, bool]
     """
     median, fastest = math.inf, math.inf
     for number in range(MOST_ROUNDS):
+        time.sleep(REST_SECONDS)
         with backend.stream():
             us = captured.replays(backend)
         median, fastest = min(median, statistics.median_low(us)), min(fastest, *us)

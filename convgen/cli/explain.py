@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html and arguments.load:
         raise UsageError("--html does not go with --load\nhint: --svg draws the load")
     if arguments.images and arguments.load:
-        raise UsageError("--load shows a load of the spec's number of images\nhint: leave out --images; -D sets it")
+        raise UsageError("--load uses the number of images in the spec\nhint: leave out --images")
     if arguments.load:
         return _show_load(arguments)
     for name in ("offsets", "pixels", "channels", "svg"):

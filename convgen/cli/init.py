@@ -1,6 +1,6 @@
 """Write a spec of one convolution.  What no option says is asked on a terminal; elsewhere it takes its default.
-The file must not exist yet.  `-` writes to standard output.  Who is asked is asked again where an answer is impossible
-with those before it.
+The file must not exist yet.  `-` writes to standard output.  It asks again where an answer does not fit the
+ones before it.
 
 examples:
   convgen init layer.conv                                        asks for everything
@@ -175,11 +175,13 @@ def _answers(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _completed(given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given, and in place of the others what goes with most of it."""
-    others = {q.name: q.read(q.default) for q in QUESTIONS if q.default is not None}
+    others = {q.name: q.read(q.default) for q in QUESTIONS if q.default is not None} | {"window": (1,)}
     rank = max((len(value) for value in given.values() if isinstance(value, tuple)), default=1)
     channels = given["groups"] or 1
-    others |= {"size": (1 << 24 // rank,) * rank, "channels": channels, "filters": channels, "window": (1,)}
-    return {name: others[name] if value is None else value for name, value in given.items()}
+    others |= {"channels": channels, "filters": channels}
+    made: dict[str, Any] = {name: others.get(name) if value is None else value for name, value in given.items()}
+    least = (max(made["window"]) - 1) * max(made["dilation"]) + 1
+    return made | {"size": made["size"] or (least,) * rank}
 
 
 def _ask(question: Question, given: Mapping[str, Any]) -> Any:

@@ -87,7 +87,6 @@ def _tuned(problem: ConvProblem, target: Target, strategy: str, gpu: str | None)
     """What the database knows, as long as it is still legal: strategies change, measurements stay.
 
     Where a call decides sizes, each strategy is looked up: the fastest of all may be one that needs fixed sizes."""
-    database.check_named()
     names: Sequence[str | None] = [None if strategy == "auto" else strategy]
     if strategy == "auto" and problem.dynamic:
         names = strategies.AUTO

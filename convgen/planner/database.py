@@ -143,21 +143,15 @@ def lookup(problem: ConvProblem, target: Target, gpu: str | None = None, strateg
     return None
 
 
-def check_named() -> None:
-    """Warns where a database is named that is not there: a slip, unless `convgen tune` is still to make it."""
-    if not (chosen := os.environ.get("CONVGEN_TUNING_DB")):
-        return
-    try:
-        os.stat(chosen)
-    except (FileNotFoundError, NotADirectoryError):
+def _warn_of_missing() -> None:
+    """Where a database is named that is not there: a slip, unless `convgen tune` is still to create it."""
+    if chosen := os.environ.get("CONVGEN_TUNING_DB"):
         warnings.warn(
-            f"{chosen}, which CONVGEN_TUNING_DB names, is not there, so nothing that you measured is used. "
-            "`convgen tune` makes it.",
+            f"CONVGEN_TUNING_DB names {chosen}, which does not exist: your measurements are not used. "
+            "`convgen tune` creates it.",
             DatabaseWarning,
-            stacklevel=2,
+            stacklevel=1,
         )
-    except (OSError, ValueError):
-        pass  # who reads it says so
 
 
 def stamp() -> list[tuple[int, int]]:
@@ -166,6 +160,10 @@ def stamp() -> list[tuple[int, int]]:
     for suffix in ("", "-wal"):
         try:
             stat = os.stat(f"{user_path()}{suffix}")
+        except (FileNotFoundError, NotADirectoryError):
+            if not suffix:
+                _warn_of_missing()
+            continue
         except OSError:
             continue
         found.append((stat.st_size, stat.st_mtime_ns))
@@ -189,6 +187,8 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
                 if row := connection.execute(query, values).fetchone():
                     return _measurement(row)
     except (FileNotFoundError, NotADirectoryError):
+        if path != PACKAGED:
+            _warn_of_missing()
         return None
     except (sqlite3.Error, OSError, ValueError) as e:
         hint = "Set CONVGEN_TUNING_DB to a file."

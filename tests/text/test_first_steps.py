@@ -167,6 +167,21 @@ def test_init_asks_again_where_an_answer_is_impossible(name, answer, complaint, 
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ("300x8x8", ["--window", "257x1x1", "--pad", "0"]),
+        ("8000x8000", ["--window", "16x16", "--dilation", "300", "--pad", "0"]),
+    ],
+)
+def test_init_takes_options_that_a_large_input_fits(size, options, capsys, monkeypatch):
+    said = {"size": size, "channels": "8", "filters": "8"}
+    given = {"window", "pad", "dilation"} & {option.lstrip("-") for option in options}
+    answers = [said.get(q.name, "") for q in QUESTIONS if q.name not in given]
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
+    assert main(["init", "layer.conv", *options]) == 0
+
+
 def test_init_asks_nothing_where_no_answer_helps(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", Terminal())
     assert main(["init", "layer.conv", "-c", "5", "-k", "4", "--groups", "2"]) == 2

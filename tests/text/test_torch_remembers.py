@@ -314,3 +314,22 @@ def test_parametrizations_may_be_added_to_a_model_for_inference():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         near(ready(image()), model(image()))
+
+
+class OfTwo(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = conv(), conv()
+
+    def forward(self, x, z):
+        return self.first(x) + self.second(z)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@torch.no_grad()
+def test_an_example_may_have_one_tensor_twice(by_name):
+    model, x = OfTwo().eval(), image()
+    given = ((x,), {"z": x}) if by_name else ((x, x), {})
+    ready = convgen.torch.optimize(model, given[0], kwargs=given[1], inductor=False)
+    found = ready(image(), z=image(1)) if by_name else ready(image(), image(1))
+    near(found, model(image(), image(1)))

@@ -80,7 +80,7 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     def time(self, layout: Layout) -> float:
         asked = demands(layout)
         us = cost.time(rates=cost.H200, **asked)
-        if layout.gemm.phases:  # the tiles of the longest one come first, and take their time
+        if layout.gemm.phases:  # the tiles of the longest one take their time
             longest = {"tiles": layout.tile_count // len(layout.gemm.taps), "steps": layout.k_blocks}
             us = max(us, cost.time(rates=cost.H200, **(asked | longest)))
             if layout.config.accumulators > layout.free_registers - PHASE_REGISTERS:

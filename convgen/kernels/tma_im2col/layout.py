@@ -94,11 +94,6 @@ class Layout(base.Layout[Config]):
         return found if found and mean_rows(found, config.tile_m) <= (1 - LEAST_SAVED) * found.taps else None
 
     @property
-    def even_phases(self) -> bool:
-        """Whether all phases of a strided dgrad take as long."""
-        return len(set(self.phase_k_blocks)) == 1
-
-    @property
     def row_k_blocks(self) -> int:
         """k blocks of a row of taps."""
         return self.k_blocks // self.tap_rows.taps if self.tap_rows else self.k_blocks

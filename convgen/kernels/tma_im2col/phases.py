@@ -45,7 +45,7 @@ def phase_text(layout: Layout) -> PhaseText | None:
     for count, row in zip(steps, found.rows, strict=True):
         values = (getattr(axis, name) for name in ("first", "tap", "taps", "offset") for axis in row)
         rows.append(", ".join(map(str, (count, *values))))
-    return PhaseText(columns, tuple(rows), *_pixel(layout), 0 in steps, layout.even_phases)
+    return PhaseText(columns, tuple(rows), *_pixel(layout), empty=0 in steps, even=len(set(steps)) == 1)
 
 
 def _pixel(layout: Layout) -> tuple[tuple[str, ...], str, str]:

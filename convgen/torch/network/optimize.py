@@ -296,7 +296,8 @@ class Optimized(Module):
     def _exported(self, given: Given) -> _Ready:
         """Raises what torch.export and Inductor raise."""
         given.check()
-        args, kwargs = pytree.tree_map_only(torch.Tensor, resolved, (given.args, given.kwargs))
+        # torch.export takes one tensor that is given twice for one argument
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: resolved(t).detach(), (given.args, given.kwargs))
         if self._structure is None or not self._structure.holds():
             self._structure = Structure(self.model)
         values = self._structure.values()
