@@ -24,17 +24,18 @@ BRANCH, SUM = "branch", "g"
 
 @dataclass(frozen=True)
 class Gradients:
-    """The two gradients of a layer, and what is to be known of them."""
+    """The two gradients of a layer, what is to be known of them, and the target that its spec names, if any."""
 
     dgrad: ConvProblem
     wgrad: ConvProblem
     notes: tuple[str, ...]
+    target: str | None = None
 
-    def spec(self, target: str | None) -> str:
-        """As a spec, for a target where one is named."""
+    def __str__(self) -> str:
+        """A spec."""
         blocks = [str(problem) for problem in (self.dgrad, self.wgrad)]
-        if target:
-            blocks = [f"{block.removesuffix('}')}  target {target}\n}}" for block in blocks]
+        if self.target:
+            blocks = [f"{block.removesuffix('}')}  target {self.target}\n}}" for block in blocks]
         return "\n".join([*(f"# {note}" for note in self.notes), blocks[0], "", blocks[1], ""])
 
 
@@ -47,8 +48,8 @@ def spec(source: Spec, only: str | None = None, after: str | None = None, branch
     named = driver.load(replace(source, only=(after,)))[0].request.problem.static if after else None
     requests = [c.request for c in driver.load(replace(source, only=(only,)) if only else source)]
     wanted = [r for r in requests if r.problem.op is Op.FPROP] or requests
-    found = [(r, gradients(r.problem.static, named, branch)) for r in wanted]
-    return "\n".join(_checked(g.spec(r.target), r.problem.name) for r, g in found)
+    found = [replace(gradients(r.problem.static, named, branch), target=r.target) for r in wanted]
+    return "\n".join(_checked(str(g), r.problem.name) for r, g in zip(wanted, found, strict=True))
 
 
 def _checked(text: str, name: str) -> str:

@@ -13,7 +13,7 @@ from convgen.torch.network.prepare import kind
 
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
-_LEAVES = (torch.Tensor, bool, int, float, str, enum.Enum, type(None))
+_LEAVES = (torch.Tensor, int, float, str, enum.Enum, type(None))
 
 
 class Given(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from convgen.torch.network.copies import copy_of
-from convgen.torch.network.held import joined, leaves_of, modules_of
+from convgen.torch.network.held import dotted, leaves_of, modules_of
 
 Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
@@ -101,8 +101,8 @@ def _attributes(model: Any) -> dict[str, dict[Any, Any]]:
             continue
         for name, value in vars(module).items():
             if name not in _COMMON and not _is_computed(module, name):
-                found[joined(prefix, name)] = dict(leaves_of(value))
-        found |= {joined(prefix, name): {(): child} for name, child in module._modules.items()}
+                found[dotted(prefix, name)] = dict(leaves_of(value))
+        found |= {dotted(prefix, name): {(): child} for name, child in module._modules.items()}
     return found
 
 

@@ -57,7 +57,7 @@ def modules_of(model: Any) -> dict[str, Any]:
             if _owner(type(module)) == "convgen":
                 continue
             inner = leaves_of(vars(module), atoms=False)
-            pending += [(joined(name, _text(path)), leaf) for path, leaf in inner if isinstance(leaf, Module)]
+            pending += [(dotted(name, _text(path)), leaf) for path, leaf in inner if isinstance(leaf, Module)]
     return found
 
 
@@ -66,7 +66,7 @@ def tensors_of(model: Any) -> Iterator[Tensor]:
         yield from (leaf for _, leaf in leaves_of(vars(module), atoms=False) if isinstance(leaf, torch.Tensor))
 
 
-def joined(*names: str) -> str:
+def dotted(*names: str) -> str:
     """A name of names, of which some may be empty."""
     return ".".join(filter(None, names))
 
@@ -76,7 +76,7 @@ def _text(path: tuple[Any, ...]) -> str:
     while path:
         path, key = path
         keys.append(str(key) if type(key) in _ATOMS else type(key).__name__)
-    return joined(*reversed(keys))
+    return dotted(*reversed(keys))
 
 
 def _items(value: Any) -> list[tuple[Any, Any]] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from convgen.torch.network.constants import OtherWeights, asked_anew
-from convgen.torch.network.held import joined, modules_of
+from convgen.torch.network.held import dotted, modules_of
 
 Module: Any = torch.nn.Module
 Tensor = Any
@@ -37,7 +37,7 @@ class Structure:
         ]
         self._holders = [held for _, held in holders if held]
         self._empty = [held for _, held in holders if not held]
-        self.names = [joined(prefix, name) for prefix, held in holders for name in held]
+        self.names = [dotted(prefix, name) for prefix, held in holders for name in held]
         self._keys, self._seen = self._found(dict.keys), self._found(dict.values)
         self._form = self.names, [*map(id, modules.values())], _ties(self._seen)
 
