@@ -34,7 +34,7 @@ def leaves_of(value: Any, atoms: bool = True) -> Iterator[tuple[tuple[Any, ...],
     while pending:
         path, holder, depth = pending.popleft()
         plain = _is_plain(type(holder))
-        items = _items(holder) if depth or not plain else None
+        items = None if plain and not depth else _items(holder, plain)
         if items is None:
             yield path, holder
         elif id(holder) not in known:
@@ -79,15 +79,17 @@ def _text(path: tuple[Any, ...]) -> str:
     return dotted(*reversed(keys))
 
 
-def _items(value: Any) -> list[tuple[Any, Any]] | None:
-    """What it holds, by keys; None where it is no container, nor an object that has attributes."""
+def _items(value: Any, plain: bool) -> list[tuple[Any, Any]] | None:
+    """What it holds, by keys; None where it is no container, nor a plain object that has attributes."""
     kind = type(value)
+    if plain:
+        return _attributes(value, kind) or None
     if issubclass(kind, dict):
         return [*dict.items(value), *_attributes(value, kind)]
     for container, iterate in _CONTAINERS.items():
         if issubclass(kind, container):
             return [*enumerate(iterate(value))]
-    return _attributes(value, kind) or None if _is_plain(kind) else None
+    return None
 
 
 def _attributes(value: Any, kind: type) -> list[tuple[str, Any]]:

@@ -46,17 +46,18 @@ class Structure:
         of: other modules, a weight where there was none or none where there was one, weights that are one no more."""
         now, seen = self._found(dict.values), self._seen
         same = len(now) == len(seen) and all(map(operator.is_, now, seen))
-        if same and self._asked == asked_anew() and not any(self._empty):
+        maybe_more = self._asked != asked_anew() or any(self._empty)
+        if same and not maybe_more:
             return seen
-        if self._asked == asked_anew() and not any(self._empty) and self._has_other_tensors_alone(now):
-            if _ties(now) != self._form[2]:
-                raise OtherWeights
-            self._seen = now
-        else:
+        if maybe_more or not self._has_other_tensors_alone(now):
             anew = Structure(self._model)
             if anew._form != self._form:
                 raise OtherWeights
             vars(self).update(vars(anew))
+        elif _ties(now) != self._form[2]:
+            raise OtherWeights
+        else:
+            self._seen = now
         return self._seen
 
     def holds(self) -> bool:
