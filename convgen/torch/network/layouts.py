@@ -210,8 +210,8 @@ def _keep_layout(graph: Any, node: Node) -> None:
     order = order_of(tuple(source.shape), source.stride(), tuple(range(source.dim())))
     if order and source.untyped_storage().nbytes() == source.numel() * source.element_size():
         with graph.inserting_before(node):
-            copied = _packed_in(graph, node.args[0], order)
-        node.args = (copied, *node.args[1:])
+            packed = _packed_in(graph, node.args[0], order)
+        node.args = (packed, *node.args[1:])
 
 
 def _copy_placeholder(graph: Any, node: Node, tensor: Tensor) -> Node:
@@ -242,7 +242,7 @@ def _copy_image(graph: Any, convolution: Node, changed: set[Node]) -> None:
     if _lies_as_read(value_of(image)):
         return
     with graph.inserting_before(reader):
-        made = _copied(graph, image)
+        made = copied(graph, image)
     reader.replace_input_with(image, made)
     changed.add(made)
     if reader is not convolution:
@@ -253,7 +253,7 @@ def _copy_filters(graph: Any, convolution: Node, constant: Collection[Node], cha
     filters = convolution.args[1]
     if filters in constant and not _lies_as_read(value_of(filters)):
         with graph.inserting_before(convolution):
-            made = _copied(graph, filters)
+            made = copied(graph, filters)
         convolution.replace_input_with(filters, made)
         changed.add(made)
 
@@ -269,7 +269,7 @@ def _lies_as_read(value: Any) -> bool:
     return not says_first and (packed or bool(pitch_of(value.shape, value.stride(), channels_last(rank))))
 
 
-def _copied(graph: Any, node: Node) -> Node:
+def copied(graph: Any, node: Node) -> Node:
     """What reads a node and copies it with channels last."""
     if memory_format := FORMATS.get(value_of(node).dim()):
         return call(graph, A.clone.default, node, memory_format=memory_format)
@@ -310,8 +310,8 @@ def _copy_source(graph: Any, node: Node) -> None:
     """Has a node read its first argument as torch lays out what nobody says more of."""
     source = node.args[0]
     with graph.inserting_before(node):
-        copied = call(graph, A.clone.default, source, memory_format=torch.contiguous_format)
-    node.replace_input_with(source, copied)
+        made = call(graph, A.clone.default, source, memory_format=torch.contiguous_format)
+    node.replace_input_with(source, made)
 
 
 def _is_packed(tensor: Tensor, or_channels_last: bool) -> bool:

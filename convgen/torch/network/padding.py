@@ -20,6 +20,11 @@ _MODES = {
 PADDINGS = (A.constant_pad_nd.default, *_MODES)
 
 
+def is_border(x: Node) -> bool:
+    """Whether a node pads an image by pixels of its own."""
+    return is_call(x, *_MODES)
+
+
 class Padded(NamedTuple):
     """What a convolution reads where it pads by itself: `padding` as of convgen::conv, and what it is made of."""
 

@@ -17,6 +17,7 @@ from convgen.functional.prebuild import prebuild
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
 from convgen.torch.network.batch_norm import fold_batch_norms
+from convgen.torch.network.borders import leave_to_passes
 from convgen.torch.network.chains import chain_of
 from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
@@ -144,6 +145,8 @@ class Prepared:
         linears_as_convolutions(graph)
         sink_views(graph)
         _name_layers(graph, constants, names)
+        if options.inductor:
+            leave_to_passes(graph)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())
         restore(graph)

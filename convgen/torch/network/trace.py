@@ -15,6 +15,8 @@ from convgen.torch.asked import of_each_axis
 Node = Any
 GraphModule = Any
 A: Any = torch.ops.aten
+#: In a node's meta: a copy stays though it lies like what it is of.
+STAYS = "convgen_stays"
 
 
 @contextmanager
@@ -101,7 +103,8 @@ def erase_unread(graph: Any, node: Node) -> None:
 
 def _is_identity(node: Node) -> bool:
     """What the function returns stays a tensor of its own."""
-    if not is_call(node, A.clone.default, A.alias.default) or any(user.op == "output" for user in node.users):
+    copy = is_call(node, A.clone.default, A.alias.default) and not node.meta.get(STAYS)
+    if not copy or any(user.op == "output" for user in node.users):
         return False
     return bool(value_of(node).stride() == value_of(node.args[0]).stride())
 
