@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, SupportsIndex, cast
 
@@ -29,7 +28,9 @@ def plain(name: str, given: object) -> Any:
     """A number, text or None as it is, the numbers of a sequence as a tuple; of a sequence of sequences, as tuples.
 
     Raises WrongArguments."""
-    if given is None or isinstance(given, (int, float, str)):  # a union would be a graph break for torch 2.9
+    if isinstance(given, (bool, float)):  # True and 1.0 equal 1, and would find in caches what was made for that
+        raise WrongArguments(f"{name} is {given!r}: expected a whole number")
+    if given is None or isinstance(given, (int, str)):  # a union would be a graph break for torch 2.9
         return given
     if (number := size.whole(given)) is not None:
         return number
@@ -60,13 +61,13 @@ def text(name: str, given: object) -> Any:
 def by_axis(name: str, given: Numbers, rank: int, least: int) -> tuple[int, ...]:
     """A number for every spatial axis.  Raises WrongArguments."""
     try:
-        if isinstance(given, SupportsIndex):
-            values = (operator.index(given),) * rank
-        else:
-            values = tuple(map(operator.index, given))
-            values = values * rank if len(values) == 1 else values
+        parts: tuple[object, ...] = (given,) if isinstance(given, SupportsIndex) else tuple(given)
     except TypeError:
-        raise WrongArguments(f"{name} is {given!r}: expected a whole number, or one per axis") from None
+        parts = (None,)
+    values = tuple([number for number in map(size.whole, parts) if number is not None])
+    if len(values) < len(parts):
+        raise WrongArguments(f"{name} is {given!r}: expected a whole number, or one per axis")
+    values = values * rank if len(values) == 1 else values
     if len(values) != rank:
         raise WrongArguments(f"{name} is {given!r}: expected one number, or {rank}")
     if min(values) < least:

@@ -329,6 +329,8 @@ def test_a_failure_is_kept_as_a_kernel_is():
          "residual has shape (1, 4, 2, 2), which does not broadcast to the result's (1, 4, 3, 3)"),
         (dict(strategy="gemm"), "unknown strategy 'gemm'"),
         (dict(groups="two"), "groups is 'two': expected a whole number"),
+        (dict(groups=True), "groups is True: expected a whole number"),
+        (dict(stride=(1.0, 1)), "stride is 1.0: expected a whole number"),
         (dict(groups={1}), "groups is of type set: expected whole numbers"),
         (dict(stride=slice(2)), "stride is of type slice: expected whole numbers"),
         (dict(strategy=3), "strategy is of type int: expected text"),
@@ -381,6 +383,16 @@ def test_numbers_may_be_of_any_kind():
         check(F.conv2d(x, w, groups=2, activation=("leaky_relu", slope)), steep)
     columns = array(1, 4, 9)
     check(F.col2im(columns, 4, 2), TF.fold(exact(columns), 4, 2))
+
+
+def test_true_and_fractions_are_no_numbers_before_and_after_a_call_that_has_the_same_in_whole_numbers():
+    x, w = array(1, 2, 5, 5), array(2, 2, 3, 3)
+    wrong = (dict(groups=True), dict(stride=True), dict(stride=1.0), dict(padding=0.0), dict(dilation=(1, True)))
+    for _ in range(2):
+        for arguments in wrong:
+            with pytest.raises(ConvgenError, match="expected a whole number"):
+                F.conv2d(x, w, **arguments)
+        check(F.conv2d(x, w), TF.conv2d(exact(x), exact(w)))
 
 
 def test_an_array_in_a_size_s_place_is_not_shown_in_full():
