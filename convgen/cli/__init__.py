@@ -78,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConvgenError as e:
         console.complain(str(e))
         return e.exit_code
+    except Warning as e:
+        console.complain(f"{e}\nhint: PYTHONWARNINGS, or Python's -W, makes this warning an error")
+        return FAILED
     except MemoryError:
         hint = "a smaller batch may fit: a smaller n in the spec, or by -D where a `let` has it"
         console.complain(f"out of memory\nhint: {hint}")

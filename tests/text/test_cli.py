@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -350,6 +351,18 @@ def test_a_missing_cache_folder_warns_and_goes_on(monkeypatch, capsys):
 
 
 # ---- check, explain ----------------------------------------------------------------------------
+
+
+def test_a_warning_that_is_to_be_an_error_is_no_defect(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONVGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["compile", "layer.conv", "-o", "out", "--emit", "cu"]) == 1
+    error = capsys.readouterr().err
+    assert "error: convgen's cache" in error
+    assert error.endswith("hint: PYTHONWARNINGS, or Python's -W, makes this warning an error\n")
+    assert not Path("out").exists()
 
 
 def test_check_reports_every_error_of_every_spec(capsys):
