@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
-from lark import Token
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from convgen import habits
-from convgen.diagnostics import Span, did_you_mean, listing, quote
+from convgen.diagnostics import Span, listing, quote
 from convgen.frontend import wording
 from convgen.frontend.build import span_of
+from convgen.frontend.expression_hints import (
+    argument,
+    assignment,
+    comparison,
+    division,
+    function,
+    index,
+    is_juxtaposed,
+    operand,
+    power,
+)  # fmt: skip
+from convgen.frontend.operators import OPERATORS
 from convgen.frontend.place import Place
+from convgen.frontend.size_hints import LAYOUTS, axes, by_x, extent, listed_by_axis, positional
 from convgen.frontend.tokens import COMMENT, MIXED, meant
 from convgen.ir.dtypes import TENSOR_DTYPES
 
@@ -49,7 +60,7 @@ def _stray_hint(place: Place) -> str | None:
 def explain(place: Place) -> tuple[str, Span, str | None]:
     """Message, place and hint for a word that does not fit."""
     word, before = place.word, place.before
-    if _is_juxtaposed(place):
+    if is_juxtaposed(place):
         assert before is not None
         earlier = place.words[place.at - 2]
         return f"expected an operator between {quote(earlier)} and {quote(before)}", span_of(before), _hint(place)
@@ -73,41 +84,17 @@ def _hint(place: Place) -> str | None:
 # --- what people mean, a function each: a hint, or nothing where that is not it ---
 
 
-def _is_juxtaposed(place: Place) -> bool:
-    """Whether the word before, which should be assigned, stands behind a value in its line: `relu acc`."""
-    if place.kinds != {"ASSIGN"} or len(place.braces) < 2 or place.at < 2 or place.before is None:
-        return False
-    earlier = place.words[place.at - 2]
-    return earlier.end_line == place.before.line and earlier.type in ("NAME", "INT", "FLOAT", "RPAR")
-
-
-def _function(place: Place) -> str | None:
-    if _is_juxtaposed(place):
-        if place.before in ("if", "?") or place.words[place.at - 2] in ("if", "?"):
-            return "a choice is written `select(condition, x, y)`"
-        if place.before in ("and", "or"):
-            return "conditions are joined by `&&` and `||`"
-        return "a function is called with parentheses, `relu(acc)`; values need an operator between them"
-    return None
-
-
 def _comment(place: Place) -> str | None:
     signs = place.word + place.after if place.after is not None else place.word
     return wording.COMMENT_HINT if place.begins_line and (signs == "--" or place.word == "%") else None
 
 
-def _power(place: Place) -> str | None:
-    return wording.POWER if place.word == "*" and place.before == "*" else None
-
-
-def _division(place: Place) -> str | None:
-    return "divide by one `/`" if place.word == "/" and place.before == "/" else None
-
-
-def _comparison(place: Place) -> str | None:
-    if place.word.type == "COMPARE" and "PLUS" in place.kinds and "COMPARE" not in place.kinds:
-        return "join comparisons by `&&`: `0 < acc && acc < 1`"
-    return None
+def _only_one(place: Place) -> str | None:
+    """A second target, or a second strategy, behind the first one: `target sm_90a sm_80`."""
+    first = place.words[place.at - 2].type if place.at > 1 else ""
+    if place.begins_line or first not in ("TARGET", "STRATEGY") or (first == "STRATEGY" and place.word != ","):
+        return None
+    return f"a conv has one {first.lower()}, which `--{first.lower()}` overrides"
 
 
 def _setting(place: Place) -> str | None:
@@ -123,6 +110,8 @@ def _setting(place: Place) -> str | None:
         return no_setting
     if keyword := place.keyword_meant:
         return f"did you mean `{keyword}`?"
+    if one := _only_one(place):
+        return one
     if place.keyword == "strategy" and not place.begins_line and place.before is not None:
         return f"put options in braces: `strategy {place.before} {{ {word} ... }}`"
     if word.type == "OPERAND" or place.is_assigned:
@@ -147,24 +136,6 @@ def _statement(place: Place) -> str | None:
     return None
 
 
-def _operand(place: Place) -> str | None:
-    before = place.before
-    after = place.after
-    if place.kinds == {"ASSIGN"} and before == "result" and after is not None and after.type in ("NAME", "LSQB"):
-        return f"write a result with its type and dims, such as `result {place.word}: f32[k]`"
-    declares = after is not None and after.type == "COLON" and place.kinds == {"ASSIGN"}
-    if declares and place.word.type == "NAME" and place.keyword in ("epilogue", "operand", "prologue"):
-        return f"write `operand {place.word}: {place.rest_of_line(2) or '...'}`"
-    if "OPERAND" in place.kinds and place.word.type == "NAME":
-        return did_you_mean(place.word, ("operand",))
-    assigned = after is not None and after.type == "ASSIGN"
-    if place.kinds == {"ASSIGN"} and place.word.type == "COLON" and len(place.braces) > 1 and not assigned:
-        return f"write `operand {before}: {place.rest_of_line() or '...'}`"
-    if (place.kinds == {"LSQB"} or (before is not None and before.type == "LSQB")) and place.keyword == "operand":
-        return "write an operand with its dims, such as `f32[k]`; a scalar has none: `f32[]`"
-    return None
-
-
 def _keyword(place: Place) -> str | None:
     word = place.word
     if word in wording.KEYWORDS and place.declares and place.begins_line:
@@ -173,6 +144,8 @@ def _keyword(place: Place) -> str | None:
         return None
     if word.type == "CONV" and len(place.braces) > 1:
         return "the convolution's sum is `acc`"
+    if place.keyword == "op" and (operator := habits.did_you_mean(word, OPERATORS, habits.OPS)):
+        return operator
     if "NAME" in place.kinds and "OPERAND" not in place.kinds:
         return f"`{word}` is a keyword; choose another name"
     return None
@@ -189,6 +162,8 @@ def _assigned_setting(place: Place) -> str | None:
     rest = place.rest_of_line() or "..."
     if name := after in TENSOR_DTYPES and _NAMES.get(str(before)):
         return f"a tensor has a name: `{before} {name}: {rest}`"
+    if place.keyword in wording.AXES and rest[0] in "[{":
+        return listed_by_axis(place, place.at + 2)
     if place.kinds == {"LBRACE"} and rest[0] != "{":
         return None  # the braces that it lacks are said
     return f"settings are written without `{word}`: `{before} {rest}`"
@@ -208,26 +183,11 @@ def _slice(place: Place) -> str | None:
     return f"write it inside the brackets: `{''.join(dim)} of {behind}`"
 
 
-def _assignment(place: Place) -> str | None:
-    """A value that is assigned to nothing, or by `+=`."""
-    word, before, after = place.word, place.before, place.after
-    if place.kinds != {"ASSIGN"} or place.keyword not in ("epilogue", "operand") or before is None or after is None:
-        return None
-    if word == "(":
-        return f"assign the value: `y = {before}(...)`"
-    if word == "==" or (word == ":" and after.type == "ASSIGN"):
-        return f"write `{before} = ...`"
-    if before in ("return", "yield", "result"):
-        return "assign the result to the tensor that it is: `y = ...`"
-    if after.type == "ASSIGN":
-        return f"there is no `{word}=`: write `{before} = ... {word} ...`"
-    return None
-
-
 def _parts_of_name(place: Place) -> str | None:
     """A name in parts."""
     before, word, after = place.before, place.word, place.after
-    if before is None or after is None or before.type != "NAME" or not place.kinds <= {"ASSIGN", "LBRACE"}:
+    named = place.kinds <= {"ASSIGN", "LBRACE"} or place.words[place.at - 2].type == "STRATEGY"
+    if before is None or after is None or before.type != "NAME" or not named:
         return None
     if word.type == "NAME" and place.kinds == {"LBRACE"} and place.keyword == "conv":
         return f"a name is one word: `{before}_{word}`"
@@ -246,54 +206,15 @@ def _name(place: Place) -> str | None:
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
+    if (digits := word.replace("_", "")).isdigit():
+        return f"write `{digits}`"
     if word.startswith("0x") or word[-1:] in "fhklmu":
         return "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`"
     return "a name cannot start with a digit; leave a space after a number"
 
 
-#: Dims of each setting's tensor, by how many there are.
-_LAYOUTS = {
-    "input": {2: "nc", 3: "nwc", 4: "nhwc", 5: "ndhwc"},
-    "filter": {2: "kc", 3: "ksc", 4: "krsc", 5: "ktrsc"},
-    "output": {2: "nk", 3: "nqk", 4: "npqk", 5: "nopqk"},
-}
-
-
-def _positional(place: Place) -> str | None:
-    """Extents without the names of their dims."""
-    layouts = _LAYOUTS.get(place.keyword)
-    if layouts is None or place.before is None or place.word.type != "INT":
-        return None
-    if place.before.type == "COMMA" and place.kinds == {"NAME"}:
-        return f"name each extent, as in `h={place.word}`"
-    if place.before.type != "LSQB":
-        return None
-    extents = []
-    for word in place.words[place.at :]:
-        if word.type == "RSQB":
-            break
-        if word.type == "INT":
-            extents.append(str(word))
-    dims = layouts.get(len(extents), layouts[4])
-    shown = ", ".join(f"{d}={e}" for d, e in zip(dims, extents or ["8"], strict=False))
-    return f"name each extent: `[{shown}]`"
-
-
-def _by_x(word: Token) -> list[str]:
-    """The numbers of 64x64; none of another word."""
-    return word.split("x") if re.fullmatch(r"[0-9]+(x[0-9]+)+", word) else []
-
-
-def _axes(place: Place) -> str | None:
-    """Amounts of stride, pad and dilation, one behind the other."""
-    word, before = place.word, place.before
-    if place.keyword not in ("stride", "pad", "dilation") or not place.braces or before is None:
-        return None
-    if word.type in ("INT", "COMMA") and not place.begins_line:
-        return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
-    if word.type in ("LSQB", "LBRACE") or _by_x(word):
-        return f"write a value per axis as `{wording.AXES[place.keyword]}`"
-    return None
+def _group(name: str, sizes: Sequence[str]) -> str:
+    return f"write a group as `{' '.join((name, *map('{}={}'.format, 'mnk', sizes)))}`"
 
 
 def _options(place: Place) -> str | None:
@@ -306,8 +227,11 @@ def _options(place: Place) -> str | None:
         return "write `strategy NAME { ... }`" if before.type == "STRATEGY" and word.type == "LBRACE" else None
     if word.type == "COMMA":
         return "separate options by spaces, not commas"
-    if sizes := _by_x(word):
-        return f"write a group as `{before} {' '.join(f'{d}={n}' for d, n in zip('mnk', sizes, strict=False))}`"
+    if sizes := by_x(word):
+        return _group(before, sizes)
+    if word.type == "INT" and before.type == "INT":  # `tile 128 64 64`
+        sizes = [before, *takewhile(lambda word: word.type == "INT", place.words[place.at :])]
+        return _group(place.words[place.at - 2], sizes)
     if word.type == "INT" and before.type == "NAME":
         group = place.words[place.at - 2]
         if group.type == "ASSIGN":
@@ -322,10 +246,10 @@ def _list(place: Place) -> str | None:
     """Statements and names joined by signs, or not."""
     word, before = place.word, place.before
     if place.is_setting and word.type == "COMMA":
-        one = "a conv has one target, which `--target` overrides" if place.keyword == "target" else ""
-        return one or "settings stand without commas between them"
+        return _only_one(place) or "settings stand without commas between them"
     if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
-        return "write a `let` for each name"
+        is_number = word.type == "COMMA" and place.after is not None and place.after.type == "INT"
+        return "a `let` has one value" if is_number else "write a `let` for each name"
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
         return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
     if word.type == "RPAR" and before is not None and before.type == "COMMA" and place.keyword in wording.AXES:
@@ -337,20 +261,6 @@ def _list(place: Place) -> str | None:
 
 #: What a bracket closes.
 _OPENING = {"RPAR": "(", "RSQB": "["}
-
-
-def _index(place: Place) -> str | None:
-    """What has brackets, commas or colons in other languages."""
-    word, before, after = place.word, place.before, place.after
-    if before is None or after is None:
-        return None
-    if place.in_epilogue and word.type == "LSQB" and before.type == "NAME":
-        return f"operands broadcast by the names of their dims: write `{before}` alone"
-    if place.in_epilogue and word.type == "COMMA" and before.type == after.type == "INT":
-        return f"a fraction has a point: `{before}.{after}`"
-    if word.type == "COLON" and before.type == "NAME" and "RSQB" in place.kinds:
-        return f"write `{before}={after}`"
-    return None
 
 
 def _bracket(place: Place) -> str | None:
@@ -384,14 +294,16 @@ def _sign(place: Place) -> str | None:
     if place.kinds == {"COLON"}:
         is_type = word.type == "NAME" and not place.begins_line
         return f"write a tensor as `{before}: {word if is_type else 'f16'}[...]`"
+    dims = ", ".join(LAYOUTS.get(place.keyword, LAYOUTS["input"])[4])
     if before.type == "COLON" and word.type == "LSQB":
-        return "put the element type before the dims: `x: f16[n, h, w, c]`"
+        return f"put the element type before the dims: `{place.words[place.at - 2]}: f16[{dims}]`"
     if place.kinds == {"LSQB"}:
-        return habits.NO_SETTINGS.get(habits.plain(word), f"put the dims in brackets: `{before}[n, h, w, c]`")
+        return habits.NO_SETTINGS.get(habits.plain(word), f"put the dims in brackets: `{before}[{dims}]`")
     return None
 
 
 _RULES: tuple[Callable[[Place], str | None], ...] = (
-    _function, _comment, _power, _division, _comparison, _slice, _setting, _statement, _operand, _keyword,
-    _assigned_setting, _assignment, _parts_of_name, _axes, _options, _name, _positional, _index, _list, _bracket, _sign,
+    function, _comment, power, division, comparison, _slice, _setting, _statement, operand, _keyword,
+    _assigned_setting, argument, assignment, _parts_of_name, axes, _options, positional, _name, index, extent, _list,
+    _bracket, _sign,
 )  # fmt: skip

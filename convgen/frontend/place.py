@@ -96,11 +96,18 @@ class Place:
         return kind in self.kinds and (kind != "ASSIGN" or self.keyword == "let")
 
     @property
+    def is_assigned_value(self) -> bool:
+        """Whether the word assigns to what is a value in an epilogue."""
+        return self.word.type == "ASSIGN" and "COMPARE" in self.kinds and self.in_epilogue
+
+    @property
     def is_too_much(self) -> bool:
         """Whether the word may be a sign that should not be there; a bracket behind a comma lacks something instead."""
         before = self.before.type if self.before is not None else ""
         if self.word.type == "LBRACE":
             return before == "LBRACE"
+        if self.is_assigned_value:
+            return False
         return self.word.type in _TOO_MUCH and not (self.word.type in ("RPAR", "RSQB") and before == "COMMA")
 
     @property
@@ -154,7 +161,8 @@ class Place:
     def begins_item(self) -> bool:
         """Whether a let, a conv block or nothing more begins here."""
         called = self.after is not None and self.after.type == "LPAR"
-        return self.word.type == END or (self.word.type in ("LET", "CONV") and not called)
+        is_part = self.before is not None and self.before == "."  # of a file's name
+        return self.word.type == END or (self.word.type in ("LET", "CONV") and not called and not is_part)
 
     @property
     def looks_like_item(self) -> bool:

@@ -1,0 +1,94 @@
+"""What people mean where sizes stand, extents of tensors or amounts by axis, a function each: a hint, or nothing where
+that is not it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+
+from lark import Token
+
+from convgen import habits
+from convgen.frontend import wording
+from convgen.frontend.place import Place
+
+#: Dims of each setting's tensor, by how many there are.
+LAYOUTS = {
+    "input": {2: "nc", 3: "nwc", 4: "nhwc", 5: "ndhwc"},
+    "filter": {2: "kc", 3: "ksc", 4: "krsc", 5: "ktrsc"},
+    "output": {2: "nk", 3: "nqk", 4: "npqk", 5: "nopqk"},
+}
+
+
+def positional(place: Place) -> str | None:
+    """Extents without the names of their dims."""
+    layouts = LAYOUTS.get(place.keyword)
+    if layouts is None or place.before is None:
+        return None
+    if sizes := by_x(place.word):
+        begins = place.before.type == "LSQB"
+        dims = layouts.get(len(sizes) + 2 * (not begins), layouts[4])
+        return _named([dim for dim in dims if begins or dim not in "nck"], sizes)
+    if place.word.type != "INT":
+        return None
+    if place.before.type == "COMMA" and place.kinds == {"NAME"}:
+        return f"name each extent, as in `h={place.word}`"
+    if place.before.type != "LSQB":
+        return None
+    listed = takewhile(lambda word: word.type != "RSQB", place.words[place.at :])
+    extents = [word for word in listed if word.type == "INT"]
+    return _named(layouts.get(len(extents), layouts[4]), extents)
+
+
+def _named(dims: Sequence[str], extents: Sequence[str]) -> str:
+    shown = ", ".join(map("{}={}".format, dims, extents))
+    return f"name each extent: `[{shown}]`"
+
+
+def by_x(word: Token) -> list[str]:
+    """The numbers of 64x64; none of another word, or of 0x40."""
+    return word.split("x") if re.fullmatch(r"[1-9][0-9]*(x[0-9]+)+", word) else []
+
+
+def _by_axis(keyword: str, sizes: Sequence[str], axes: Sequence[str] = ()) -> str:
+    """How amounts are written, of the last axes where none are named."""
+    if len(sizes) == 1 and not axes:
+        return f"write `{keyword} {sizes[0]}`"
+    axes = axes or "dhw"[-len(sizes) :]
+    if len(axes) != len(sizes) or not set(axes) <= set("dhw"):
+        return f"write a value per axis as `{wording.AXES[keyword]}`"
+    return f"write a value per axis: `{' '.join((keyword, *map('{}={}'.format, axes, sizes)))}`"
+
+
+def listed_by_axis(place: Place, at: int) -> str:
+    """The same of a list in brackets whose first word is at a place."""
+    kinds = {"INT", "NAME", "COMMA", "ASSIGN", "COLON"}
+    listed = list(takewhile(lambda word: word.type in kinds, place.words[at:]))
+    if place.words[at + len(listed)] not in ("]", "}"):  # there is more than amounts
+        return _by_axis(place.keyword, ())
+    return _by_axis(place.keyword, *([word for word in listed if word.type == kind] for kind in ("INT", "NAME")))
+
+
+def axes(place: Place) -> str | None:
+    """Amounts of stride, pad and dilation, one behind the other."""
+    word, before = place.word, place.before
+    if place.keyword not in wording.AXES or not place.braces or before is None:
+        return None
+    if word.type in ("INT", "COMMA") and not place.begins_line:
+        return f"one value for all axes, or one per axis: `{wording.AXES[place.keyword]}`"
+    if word.type in ("LSQB", "LBRACE"):
+        return listed_by_axis(place, place.at + 1)
+    if sizes := by_x(word):
+        return _by_axis(place.keyword, sizes)
+    if word.type == "ASSIGN" and place.keyword == "pad":  # `pad 1 mode=reflect`
+        return habits.NO_SETTINGS.get(f"pad{habits.plain(before)}")
+    return None
+
+
+def extent(place: Place) -> str | None:
+    """An extent or an amount behind a colon."""
+    word, before, after = place.word, place.before, place.after
+    if word.type != "COLON" or before is None or before.type != "NAME" or after is None:
+        return None
+    return f"write `{before}={after}`" if "RSQB" in place.kinds or place.keyword in wording.AXES else None

@@ -1,0 +1,103 @@
+"""Hints of syntax errors: what a hint says, written in place of what it is about, is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen import frontend
+from convgen.diagnostics import SpecError
+from convgen.kernels import strategies
+from convgen.targets import TARGETS
+
+#: A block that is right; each case below changes a line of it.
+LINES = {
+    "let n =": "8",
+    "conv layer {": "",
+    "input": "x: f16[n, h=14, w=14, c=64]",
+    "filter": "w: f16[k=64, r=3, s=3, c=64]",
+    "output": "y: f16[n, p, q, k]",
+    "stride": "1",
+    "pad": "1",
+    "op": "fprop",
+    "strategy": "direct",
+    "target": "sm_90a",
+    "epilogue": "{ operand b: f32[k]  t = acc + b  y = relu(t) }",
+    "}": "",
+}
+OPTIONS = {name: strategy.options for name, strategy in strategies.load_all().items()}
+
+
+def spec(**changed: str) -> str:
+    return "\n".join(f"{begin} {changed.get(begin, rest)}".strip() for begin, rest in LINES.items())
+
+
+def errors(text: str) -> list[str]:
+    """The hints of a text's errors."""
+    try:
+        frontend.load(text, targets=TARGETS, strategies=OPTIONS)
+    except SpecError as e:
+        return [d.hint or "" for d in e.diagnostics]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("setting", "written", "hint", "followed"),
+    [
+        ("pad", ": {h=1, w=1}", "write a value per axis: `pad h=1 w=1`", "h=1 w=1"),
+        ("pad", "= {w: 1, h: 1}", "write a value per axis: `pad w=1 h=1`", "w=1 h=1"),
+        ("pad", "[1, 1]", "write a value per axis: `pad h=1 w=1`", "h=1 w=1"),
+        ("pad", "= [1]", "write `pad 1`", "1"),
+        ("pad", "1x1", "write a value per axis: `pad h=1 w=1`", "h=1 w=1"),
+        ("pad", "h:1 w:1", "write `h=1`", "h=1 w=1"),
+        ("pad", "[1, 1, 1, 1]", "write a value per axis as `pad h=1 w=(0, 2)`", "h=(1, 1) w=(1, 1)"),
+        ("pad", "{left=1, right=1}", "write a value per axis as `pad h=1 w=(0, 2)`", "h=1 w=(1, 1)"),
+        ("pad", "[n, n]", "write a value per axis as `pad h=1 w=(0, 2)`", "h=n w=(n, n)"),
+        ("pad", "0x1", "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`", "1"),
+        ("pad", "1 mode=reflect",
+         "say what padding is made of behind its amounts: `pad 1 reflect`", "1 reflect"),
+        ("stride", "= {2, 2}", "write a value per axis: `stride h=2 w=2`", "h=2 w=2"),
+        ("filter", "w: f16[k=64, r=3x3, c=64]", "name each extent: `[r=3, s=3]`", "w: f16[k=64, r=3, s=3, c=64]"),
+        ("filter", "w: f16[64x3x3x64]",
+         "name each extent: `[k=64, r=3, s=3, c=64]`", "w: f16[k=64, r=3, s=3, c=64]"),
+        ("filter", "w: [k=64, r=3, s=3, c=64]",
+         "put the element type before the dims: `w: f16[k, r, s, c]`", "w: f16[k=64, r=3, s=3, c=64]"),
+        ("filter", "w: f16[k=64, r=3, s=3, c=1_024 / 16]", "write `1024`", "w: f16[k=64, r=3, s=3, c=1024 / 16]"),
+        ("output", "y: f16", "put the dims in brackets: `f16[n, p, q, k]`", "y: f16[n, p, q, k]"),
+        ("op", "conv", "did you mean `fprop`?", "fprop"),
+        ("strategy", "tma-im2col", "names consist of letters, digits and _: write `tma_im2col`", "tma_im2col"),
+        ("strategy", "direct, im2col", "a conv has one strategy, which `--strategy` overrides", "direct"),
+        ("strategy", "tma_im2col { tile 128 64 64 }",
+         "write a group as `tile m=128 n=64 k=64`", "tma_im2col { tile m=128 n=64 k=64 }"),
+        ("target", "sm_90a sm_80", "a conv has one target, which `--target` overrides", "sm_90a"),
+        ("let n =", "8, 000", "a `let` has one value", "8"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_written_as_elsewhere(setting, written, hint, followed):
+    assert errors(spec(**{setting: written})) == [hint]
+    assert not errors(spec(**{setting: followed}))
+
+
+@pytest.mark.parametrize(
+    ("written", "hint", "followed"),
+    [
+        ("t = acc + b", None, "t = acc + b"),
+        ("float t = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
+        ("t: f32 = acc + b", "values have no types: write `t = acc + b`", "t = acc + b"),
+        ("t <- acc + b", "write `t = ...`", "t = acc + b"),
+        ("t := acc + b", "write `t = ...`", "t = acc + b"),
+        ("t = leaky_relu(acc + b, slope=0.1)",
+         "arguments have no names, and values are compared by `==`", "t = leaky_relu(acc + b, 0.1)"),
+        ("t = select(acc = 0, acc, b)",
+         "arguments have no names, and values are compared by `==`", "t = select(acc == 0, acc, b)"),
+        ("t = acc = b", "one name is assigned, and values are compared by `==`", "t = acc == b"),
+        ("t = not acc + b", "a condition is negated by `!`: `!acc`", "t = !acc + b"),
+    ],
+)  # fmt: skip
+def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
+    wrong, right = (f"{{\n operand b: f32[k]\n {line}\n y = relu(t)\n}}" for line in (written, followed))
+    assert errors(spec(epilogue=wrong)) == ([hint] if hint else [])
+    assert not errors(spec(epilogue=right))
+
+
+def test_a_name_of_a_file_is_no_conv_block():
+    assert errors('include "other.conv"\n' + spec()) == ["a file has `let NAME = SIZE` and `conv NAME { ... }`"]
