@@ -178,7 +178,7 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
     images = asked.request.problem.n
     compilation = asked
     if batch:
-        compilation = asked.on_images(batch)
+        compilation = _on_images(asked, batch)
     elif device == "emulate":
         compilation = _emulable(asked)
         _warn_of_defines(asked)
@@ -195,6 +195,17 @@ def _verified(asked: driver.Compilation, device: str, batch: int | None, seed: i
         where += f" on {problem.n} of {images} images"
     console.write(f"{compilation.name}: {problem.op} by {compilation.plan.strategy}, {where}: {report}")
     return report
+
+
+def _on_images(asked: driver.Compilation, batch: int) -> driver.Compilation:
+    """Raises ConvgenError where so few images cannot have the configuration: the spec is not to blame."""
+    try:
+        return asked.on_images(batch)
+    except SpecError as e:
+        raise ConvgenError(
+            f"--batch {batch} is too few for the plan of {asked.request.problem.n} images: {e.diagnostics[0].message}\n"
+            "hint: without --batch, as many images are run as the plan needs"
+        ) from None
 
 
 def _emulable(asked: driver.Compilation) -> driver.Compilation:

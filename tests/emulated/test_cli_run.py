@@ -105,7 +105,9 @@ def test_more_images_are_taken_where_few_cannot_have_the_configuration(monkeypat
     assert main(["run", "layer.conv", "--device", "emulate"]) == 0
     assert "emulated on 4 of 8 images: y is right" in capsys.readouterr().out
     assert main(["run", "layer.conv", "--device", "emulate", "--batch", "2"]) == 1
-    assert "cannot serve layer: not so few" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert re.match("convgen: error: --batch 2 is too few for the plan of 8 images: .* serve layer: not so few\n", err)
+    assert err.endswith("\nhint: without --batch, as many images are run as the plan needs\n")
 
 
 def test_a_smaller_batch_by_a_define_is_another_kernel_and_that_is_said(capsys):
