@@ -190,10 +190,14 @@ def _images(text: str) -> tuple[int, ...]:
 
 
 def paths(arguments: argparse.Namespace) -> list[str]:
-    """The files that the arguments name, or `-`.  Raises UsageError."""
+    """The files that the arguments name, each once, or `-`.  Raises UsageError."""
     if arguments.specs.count("-") > 1:
         raise UsageError("standard input can be read once: `-` is given twice")
-    return [path for name in arguments.specs for path in (_specs_in(name) if os.path.isdir(name) else [name])]
+    named = [path for name in arguments.specs for path in (_specs_in(name) if os.path.isdir(name) else [name])]
+    files = dict[Path, str]()
+    for path in named:
+        files.setdefault(Path(path), path)
+    return list(files.values())
 
 
 def _specs_in(folder: str) -> list[str]:

@@ -303,6 +303,8 @@ def test_a_folder_that_is_gone(capsys, monkeypatch, tmp_path):
     gone.rmdir()
     assert main(["init", "--size", "8", "-c", "8", "-k", "8"]) == 2
     assert "layer.conv: cannot be written" in capsys.readouterr().err
+    assert main(["check", "layer.conv"]) == 2
+    assert capsys.readouterr().err == "convgen: error: layer.conv: no such file\n"
 
 
 @pytest.mark.parametrize(

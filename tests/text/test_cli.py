@@ -266,6 +266,13 @@ def test_specs_with_the_same_convolution_do_not_overwrite_each_other(capsys, mon
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("again", ["layer.conv", "./layer.conv", "."])
+def test_a_file_that_is_named_twice_is_read_once(again, capsys):
+    Path("wrong.conv").unlink()
+    assert main(["check", "layer.conv", again]) == 0
+    assert capsys.readouterr().out == "layer.conv: 2 convolutions, no errors\n"
+
+
 # ---- files -------------------------------------------------------------------------------------
 
 
