@@ -238,12 +238,18 @@ class _Stream:
         return 0, self.handle
 
 
+#: A library's array as NumPy's, wherever its memory is.
+_NUMPY_COPIES = {"torch": "{}.numpy(force=True)", "cupy": "cupy.asnumpy({})"}
+
+
 def check_numpy(array: object, slot: Slot) -> None:
     """Raises a LaunchError's subclass where a NumPy array is not as the slot says."""
     import numpy
 
     if not isinstance(array, numpy.ndarray) or isinstance(array, numpy.ma.MaskedArray):
-        raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays")
+        copied = "" if slot.written else _NUMPY_COPIES.get(type(array).__module__.partition(".")[0], "")
+        hint = copied and f"\nhint: {copied.format(slot.name)} is one"
+        raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays{hint}")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")
     if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(_strides(array)):

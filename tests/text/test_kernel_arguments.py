@@ -403,6 +403,17 @@ def test_a_mask_is_not_ignored(driver):
         kernel().emulate(masked, np.zeros(FILTER.shape, np.float16), b=np.zeros(BIAS.shape, np.float32))
 
 
+def test_how_the_emulator_takes_another_library_s_array():
+    torch = pytest.importorskip("torch")
+    image = torch.zeros(IMAGE.shape, dtype=torch.float16, requires_grad=True)
+    others = np.zeros(FILTER.shape, np.float16), np.zeros(BIAS.shape, np.float32)
+    with pytest.raises(errors.WrongType) as raised:
+        kernel().emulate(image, others[0], b=others[1])
+    assert str(raised.value).endswith("takes NumPy arrays\nhint: image.numpy(force=True) is one")
+    with pytest.raises(errors.WrongType, match=r"out is of type Tensor: the emulator takes NumPy arrays$"):
+        kernel().emulate(image.numpy(force=True), others[0], b=others[1], out=torch.zeros(IMAGE.shape))
+
+
 # ---- warm calls: what was right once is looked at again -----------------------------------------
 
 
