@@ -22,7 +22,7 @@ from importlib import import_module
 from convgen import __version__, habits
 from convgen.cli import console
 from convgen.cli.arguments import Parser, UsageError
-from convgen.diagnostics import ConvgenError, SpecError
+from convgen.diagnostics import ConvgenError, SpecError, did_you_mean
 
 #: Name -> what it does.  The module has the same name.
 COMMANDS: dict[str, str] = {
@@ -103,7 +103,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     parser = _parser()
-    name = parser.parse_args(argv[:1]).command
+    first, unknown = parser.parse_known_args(argv[:1])
+    if unknown:
+        meant = next((word for word in argv if word in COMMANDS), "COMMAND")
+        hint = did_you_mean(unknown[0], parser._option_string_actions)
+        hint = hint or f"the command comes first: `convgen {meant} {unknown[0]} ...`"
+        raise UsageError(f"unrecognized arguments: {unknown[0]}\nhint: {hint}")
+    name = first.command
     if name is None:
         parser.print_help(sys.stderr)
         return USAGE
