@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from convgen.runtime import cuda, cupy_library
 from convgen.runtime.arguments import Seen, Slot, packed_strides
@@ -247,13 +247,22 @@ def check_numpy(array: object, slot: Slot) -> None:
     import numpy
 
     if not isinstance(array, numpy.ndarray) or isinstance(array, numpy.ma.MaskedArray):
-        copied = "" if slot.written else _NUMPY_COPIES.get(type(array).__module__.partition(".")[0], "")
-        hint = copied and f"\nhint: {copied.format(slot.name)} is one"
+        meant = _numpy_of(array, slot)
+        hint = meant and f"\nhint: {meant} is one"
         raise WrongType(f"{slot.name} is of type {type(array).__name__}: the emulator takes NumPy arrays{hint}")
     if slot.written and not array.flags.writeable:
         raise WrongType(f"{slot.name} is read-only")
     if array.shape != slot.shape or array.dtype not in slot.numpy_dtypes or not slot.lies(_strides(array)):
         slot.refuse(Seen(array.shape, array.dtype, _strides(array), "cpu", "transpose"), "cpu")
+
+
+def _numpy_of(array: object, slot: Slot) -> str:
+    """What makes an argument of another kind NumPy's, where something does."""
+    if slot.written:
+        return ""
+    if slot.shape == () and isinstance(array, SupportsFloat):
+        return f"numpy.array({slot.name}, {slot.numpy_dtypes[0].name!r})"
+    return _NUMPY_COPIES.get(type(array).__module__.partition(".")[0], "").format(slot.name)
 
 
 def _strides(array: Array) -> tuple[int, ...]:

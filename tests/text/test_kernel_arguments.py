@@ -414,6 +414,14 @@ def test_how_the_emulator_takes_another_library_s_array():
         kernel().emulate(image.numpy(force=True), others[0], b=others[1], out=torch.zeros(IMAGE.shape))
 
 
+@pytest.mark.parametrize("scale", [2, 0.5, np.float64(0.5)])
+def test_how_the_emulator_takes_a_number(scale, driver):
+    tensors = [np.zeros(tensor.shape, np.float16) for tensor in (IMAGE, FILTER)]
+    scaled = kernel(operands=(Tensor("scale", "operand", "f32", (), ()),))
+    with pytest.raises(errors.WrongType, match=r"\nhint: numpy.array\(scale, 'float32'\) is one$"):
+        scaled.emulate(*tensors, scale=scale)
+
+
 # ---- warm calls: what was right once is looked at again -----------------------------------------
 
 
