@@ -106,6 +106,14 @@ class Step:
         return ACTIVATIONS[self.kind].text.format(*numbers, t=value)
 
 
+def _float(number: object) -> float:
+    """NaN for what is no number, or one that no float holds."""
+    try:
+        return float(number) if isinstance(number, Real) else math.nan
+    except OverflowError:
+        return math.nan
+
+
 def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
     """The steps of `activation=`: a name, or a name and numbers such as ("leaky_relu", 0.2).  Raises WrongArguments."""
     if given is None:
@@ -121,12 +129,12 @@ def activation(given: str | Sequence[object] | None) -> tuple[Step, ...]:
         hint = f"did you mean `{'None' if found == 'none' else found}`?" if found else ""
         hint = hint or f"known are {', '.join(ACTIVATIONS)}"
         raise WrongArguments(f"there is no activation {name!r}\nhint: {hint}")
-    if len(numbers) > len(known.defaults) or not all(isinstance(n, Real) and math.isfinite(n) for n in numbers):
+    finite = [value for value in map(_float, numbers) if math.isfinite(value)]
+    if len(finite) < len(numbers) or len(numbers) > len(known.defaults):
         count = len(known.defaults)
         takes = f"at most {count} finite number{'s' if count > 1 else ''}" if count else "no numbers"
         raise WrongArguments(f"activation {name!r} takes {takes}, not {', '.join(map(repr, numbers))}")
-    given_numbers = [float(n) for n in numbers if isinstance(n, Real)]
-    return (Step(str(name), (*given_numbers, *known.defaults[len(numbers) :])),)
+    return (Step(str(name), (*finite, *known.defaults[len(numbers) :])),)
 
 
 def text_of(steps: Iterable[Step]) -> str:

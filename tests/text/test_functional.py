@@ -322,6 +322,8 @@ def test_a_failure_is_kept_as_a_kernel_is():
         (dict(dilation=5), "axis 0: the window spans 11 pixels, and the padded input has 5"),
         (dict(activation="swish"), "did you mean `silu`?"),
         (dict(activation=("relu", 1)), "takes no numbers"),
+        (dict(activation=("elu", math.nan)), "takes at most 1 finite number"),
+        (dict(activation=("elu", 10**400)), "takes at most 1 finite number"),
         (dict(input=array(1, 3, 0, 5)), "input has shape (1, 3, 0, 5): a batch may be empty, and nothing else"),
         (dict(input=array(1, 0, 5, 5), weight=array(4, 0, 3, 3), bias=array(4)), "input has shape (1, 0, 5, 5)"),
         (dict(weight=array(4, 3, 0, 3)), "weight has shape (4, 3, 0, 3): a batch may be empty, and nothing else"),
