@@ -157,7 +157,7 @@ _NAMES = {"input": "x", "filter": "w", "output": "y", "lowered": "m"}
 
 def _assigned_setting(place: Place) -> str | None:
     word, before, after = place.word, place.before, place.after
-    if word.type not in ("ASSIGN", "COLON") or not (before in wording.SETTINGS or before == "dynamic"):
+    if word.type not in ("ASSIGN", "COLON") or before not in (*wording.SETTINGS, "dynamic", "operand"):
         return None
     rest = place.rest_of_line() or "..."
     if name := after in TENSOR_DTYPES and _NAMES.get(str(before)):
@@ -250,6 +250,8 @@ def _list(place: Place) -> str | None:
     if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
         is_number = word.type == "COMMA" and place.after is not None and place.after.type == "INT"
         return "a `let` has one value" if is_number else "write a `let` for each name"
+    if place.kinds == {"COLON"} and word.type == "COMMA":
+        return "declare each tensor by itself"
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
         return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
     if word.type == "RPAR" and before is not None and before.type == "COMMA" and place.keyword in wording.AXES:

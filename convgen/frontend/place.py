@@ -14,6 +14,7 @@ from convgen import habits
 from convgen.diagnostics import closest, quote
 from convgen.frontend import wording
 from convgen.frontend.tokens import END
+from convgen.ir.dtypes import TENSOR_DTYPES
 
 #: Words that are looked back to, or ahead.
 _REACH = 500
@@ -92,6 +93,8 @@ class Place:
             begins = self.word.type in wording.SETTING_KINDS or self.word.type in _IN_EPILOGUE or self.is_assigned
             return (self.kinds == {kind} and begins) or (kind in self.kinds and self.is_option_without_brace)
         if kind == "COMMA" and self.begins_line and not self.is_closed:
+            return False
+        if kind == "COLON" and self.before in TENSOR_DTYPES:  # the name stands behind the type, or there is none
             return False
         return kind in self.kinds and (kind != "ASSIGN" or self.keyword == "let")
 

@@ -99,5 +99,17 @@ def test_an_assignment_that_is_written_as_elsewhere(written, hint, followed):
     assert not errors(spec(epilogue=right))
 
 
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("operand f32 b[k]", "the name goes before the type: `b: f32[...]`"),
+        ("operand: b: f32[k]", "settings are written without `:`: `operand b: f32[k]`"),
+        ("operand b, c: f32[k]", "declare each tensor by itself"),
+    ],
+)
+def test_an_operand_that_is_written_as_elsewhere(written, hint):
+    assert errors(spec(epilogue=LINES["epilogue"].replace("operand b: f32[k]", f"\n {written}\n"))) == [hint]
+
+
 def test_a_name_of_a_file_is_no_conv_block():
     assert errors('include "other.conv"\n' + spec()) == ["a file has `let NAME = SIZE` and `conv NAME { ... }`"]
