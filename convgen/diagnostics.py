@@ -239,13 +239,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{close}`?" if close else None
 
 
+#: How much of two words is the same, of 1, where one may be a misspelling of the other.
+_CLOSE = 0.6
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Another name that is close, whatever its case and the dashes before it."""
-    from difflib import get_close_matches
+    """Another name that is close, whatever its case and the dashes before it; of several as close, the first."""
+    from difflib import SequenceMatcher
 
     bare = {k.lstrip("-").lower(): k for k in known if k != name and not _is_another_number(name, k)}
-    close = get_close_matches(name.lstrip("-").lower(), bare, 1)
-    return bare[close[0]] if close else None
+    matcher = SequenceMatcher(b=name.lstrip("-").lower())
+
+    def likeness(word: str) -> float:
+        matcher.set_seq1(word)
+        return matcher.ratio()
+
+    found = max(bare, key=likeness, default="")
+    return bare[found] if found and likeness(found) >= _CLOSE else None
 
 
 def _is_another_number(a: str, b: str) -> bool:

@@ -56,6 +56,7 @@ def errors(text: str) -> list[str]:
         ("pad", "1 mode=reflect",
          "say what padding is made of behind its amounts: `pad 1 reflect`", "1 reflect"),
         ("stride", "= {2, 2}", "write a value per axis: `stride h=2 w=2`", "h=2 w=2"),
+        ("input", "x: f6[n, h=14, w=14, c=64]", "did you mean `f16`?", LINES["input"]),
         ("filter", "w: f16[k=64, r=3x3, c=64]", "name each extent: `[r=3, s=3]`", "w: f16[k=64, r=3, s=3, c=64]"),
         ("filter", "w: f16[64x3x3x64]",
          "name each extent: `[k=64, r=3, s=3, c=64]`", "w: f16[k=64, r=3, s=3, c=64]"),
