@@ -53,7 +53,7 @@ class Sizes:
                 )
                 self._report.error("E103", f"-D {name}: the file has no `let {name}`", None, hint)
             elif (number := whole(value)) is None:
-                self._report.error("E103", f"-D {name}: the value is not a whole number")
+                self._report.error("E103", f"-D {name}: {value!r:.40} is not a whole number")
                 self._values[name] = None
             elif abs(number) > MAX_VALUE:
                 self._report.error("E005", f"-D {name}: the number {_beyond(number)}")
