@@ -26,6 +26,7 @@ _ERROR = re.compile(
     r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?:catastrophic )?error\b[^:]*: (?P<message>.*)$", re.M
 )
 _PTX_ERROR = re.compile(r"^ptxas .*, line (?P<line>\d+); (?:error|fatal)\s*: (?P<message>.*)$", re.M)
+_TIME = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)  # which differs from run to run
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)'")
 _FIGURES: dict[str, re.Pattern[str]] = {
     "registers": re.compile(r"Used (\d+) registers"),
@@ -54,7 +55,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What NVRTC made of a source; `resources` are ptxas's figures by entry point."""
+    """What NVRTC made of a source, the same in every run; `resources` are ptxas's figures by entry point."""
 
     cubin: bytes
     ptx: str
@@ -83,7 +84,7 @@ def compile_source(source: str, target: Target) -> Compiled:
         hint = f"NVRTC {'.'.join(map(str, nvrtc_library.OLDEST))} and newer do not: pip install 'convgen[nvrtc]'"
         text = [f"{why}:", *slow, f"hint: {hint}"] if library.is_old else [f"{why}, which is a defect:", *slow]
         raise CompileError("\n".join(text), made.log)
-    return Compiled(made.cubin, made.ptx, made.log, resources(made.log))
+    return Compiled(made.cubin, made.ptx, _TIME.sub("", made.log), resources(made.log))
 
 
 def resources(log: str) -> dict[str, Resources]:
