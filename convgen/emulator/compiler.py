@@ -79,8 +79,8 @@ class HostCompiler:
 @cache
 def host_compiler() -> HostCompiler:
     """CONVGEN_CXX or CXX where set, else the first of c++, g++, clang++.  Raises NoHostCompiler."""
-    asked = [os.environ[name] for name in ("CONVGEN_CXX", "CXX") if os.environ.get(name)]
-    for name in [*asked[:1]] or ["c++", "g++", "clang++"]:
+    variable = next((name for name in ("CONVGEN_CXX", "CXX") if os.environ.get(name)), "")
+    for name in [os.environ[variable]] if variable else ["c++", "g++", "clang++"]:
         path = shutil.which(name)
         if path is None:
             continue
@@ -89,10 +89,15 @@ def host_compiler() -> HostCompiler:
         except (OSError, subprocess.CalledProcessError):
             continue
         return HostCompiler(path, "clang" if "clang" in shown else "gcc", shown.strip())
-    wanted = f"the compiler {asked[0]!r} cannot be run" if asked else "no C++17 compiler was found"
+    if variable:
+        raise NoHostCompiler(
+            f"the emulator's compiler {name!r}, which {variable} names, cannot be run\n"
+            "hint: set CONVGEN_CXX to the name or the path of a C++17 compiler, such as g++, without options"
+        )
     raise NoHostCompiler(
-        f"{wanted}; the emulator needs one\nhint: install g++ or clang++ (Debian, Ubuntu: apt install g++; "
-        "Fedora: dnf install gcc-c++; macOS: xcode-select --install), or name one in CONVGEN_CXX"
+        "no C++17 compiler was found; the emulator needs one\n"
+        "hint: install g++ or clang++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; "
+        "macOS: xcode-select --install), or name one in CONVGEN_CXX"
     )
 
 

@@ -239,6 +239,19 @@ def test_without_a_host_compiler_the_hint_says_what_to_install(monkeypatch):
     assert "C++17 compiler" in what and hint.startswith("hint: install g++ or clang++")
 
 
+@pytest.mark.parametrize("variable", ["CONVGEN_CXX", "CXX"])
+def test_a_compiler_with_options_is_named_with_its_variable(variable, monkeypatch, fresh_compiler):
+    monkeypatch.delenv("CONVGEN_CXX", raising=False)
+    monkeypatch.setenv(variable, "c++ -O0")
+    with pytest.raises(NoHostCompiler) as error:
+        compiler.host_compiler()
+    what, hint = str(error.value).splitlines()
+    assert what == f"the emulator's compiler 'c++ -O0', which {variable} names, cannot be run"
+    assert hint.startswith("hint: set CONVGEN_CXX to the name or the path") and hint.endswith("without options")
+    monkeypatch.setenv("CONVGEN_CXX", "c++")
+    assert compiler.host_compiler.__wrapped__().path == shutil.which("c++")
+
+
 def test_source_that_is_no_cpp_is_a_finding_with_its_line():
     source = whole_source('extern "C" __global__ void broken(int* y) {\n  y[0] = nothing_of_the_kind;\n}\n')
     with pytest.raises(EmulationError) as error:
