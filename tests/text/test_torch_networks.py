@@ -239,6 +239,25 @@ def test_inductor_keeps_what_it_compiles_for_this_convgen(training, monkeypatch,
     assert [prepare_and_run(), prepare_and_run()] == ["miss", "hit"]
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["optimize", "compile"])
+def test_inductor_compiles_for_the_sizes_that_are(compiled):
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    def call():
+        with torch.no_grad():
+            return torch.compile(model, backend=ct.compile_graph)(x) if compiled else ct.optimize(model, x)(x)
+
+    torch._dynamo.reset()
+    # torch 2.13 cannot compare the strides of a strided convolution's result if the sizes are symbols
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.GroupNorm(2, 8), nn.Conv2d(8, 4, 3, 2)).eval()
+    x = torch.randn(2, 3, 9, 9)
+    with config.patch(force_disable_caches=True):
+        result, sources = run_and_get_code(call)
+    near(result, model(x))
+    assert sources and not re.search(r"\bk?s\d+\b", "".join(sources))
+
+
 class Endless:
     """An argument of an operator, as Inductor has them in a deep network of residual blocks."""
 

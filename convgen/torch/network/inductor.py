@@ -11,7 +11,7 @@ operators lay out their results is compiled, too, and not in the graph: convgen'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,10 +28,17 @@ _PASS = "post_grad_custom_pre_pass"
 
 def compiled(run: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
     """The graph by Inductor, for inputs of these shapes.  Raises what Inductor raises."""
+    from torch._guards import TracingContext, tracing
     from torch._inductor import compile as inductor
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    with torch.no_grad(), brief(), _tracing():
-        return inductor(run, list(inputs), keyed(options))
+    # a tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    # as fake ones: where there is a ShapeEnv, Inductor takes the sizes of others for symbols
+    fakes = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+    with torch.no_grad(), brief(), tracing(TracingContext(mode)):
+        return inductor(run, fakes, keyed(options))
 
 
 @contextmanager
@@ -58,18 +65,6 @@ def keyed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Inductor's options with `_Version`, where the user has no pass in its place."""
     taken = options.get(_PASS) or getattr(inductor_config, _PASS, None)
     return dict(options) if taken else {**options, _PASS: _Version()}
-
-
-def _tracing() -> AbstractContextManager[Any]:
-    """A tracing context as Dynamo's: Inductor keeps nothing that is compiled where none has a ShapeEnv."""
-    from torch._guards import TracingContext, tracing
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    if TracingContext.try_get() is not None:
-        return nullcontext()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-    return tracing(TracingContext(mode))
 
 
 def tell_briefly(namespace: str) -> None:
