@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from convgen.torch.network.trace import call
 
@@ -194,7 +195,7 @@ def packing(pack: GraphModule, weights: Sequence[Any], names: Sequence[str]) -> 
 
 
 def _kinds(weights: Sequence[Any]) -> list[Any]:
-    return [(w.shape, w.dtype, w.device) for w in weights]
+    return [(w.shape, w.dtype, w.device, is_traceable_wrapper_subclass(w)) for w in weights]
 
 
 def _memory(weights: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
@@ -21,6 +20,7 @@ from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import MakesLayers, Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
+from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
@@ -37,9 +37,6 @@ _MOST_KINDS = 8
 _TRIES = 2
 #: What is prepared, which holds compiled code.
 _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})
-_WITHOUT_MODE = (torch.fx.GraphModule, torch.nn.ModuleDict, torch.nn.ModuleList)
-#: Where classes are from of which torch.export makes modules.
-_OF_GRAPHS = (Module.__module__, "torch.export._unlift")
 
 
 def optimize(
@@ -66,12 +63,16 @@ def optimize(
     themselves at their first call.  The model is not changed, and shares its weights with the result.  Where a model
     cannot be traced, its parts are prepared one by one, and the rest runs as it is; the report says why.
 
-    Raises WrongArguments for a model that is not a module, has no weights yet or is in training mode, for an example
-    without a tensor or that the model does not take, and for an unknown option; UsageError for an unknown `tune`.
+    Raises WrongArguments for a model that is not a module, has no weights yet, is in training mode or is sharded by
+    FSDP, for an example without a tensor or that the model does not take, and for an unknown option; UsageError for an
+    unknown `tune`.
     """
     if tune is not None:
         known_tuning(tune)
-    made = Optimized(_for_inference(model), Options(measure, inductor, options or {}, tune=tune))
+    if isinstance(model, Optimized):
+        model = model.model
+    check_model(model)
+    made = Optimized(model, Options(measure, inductor, options or {}, tune=tune))
     hint = "hint: pass a tensor, or a tuple of the model's arguments"
     if not isinstance(example, tuple) and not any(isinstance(e, torch.Tensor) for e in pytree.tree_leaves(example)):
         raise WrongArguments(f"the example is of type {type(example).__name__}, without a tensor\n{hint}")
@@ -85,46 +86,6 @@ def optimize(
     return made
 
 
-def _for_inference(model: Any) -> Any:
-    """The model.  Raises WrongArguments."""
-    if isinstance(model, Optimized):
-        return model.model
-    if not isinstance(model, Module):
-        raise WrongArguments(f"the model is of type {type(model).__name__}: expected a torch.nn.Module")
-    if isinstance(model, torch.jit.ScriptModule):
-        hint = "hint: optimize the module that it was made of"
-        raise WrongArguments(f"the model is a ScriptModule, which torch.export does not take\n{hint}")
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        raise WrongArguments("the model has layers without weights yet\nhint: call it once before optimize")
-    for name, module in model.named_modules():
-        if _trains(module):
-            raise _in_training(name)
-    return model
-
-
-def _in_training(name: str) -> WrongArguments:
-    """What there is to say of a model, or of its module of this name."""
-    what = f"module {name!r} of the model" if name else "the model"
-    return WrongArguments(
-        f"{what} is in training mode, and optimize is for inference\nhint: model.eval() before optimize"
-    )
-
-
-def _has_mode(module: Any) -> bool:
-    """Whether training mode means something of a module: not of graphs, of what torch.export makes besides, and of
-    containers; those of parametrizations torch always makes in training mode."""
-    return not isinstance(module, _WITHOUT_MODE) and type(module).__module__ not in _OF_GRAPHS
-
-
-def _with_modes(model: Any) -> list[Any]:
-    return [module for module in model.modules() if _has_mode(module)]
-
-
-def _trains(module: Any) -> bool:
-    """Whether a module is in training mode."""
-    return _has_mode(module) and bool(module.training)
-
-
 class Optimized(Module):
     """A model made ready for inference.  `report` tells of the inputs that were prepared last."""
 
@@ -133,7 +94,7 @@ class Optimized(Module):
         self.model = model
         self.options = options
         self._report = Report()
-        self._modes = _with_modes(model)
+        self._modes = with_modes(model)
         self._forget()
         self.training = False
 
@@ -166,7 +127,7 @@ class Optimized(Module):
         """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
         training mode again."""
         if any(map(_training, self._modes)):
-            self._look_at_modes()  # which may find that a module that was the model's trains
+            self._look_at_model()  # which may find that a module that was the model's trains
         if _transformed():
             with torch.no_grad():
                 return self.model(*args, **kwargs)
@@ -174,12 +135,10 @@ class Optimized(Module):
             torch.compiler.cudagraph_mark_step_begin()
         return self._run(Given.of(args, kwargs))
 
-    def _look_at_modes(self) -> None:
+    def _look_at_model(self) -> None:
         """Raises WrongArguments."""
-        self._modes = _with_modes(self.model)
-        for name, module in self.model.named_modules():  # the model itself has no name
-            if _trains(module):
-                raise _in_training(name)
+        self._modes = with_modes(self.model)
+        check_model(self.model)
 
     def __getattr__(self, name: str) -> Any:
         """Also what the model has, such as `config`: programs ask for it."""
@@ -242,7 +201,6 @@ class Optimized(Module):
             except OtherWeights:
                 with tracing():
                     self._forget()
-                    self._look_at_modes()
         return self._as_it_is(given)  # others change the model all the time
 
     def _for(self, given: Given, most: float = math.inf) -> Callable[[Given], Any]:
@@ -257,6 +215,7 @@ class Optimized(Module):
             with tracing():
                 found = self._prepared.get(key)
                 if found is None:
+                    self._look_at_model()
                     make_room(self._prepared)
                     found = self._prepared[key] = self._made(given)
         return found.run
