@@ -29,6 +29,21 @@ class Network(nn.Module):
         return self.b(self.norm(self.a(x)).relu())
 
 
+def test_a_graph_that_ddp_splits_has_its_buffers(monkeypatch):
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 512)  # graphs are split where a bucket is full
+    torch._dynamo.reset()
+    model, x = nn.parallel.DistributedDataParallel(Network(), bucket_cap_mb=0.0005).eval(), torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(model, backend="convgen", options={"inductor": False})
+    known = len(convgen.torch.reports())
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+        model.module.norm.running_mean.add_(1)
+        torch.testing.assert_close(compiled(x), model(x))
+    first, second = convgen.torch.reports()[known:]
+    assert first.notes == ["1 BatchNorm is folded into the convolutions before them"]
+    assert [row.layer for row in (*first, *second)] == ["a", "b"]
+
+
 def test_a_model_that_fsdp_shards_is_refused():
     from torch.distributed.fsdp import fully_shard
 

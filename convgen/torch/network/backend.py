@@ -25,6 +25,8 @@ Tensor = Any
 _log = logging.getLogger("convgen.torch")
 #: convgen's own, and their defaults.
 _OPTIONS: dict[str, Any] = {"measure": True, "inductor": True, "sums": True, "tune": None}
+#: Dynamo's of tensors that are attributes of modules.
+_MARK = "_dynamo_static_input_type"
 _reports: deque[Report] = deque(maxlen=64)
 
 
@@ -100,10 +102,10 @@ class _Graph:
         # a graph does not turn on what was on before it, and torch.func.grad within one gives zeros where it is off
         self._with_gradients = torch.is_grad_enabled()
         self._numbers = _numbers(graph_module)
-        self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given)]
+        nodes = list(graph_module.graph.find_nodes(op="placeholder"))
+        self._weights = [i for i, given in enumerate(example_inputs) if _is_weight(given, nodes[i])]
         self._inputs = [i for i, _ in enumerate(example_inputs) if i not in set(self._weights)]
-        nodes = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
-        self._names = [_readable(nodes[i]) for i in self._weights]
+        self._names = [_readable(nodes[i].name) for i in self._weights]
         # by the first weight: one code object may serve several modules, which Dynamo tells apart by weights alone
         self._of_modules: Any = torch.utils.weak.WeakIdKeyDictionary()
         self._without_weights = _OfModule()
@@ -183,9 +185,10 @@ def _numbers(graph_module: Any) -> set[int]:
     return found
 
 
-def _is_weight(given: Any) -> bool:
-    """A parameter, or what Dynamo says is a buffer."""
-    marked = getattr(given, "_dynamo_static_input_type", None) is not None
+def _is_weight(given: Any, node: Any) -> bool:
+    """A parameter, or what Dynamo says is a buffer: of the tensor, and of the node, since the parts of a graph that
+    DistributedDataParallel splits come with other tensors, fake ones."""
+    marked = hasattr(given, _MARK) or _MARK in node.meta.get("tensor_dict", ())
     return isinstance(given, torch.nn.Parameter) or (isinstance(given, torch.Tensor) and marked)
 
 
