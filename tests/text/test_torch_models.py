@@ -951,3 +951,17 @@ def test_a_state_by_the_names_of_parameters_is_loaded():
     fast.load_state_dict(shadow)
     assert all((p == shadow[name]).all() for name, p in fast.named_parameters())
     torch.testing.assert_close(fast(x), model(x))
+
+
+def test_a_model_without_data_is_prepared_when_it_has_some():
+    from torch._subclasses import FakeTensorMode
+
+    model = small()
+    with FakeTensorMode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = fast(small(), torch.randn(2, 4, 8, 8))
+        assert made(torch.randn(2, 4, 8, 8)).shape == (2, 4, 8, 8)
+    made.load_state_dict(model.state_dict(), assign=True)
+    x = torch.randn(2, 4, 8, 8)
+    near(made(x), model(x))
+    assert [row.layer for row in made.report] == ["0", "3"]

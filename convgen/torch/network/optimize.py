@@ -153,7 +153,8 @@ class Optimized(Module):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
         with suppress(OtherWeights):  # changed meanwhile: a call prepares it
-            self._for(Given.of(args, kwargs))
+            if not _transformed():  # as of fake tensors: a call of real ones prepares it
+                self._for(Given.of(args, kwargs))
 
     def refresh(self) -> None:
         """Packs the weights anew at the next call: after writes that torch does not count, such as to `weight.data`.
