@@ -965,3 +965,10 @@ def test_a_model_without_data_is_prepared_when_it_has_some():
     x = torch.randn(2, 4, 8, 8)
     near(made(x), model(x))
     assert [row.layer for row in made.report] == ["0", "3"]
+
+
+def test_dynamo_says_why_it_does_not_compile_an_optimized_model_again():
+    made, x = fast(small(), torch.randn(2, 4, 8, 8)), torch.randn(2, 4, 8, 8)
+    near(torch.compile(lambda x: made(x) + 1, backend="eager")(x), made(x) + 1)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="compiled already, and runs as it is without fullgraph"):
+        torch.compile(made, backend="eager", fullgraph=True)(x)

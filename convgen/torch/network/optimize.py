@@ -35,6 +35,8 @@ _training = operator.attrgetter("training")
 _MOST_KINDS = 8
 #: How often a call prepares a model that others change at the same time.
 _TRIES = 2
+#: What Dynamo says where it must not break a graph.
+_WHY_NOT_COMPILED = "an optimized model is compiled already, and runs as it is without fullgraph=True"
 #: What is prepared, which holds compiled code.
 _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})
 
@@ -122,7 +124,7 @@ class Optimized(Module):
             notes += [f"{name}: {note}" for note in inner.notes]
         return Report(rows, notes)
 
-    @torch.compiler.disable
+    @torch.compiler.disable(reason=_WHY_NOT_COMPILED)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
         training mode again."""
