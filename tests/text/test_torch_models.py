@@ -972,3 +972,17 @@ def test_dynamo_says_why_it_does_not_compile_an_optimized_model_again():
     near(torch.compile(lambda x: made(x) + 1, backend="eager")(x), made(x) + 1)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="compiled already, and runs as it is without fullgraph"):
         torch.compile(made, backend="eager", fullgraph=True)(x)
+
+
+def test_arguments_that_require_gradients_are_warned_of():
+    model, x = small(), torch.randn(2, 4, 8, 8)
+    made, generated = fast(model, x), nn.Conv2d(4, 4, 1)(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        near(made(x), model(x))
+        near(made(generated.detach()), model(generated))
+        with torch.no_grad():
+            near(made(generated), model(generated))
+    with pytest.warns(UserWarning, match="requires gradients, of which an optimized model records none") as warned:
+        assert not made(generated).requires_grad
+    assert warned[0].filename == __file__

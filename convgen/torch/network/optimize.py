@@ -126,8 +126,8 @@ class Optimized(Module):
 
     @torch.compiler.disable(reason=_WHY_NOT_COMPILED)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results, without gradients.  Raises WrongArguments where the model, or a module of it, is in
-        training mode again."""
+        """The model's results, without gradients; warns where an argument requires some.  Raises WrongArguments where
+        the model, or a module of it, is in training mode again."""
         if any(map(_training, self._modes)):
             self._look_at_model()  # which may find that a module that was the model's trains
         if _transformed():
@@ -135,7 +135,12 @@ class Optimized(Module):
                 return self.model(*args, **kwargs)
         if self.options.config.get("triton.cudagraphs"):
             torch.compiler.cudagraph_mark_step_begin()
-        return self._run(Given.of(args, kwargs))
+        given = Given.of(args, kwargs)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()):
+            hint = "hint: for these, call the model that it was made of; for results alone, use torch.no_grad()"
+            why = "an argument requires gradients, of which an optimized model records none"
+            warnings.warn(f"convgen.torch.optimize: {why}\n{hint}", stacklevel=5)
+        return self._run(given)
 
     def _look_at_model(self) -> None:
         """Raises WrongArguments."""
