@@ -986,3 +986,23 @@ def test_arguments_that_require_gradients_are_warned_of():
     with pytest.warns(UserWarning, match="requires gradients, of which an optimized model records none") as warned:
         assert not made(generated).requires_grad
     assert warned[0].filename == __file__
+
+
+def test_the_lists_of_a_recurrent_layer_s_weights_are_no_state():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.rows = nn.Conv1d(4, 8, 3), nn.LSTM(8, 4)
+
+        def forward(self, x):
+            return self.rows(self.body(x).permute(2, 0, 1))[0]
+
+    model, x = Network().eval(), torch.randn(2, 4, 8)
+    made = fast(model, x)
+    assert not any("sets attributes" in note for note in made.report.notes)
+    for _ in range(2):
+        near(made(x), model(x))
+        with torch.no_grad():
+            model.rows.weight_hh_l0.add_(0.1)
+        model.rows.weight_ih_l0 = nn.Parameter(torch.randn_like(model.rows.weight_ih_l0))
+    near(made(x), model(x))

@@ -17,6 +17,8 @@ Module: Any = torch.nn.Module
 pytree = torch.utils._pytree
 #: What each module has.
 _COMMON = frozenset(vars(torch.nn.Module()))
+#: Where torch.nn.LSTM and the like list their parameters, anew where one is set, as while a model is traced.
+_FLAT = frozenset({"_flat_weights", "_flat_weight_refs"})
 _PLAIN = (bool, int, float, str)
 #: Calls whose results are looked at: a window of frames may have to fill first.
 _LATER_CALLS = 4
@@ -107,7 +109,9 @@ def _attributes(model: Any) -> dict[str, dict[Any, Any]]:
 
 
 def _is_computed(module: Any, name: str) -> bool:
-    """Whether torch computes an attribute of parameters at each call: by weight_norm, spectral_norm or pruning."""
+    """Whether torch computes an attribute of parameters: by weight_norm, spectral_norm or pruning, or for an LSTM."""
+    if isinstance(module, torch.nn.RNNBase) and name in _FLAT:
+        return True
     return any(f"{name}_{of}" in module._parameters for of in ("g", "orig"))
 
 
