@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from result_specs import READ_SUMS, sums_spec
+from result_specs import READ_SUMS, SUMS_OF_IMAGES, sums_spec
 from runs import emulated_plan
 from small_goldens import GEOMETRIES, shrunk, untuned
 from special_values import expected, with_specials
@@ -53,6 +53,10 @@ MODES: Mapping[str, str] = {
             "strided dgrad": "k_blocks 1",
         }.items()
     },
+    **{
+        f"sums of images, {how}": SUMS_OF_IMAGES[how].replace("n=3", "n=21").replace("stages 2", "stages 2  k_blocks 1")
+        for how in ("rows", "swap_ab")
+    },
     "mma_wgrad, slices": READ_SUMS["mma_wgrad, slices"].replace("n=2, h=6, w=5", "n=23, h=6, w=6"),
     **{
         name: READ_SUMS[name].replace("n=2, h=6, w=5", "n=5, h=13, w=11")
@@ -77,7 +81,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tma_im2col, stream-K": ("tma_im2col_stream_k", "stream-K, tiles in parts"),
     "tma_im2col, groups": ("tma_im2col_groups", "tma_im2col_grouped_dgrad"),
     "tma_im2col, strided dgrad": ("tma_im2col_strided_dgrad", "tma_im2col_transposed"),
-    "tma_im2col, sums": ("tma_im2col_statistics", "sums, swap_ab", "sums, split_k", "sums, strided dgrad"),
+    "tma_im2col, sums": (
+        *("tma_im2col_statistics", "sums, swap_ab", "sums, split_k", "sums, strided dgrad"),
+        *("sums of images, rows", "sums of images, swap_ab"),
+    ),
     "tma_im2col, dynamic": ("tma_im2col_dynamic",),
     "tma_im2col, prologue": ("tma_im2col_prologue",),
     "tma_im2col, prepare": ("tma_im2col_nchw", "tma_im2col_1x1_nchw"),

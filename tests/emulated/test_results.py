@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import hypothesis
 import numpy as np
 import pytest
-from result_specs import CASES, READ_SUMS, SUMMED, sums_spec
+from hypothesis import strategies as st
+from result_specs import CASES, READ_SUMS, SUMMED, SUMS_OF_IMAGES, sums_spec
 
 from convgen import driver
 from convgen.diagnostics import SpecError
@@ -74,6 +76,37 @@ def test_sums_of_what_is_read(name):
 def test_sums(name):
     """Over some dims and over all, beside other results."""
     assert check_sums(sums_spec(name))[-1].shape == ()
+
+
+@pytest.mark.parametrize("name", SUMS_OF_IMAGES)
+def test_sums_of_each_image(name):
+    """The kernel adds up parts of them; sums of all images beside them, too."""
+    (compilation,) = driver.load(Spec(SUMS_OF_IMAGES[name]))
+    names = {w.name for w in compilation.plan.workspaces}
+    assert {f"partial.{t.name}" for t in compilation.request.problem.sums} <= names
+    assert not any(name.startswith("values") for name in names)
+    check_sums(SUMS_OF_IMAGES[name])
+
+
+@hypothesis.settings(max_examples=12)
+@hypothesis.given(
+    sizes=st.tuples(*(st.integers(1, most) for most in (5, 9, 9, 5))),
+    tile=st.sampled_from(["m=64 n=16", "m=128 n=24", "m=16 n=64 swap", "m=48 n=64 swap", "m=64 n=128 swap"]),
+    more=st.sampled_from(["", "split_k 2", "cluster 2", "blocks 2"]),
+)
+def test_sums_of_each_image_of_any_size(sizes, tile, more):
+    """Where 16 pixels may be of two images, every element's value is added up."""
+    n, h, w, k = sizes
+    shape, swapped, _ = tile.partition(" swap")
+    swap_ab = "swap_ab 1" if swapped else ""
+    text = f"""conv a {{ input x: f16[n={n}, h={h}, w={w}, c=16]  filter w: f16[k={8 * k}, r=3, s=3, c=16]  pad 1
+      output y: f16[n, p, q, k]  strategy tma_im2col {{ tile {shape} k=16  {swap_ab}  {more} }}
+      epilogue {{ result s: f32[n, k]  result all: f32[]  s = acc  all = acc  y = acc }} }}"""
+    try:
+        check_sums(text)
+    except SpecError as refused:
+        assert "E401" in str(refused)
+        hypothesis.reject()
 
 
 def check_sums(spec):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gpu_runs
 import pytest
-from result_specs import CASES, READ_SUMS, SUMMED, sums_spec
+from result_specs import CASES, READ_SUMS, SUMMED, SUMS_OF_IMAGES, sums_spec
 
 from convgen import driver
 from convgen.ir import verify
@@ -47,9 +47,13 @@ def test_results_and_operands_that_are_their_own_arrays(target: Target, name: st
     assert_right(problem, kernel, given, in_place)
 
 
-@pytest.mark.parametrize("name", [*SUMMED, *READ_SUMS])
+SUMS = {name: sums_spec(name) for name in SUMMED} | READ_SUMS
+SUMS |= {f"each image, {name}": text for name, text in SUMS_OF_IMAGES.items()}
+
+
+@pytest.mark.parametrize("name", SUMS)
 def test_sums(target: Target, name: str):
-    problem, kernel = compiled(READ_SUMS.get(name) or sums_spec(name), target)
+    problem, kernel = compiled(SUMS[name], target)
     given = gpu_runs.inputs(problem, 1)
     outs = kernel(*given.values())
     assert_right(problem, kernel, given, outs)

@@ -116,6 +116,23 @@ SUMMED = {
     ),
 }
 
+#: Sums of the channels of each image, where 16 pixels are never of two.
+_IMAGES = "input x: f16[n=3, h=8, w=4, c=32] filter w: f16[k=40, r=3, s=3, c=32] output y: f16[n, p, q, k] pad 1"
+SUMS_OF_IMAGES = {
+    name: f"""conv a {{ {_IMAGES} strategy {strategy}
+      epilogue {{ operand b: f32[k]  result s: f32[n, k]  result all: f32[k]  result squares: f32[n, k]
+        t = acc + b  s = t  squares = t * t  all = t  y = relu(t) }} }}"""
+    for name, strategy in {
+        "rows": TMA % "", "last columns": (TMA % "").replace("n=16", "n=24"), "split_k": TMA % "split_k 2",
+        "swap_ab": (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=32"),
+        "swap_ab, split_k": (TMA % "swap_ab 1 split_k 2").replace("n=16", "n=64"),
+    }.items()
+}  # fmt: skip
+
+SUMS_OF_IMAGES["dgrad"] = f"""conv a {{ {_IMAGES} op dgrad strategy {(TMA % "swap_ab 1").replace("n=16", "n=64")}
+  epilogue {{ operand z: f16[n, h, w, c]  result s: f32[n, c]  result products: f32[n, c]
+    t = acc + z  s = t  products = t * z  x = t }} }}"""
+
 #: Sums of what the operator reads: y of each channel (a bias's gradient), and others.
 READ = "input x: f16[n=2, h=6, w=5, c=8 of 16] filter w: f32[k=24, r=3, s=2, c=4] output y: f16[n, k, p, q] groups 2"
 READ_SUMS = {

@@ -15,7 +15,8 @@ from convgen.kernels.parts.hopper import (
 from convgen.kernels.parts.lowering import INT_LIMIT
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT
 from convgen.kernels.tma_im2col.gemm import LEAST_BOX, Gemm
-from convgen.kernels.tma_im2col.layout import PARTIAL_PIXELS, Layout
+from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.partial_sums import OF_IMAGES, PIXELS, image_pixels
 from convgen.kernels.tma_im2col.prologue import CHANNELS, UNPACK
 
 #: Of a strided dgrad: rows of a table in constant memory.
@@ -64,9 +65,13 @@ def _consumers(layout: Layout) -> Obstacles:
     if rows % share:
         each = "" if pingpong else f" for each of {config.consumers} consumers"
         no(f"tile {axis}={rows} does not split into 64 rows{each}", f"{axis}={share} or a multiple", f"tile.{axis}")
-    if layout.gemm.problem.sums and config.tile_m % PARTIAL_PIXELS:
-        no(f"tile m={config.tile_m} is not a multiple of {PARTIAL_PIXELS} pixels, which are summed at once",
-           f"m={PARTIAL_PIXELS} or a multiple", "tile.m")  # fmt: skip
+    if layout.gemm.problem.sums and config.tile_m % PIXELS:
+        no(f"tile m={config.tile_m} is not a multiple of {PIXELS} pixels, which are summed at once",
+           f"m={PIXELS} or a multiple", "tile.m")  # fmt: skip
+    of_images = any(t.dims == OF_IMAGES for t in layout.gemm.problem.sums)
+    if of_images and (pixels := image_pixels(layout.gemm.problem)) % layout.partial_pixels:
+        summed = layout.partial_pixels
+        no(f"{summed} pixels, which are summed at once, do not divide an image's {pixels}", "swap_ab 0", "tile.m")
     if config.swap_ab and layout.gemm.plane:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
     accumulators = config.accumulators

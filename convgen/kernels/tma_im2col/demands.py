@@ -16,7 +16,7 @@ def demands(layout: Layout) -> dict[str, Any]:
     rows, columns = (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
     traffic = layout.gemm.traffic
     if sums := layout.gemm.problem.sums:
-        traffic = traffic | {"writes": traffic["writes"] + 2 * layout.sum_bytes}
+        traffic = traffic | {"writes": traffic["writes"] + 2 * sum(layout.partial_bytes.values())}
     if _whole_pixels(layout):
         traffic = traffic | {"y_pitch": 0}
     sms = layout.target.clustered_sms(config.split_k * config.cluster)

@@ -18,7 +18,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import assignment, patches, prepare
 from convgen.kernels.parts.hopper import wgmma_obstacles
 from convgen.kernels.parts.lowering import PACK
-from convgen.kernels.tma_im2col import cost
+from convgen.kernels.tma_im2col import cost, partial_sums
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prologue_obstacles
 from convgen.kernels.tma_im2col.demands import demands
@@ -45,14 +45,19 @@ class TmaIm2col(base.Kernel[Config, Layout]):
     dynamic = base.ANY_SIZES
 
     def adds_up(self, problem: ConvProblem) -> tuple[str, ...]:
-        """Sums of channels, where C leaves in epilogue tiles of pixels: what a warp adds up makes a row."""
+        """Sums of channels, of all images or of each, where C leaves in epilogue tiles of pixels: what a warp adds up
+        makes a row."""
         if not assignment.served(problem):
             return ()
-        forward = assignment.assignment(problem).problem
+        assigned = assignment.assignment(problem)
+        forward = assigned.problem
         if forward.y.innermost != "k" or forward.y.dtype not in PACK:
             return ()
+        served: set[tuple[str, ...]] = {("k",)}
+        if assigned.phases is None and partial_sums.of_images(forward):
+            served.add(partial_sums.OF_IMAGES)
         of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
-        return tuple(t.name for t in forward.sums if t.dims == ("k",) and t.name in of_result)
+        return tuple(t.name for t in forward.sums if t.dims in served and t.name in of_result)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

@@ -61,7 +61,7 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared operands, and parts of tiles."""
     config, found = layout.config, layout.gemm.prepared.workspaces
-    found += tuple(Workspace(sums.partial(t), layout.partial_rows * t.bytes) for t in layout.gemm.problem.sums)
+    found += tuple(Workspace(sums.partial(t), layout.partial_bytes[t.name]) for t in layout.gemm.problem.sums)
     if not config.stream_k:
         return found
     return (*found, Workspace(PARTIALS.buffer, 2 * layout.launched * config.tile_m * config.tile_n * 4))

@@ -22,12 +22,11 @@ from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm
+from convgen.kernels.tma_im2col.partial_sums import PIXELS, PartialSum, partial_sum
 from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
 #: Bytes of a multiprocessor's epilogue tiles of whole pixels, at most.
 WHOLE_PIXELS = 112 << 10
-#: Pixels that a warp adds up where they are rows of its fragments.
-PARTIAL_PIXELS = 16
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ class Layout(base.Layout[Config]):
     @property
     def partial_pixels(self) -> int:
         """Pixels that a warp adds up: where they are columns of its fragments, all of the tile that it finishes."""
-        return self.config.columns // self.config.split_k if self.config.swap_ab else PARTIAL_PIXELS
+        return self.config.columns // self.config.split_k if self.config.swap_ab else PIXELS
 
     @property
     def phase_rows(self) -> int:
@@ -233,6 +232,18 @@ class Layout(base.Layout[Config]):
     def partial_rows(self) -> int:
         """Rows of partial sums, of all phases."""
         return len(self.gemm.taps) * self.phase_rows
+
+    @property
+    def partial_sums(self) -> tuple[PartialSum, ...]:
+        """Of all sums."""
+        problem = self.gemm.problem
+        return tuple(partial_sum(problem, t, self.partial_pixels) for t in problem.sums)
+
+    @property
+    def partial_bytes(self) -> dict[str, int]:
+        """Of each sum's rows, which are written, and read again by launches behind the kernel; by its name."""
+        sums = zip(self.partial_sums, self.gemm.problem.sums, strict=True)
+        return {part.name: (part.image_rows or self.partial_rows) * t.bytes for part, t in sums}
 
     @property
     def sum_registers(self) -> int:
@@ -246,11 +257,6 @@ class Layout(base.Layout[Config]):
         if self.config.swap_ab:  # two channels' sums find room, but not beside operands that arrive
             return 4 * len(self.arriving) + inside
         return 8 + 16 * len(sums) + inside
-
-    @property
-    def sum_bytes(self) -> int:
-        """Of partial sums, which are written, and read again by launches behind the kernel."""
-        return self.partial_rows * sum(t.bytes for t in self.gemm.problem.sums)
 
     @property
     def rewritten(self) -> int:
