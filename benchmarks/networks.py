@@ -55,7 +55,7 @@ def _of_torchvision(name: str, **options: Any) -> Callable[[], Any]:
 
 
 def _written_out(name: str) -> Callable[[], Any]:
-    """A class of models.py."""
+    """A class of models/."""
 
     def make() -> Any:
         import models
@@ -106,6 +106,20 @@ NETWORKS: dict[str, Network] = {
     "dcgan": Network(_written_out("Dcgan"), (8, 64), (100, 1, 1)),
     "hifi_gan": Network(_written_out("HifiGan"), (1, 8), (80, 256)),
     "wav2vec2_features": Network(_written_out("Wav2vec2Features"), (1, 8), (1, 80000)),
+    "cyclegan": Network(_written_out("CycleGan"), (1, 8), (3, 256, 256)),
+    "edsr": Network(_written_out("Edsr"), (1, 8), (3, 256, 256)),
+    "conv_tasnet": Network(_written_out("ConvTasnet"), (1, 8), (1, 32000)),
+    "wavenet": Network(_written_out("Wavenet"), (1, 8), (256, 16000)),
+    "nafnet": Network(_written_out("Nafnet"), (1, 8), (3, 256, 256)),
+    "alphazero": Network(_written_out("AlphaZero"), (8, 64), (17, 19, 19)),
+    "cifar_resnet18": Network(_written_out("CifarResnet18"), (8, 128), (3, 32, 32)),
+    "pix2pix": Network(_written_out("Pix2pix"), (1, 8), (3, 256, 256)),
+    "convlstm": Network(_written_out("ConvLstm"), (8,), (10, 64, 64)),
+    "ecapa": Network(_written_out("EcapaTdnn"), (1, 8), (80, 300)),
+    "convnext_v2": Network(_written_out("ConvnextV2"), (8,)),
+    "repvgg": Network(_written_out("Repvgg"), (8,)),
+    "stylegan2": Network(_written_out("Stylegan2"), (8,), (512, 1, 1)),
+    "hrnet": Network(_written_out("Hrnet"), (8,), (3, 256, 256)),
     "sd15_unet": Network(_unet, (2,), (4, 64, 64), "bfloat16", least=1.1),
     "sd15_vae_decoder": Network(_vae_decoder, (1,), (4, 64, 64), "bfloat16", least=1.2),
 }  # fmt: skip

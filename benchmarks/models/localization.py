@@ -1,4 +1,4 @@
-"""Networks that people run and torchvision does not have, written out: each class makes a whole model."""
+"""Networks that say what is where in an image: segmentation, detection, poses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu, interpolate, leaky_relu, max_pool2d
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.functional import interpolate, max_pool2d, relu
+
+from models.parts import BasicBlock
 
 
 def _norm_block_3d(c: int, k: int, stride: int = 1) -> nn.Sequential:
@@ -123,117 +124,53 @@ class Yolov8s(nn.Module):
         return [torch.cat([box(out), classes(out)], 1) for box, classes, out in heads]
 
 
-class _DenseBlock(nn.Module):
-    """ESRGAN's: five layers, each of which reads all before it; a fifth of the last is added to the input."""
+class _Fusion(nn.Module):
+    """HRNet's: each resolution gets the sum of all, brought to its size."""
 
-    def __init__(self, width: int, growth: int) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(width + i * growth, growth, 3, padding=1) for i in range(4))
-        self.last = nn.Conv2d(width + 4 * growth, width, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [x]
-        for layer in self.layers:
-            parts.append(leaky_relu(layer(torch.cat(parts, 1)), 0.2))
-        return x + 0.2 * self.last(torch.cat(parts, 1))
-
-
-class _DenseBlocks(nn.Sequential):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + 0.2 * super().forward(x)
-
-
-class Esrgan(nn.Module):
-    """ESRGAN's generator (Wang et al., 2018), Real-ESRGAN's, too: four times the height and the width."""
-
-    def __init__(self, width: int = 64, growth: int = 32, blocks: int = 23) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, width, 3, padding=1)
-        self.trunk = nn.Sequential(
-            *(_DenseBlocks(*(_DenseBlock(width, growth) for _ in range(3))) for _ in range(blocks)),
-            nn.Conv2d(width, width, 3, padding=1),
-        )
-        self.up = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
-        self.last = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1), nn.LeakyReLU(0.2), nn.Conv2d(width, 3, 3, padding=1)
+        branches = range(len(widths))
+        self.rows = nn.ModuleList(
+            nn.ModuleList(self._resized(widths, source, target) for source in branches) for target in branches
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        x = x + self.trunk(x)
-        for up in self.up:
-            x = leaky_relu(up(interpolate(x, scale_factor=2)), 0.2)
-        return self.last(x)
-
-
-class Dcgan(nn.Module):
-    """DCGAN's generator (Radford et al., 2015): 64 x 64 images from 100 numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        widths = (100, 512, 256, 128, 64)
+    @staticmethod
+    def _resized(widths: tuple[int, ...], source: int, target: int) -> nn.Module:
+        c, k = widths[source], widths[target]
+        if source == target:
+            return nn.Identity()
+        if source > target:
+            up = nn.Upsample(scale_factor=2 ** (source - target))
+            return nn.Sequential(nn.Conv2d(c, k, 1, bias=False), nn.BatchNorm2d(k), up)
         layers: list[nn.Module] = []
-        for i, (c, k) in enumerate(pairwise(widths)):
-            up = nn.ConvTranspose2d(c, k, 4, 1 + (i > 0), int(i > 0), bias=False)
-            layers += [up, nn.BatchNorm2d(k), nn.ReLU(inplace=True)]
-        self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
+        for _ in range(source + 1, target):
+            layers += [nn.Conv2d(c, c, 3, 2, 1, bias=False), nn.BatchNorm2d(c), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(c, k, 3, 2, 1, bias=False), nn.BatchNorm2d(k))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+    def forward(self, branches: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [relu(sum(layer(x) for layer, x in zip(row, branches, strict=True))) for row in self.rows]
 
 
-class _Residuals(nn.Module):
-    """HiFi-GAN's: a dilated and a plain filter behind one another, three times, each time added."""
+class Hrnet(nn.Module):
+    """HRNet-W32's third stage (Sun et al., 2019), three resolutions that are fused four times, behind a plain stem;
+    17 heat maps."""
 
-    def __init__(self, width: int, taps: int) -> None:
+    def __init__(self, widths: tuple[int, ...] = (32, 64, 128), modules: int = 4) -> None:
         super().__init__()
-        self.dilated = nn.ModuleList(
-            weight_norm(nn.Conv1d(width, width, taps, padding=taps // 2 * d, dilation=d)) for d in (1, 3, 5)
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, widths[0], 3, 2, 1), nn.ReLU()
         )
-        self.plain = nn.ModuleList(weight_norm(nn.Conv1d(width, width, taps, padding=taps // 2)) for _ in range(3))
+        self.down = nn.ModuleList(nn.Conv2d(c, k, 3, 2, 1) for c, k in pairwise(widths))
+        self.branches = nn.ModuleList(
+            nn.ModuleList(nn.Sequential(*(BasicBlock(c, c) for _ in range(4))) for c in widths) for _ in range(modules)
+        )
+        self.fusions = nn.ModuleList(_Fusion(widths) for _ in range(modules))
+        self.last = nn.Conv2d(widths[0], 17, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for dilated, plain in zip(self.dilated, self.plain, strict=True):
-            x = x + plain(leaky_relu(dilated(leaky_relu(x, 0.1)), 0.1))
-        return x
-
-
-class HifiGan(nn.Module):
-    """HiFi-GAN's V1 generator (Kong et al., 2020): 256 samples for a frame of 80 mel bands."""
-
-    def __init__(self, width: int = 512) -> None:
-        super().__init__()
-        self.first = weight_norm(nn.Conv1d(80, width, 7, padding=3))
-        widths = [width >> i for i in range(5)]
-        self.up = nn.ModuleList(
-            weight_norm(nn.ConvTranspose1d(c, k, 2 * step, step, step // 2))
-            for c, k, step in zip(widths, widths[1:], (8, 8, 2, 2), strict=False)
-        )
-        self.blocks = nn.ModuleList(nn.ModuleList(_Residuals(k, taps) for taps in (3, 7, 11)) for k in widths[1:])
-        self.last = weight_norm(nn.Conv1d(widths[-1], 1, 7, padding=3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for up, blocks in zip(self.up, self.blocks, strict=True):
-            x = up(leaky_relu(x, 0.1))
-            x = sum(block(x) for block in blocks) / len(blocks)
-        return torch.tanh(self.last(leaky_relu(x)))
-
-
-class Wav2vec2Features(nn.Module):
-    """wav2vec 2.0's feature encoder (Baevski et al., 2020): a vector of 512 for 320 samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        taps, strides = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
-        self.layers = nn.ModuleList(
-            nn.Conv1d(512 if i else 1, 512, r, step, bias=False)
-            for i, (r, step) in enumerate(zip(taps, strides, strict=True))
-        )
-        self.norm = nn.GroupNorm(512, 512)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for i, layer in enumerate(self.layers):
-            x = layer(x)
-            x = gelu(x if i else self.norm(x))
-        return x
+        parts = [self.stem(x)]
+        for down in self.down:
+            parts.append(relu(down(parts[-1])))
+        for branches, fusion in zip(self.branches, self.fusions, strict=True):
+            parts = fusion([branch(part) for branch, part in zip(branches, parts, strict=True)])
+        return self.last(parts[0])
