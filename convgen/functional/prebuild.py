@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from convgen.diagnostics import ConvgenError
 from convgen.resources import cache_is_off
@@ -24,9 +25,17 @@ def prebuild(texts: Sequence[str]) -> None:
 
     Says nothing of those that cannot be built: whoever asks for them is told.
     """
+    with prebuilding(texts):
+        pass
+
+
+@contextmanager
+def prebuilding(texts: Sequence[str]) -> Iterator[None]:
+    """The same, while this process does what is within; at its end the kernels are built."""
     texts = list(dict.fromkeys(texts))
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)), len(texts) // 2)
     if len(texts) < _WORTHWHILE or workers < 2 or cache_is_off():
+        yield
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", __name__]
@@ -41,6 +50,7 @@ def prebuild(texts: Sequence[str]) -> None:
             assert process.stdin
             process.stdin.write(json.dumps(texts[i::workers]).encode())
             process.stdin.close()
+        yield
         for process in running:
             process.wait()
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
-from convgen.functional.prebuild import prebuild
+from convgen.functional.prebuild import prebuilding
 from convgen.runtime.errors import WrongArguments
 from convgen.torch.launch import recipe
 from convgen.torch.network.batch_norm import fold_batch_norms
@@ -153,14 +153,21 @@ class Prepared:
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
             self.report.notes.append(f"{written} written in place")
-            if on_gpu:
-                prebuild(texts_of_slices(graph))
+        with prebuilding(texts_of_slices(graph) if joined and on_gpu else ()):  # while Inductor compiles
+            self._compile(graph_module, function, weights, names, inputs, options, shared)
+
+    def _compile(
+        self, graph_module: Any, function: Callable[..., Any], weights: Sequence[Tensor], names: Sequence[str],
+        inputs: Sequence[Any], options: Options, shared: MutableMapping[Any, Packed],
+    ) -> None:  # fmt: skip
+        """Makes what runs of a graph in which convolutions are convgen's."""
+        graph = graph_module.graph
         own = cache(lambda: faked(function, [*weights, *inputs])[1])
         self._shown = take_out_views(graph, own, keep_strides(graph, own))
         if not options.inductor:
             check_strides(graph)
         self._expected, self._own, self._looking = layouts_of_results(graph), function, threading.Lock()
-        pack, run = split(graph_module, constants)
+        pack, run = split(graph_module, placeholders(graph)[: len(weights)])
         # by one and the same way of packing: inputs of other shapes often want the same constants
         key = packing(pack, weights, names)
         self._packed = shared[key] = shared.get(key) or Packed(pack, weights)
