@@ -89,3 +89,18 @@ def test_the_copy_of_an_image_that_lies_otherwise_is_a_pass(monkeypatch):
     model = nn.Sequential(nn.ReflectionPad2d(1), nn.Conv2d(4, 4, 3))
     made, modes = passes_and_modes(monkeypatch, model, torch.randn(2, 4, 6, 6))
     assert modes == ["zeros"] and made == ["reflect"]
+
+
+REARRANGED = {
+    "PixelShuffle": nn.Sequential(nn.PixelShuffle(2), nn.ReLU()),
+    "PixelShuffle before a normalization": nn.Sequential(nn.PixelShuffle(2), nn.InstanceNorm2d(1), nn.ReLU()),
+    "a view": nn.Sequential(nn.Flatten(2), nn.Unflatten(1, (2, 2)), nn.Flatten(2), nn.Unflatten(2, (3, 24)), nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("how", REARRANGED)
+def test_behind_an_image_whose_pixels_move_the_convolution_pads(monkeypatch, how):
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), REARRANGED[how], nn.ReplicationPad2d(1), nn.LazyConv2d(4, 3)).eval()
+    model(IMAGE)
+    made, modes = passes_and_modes(monkeypatch, model, IMAGE)
+    assert modes[-1] == "replicate" and not made

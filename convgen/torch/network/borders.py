@@ -14,19 +14,22 @@ import torch
 from convgen.torch.network.chains import POINTWISE
 from convgen.torch.network.layouts import copied
 from convgen.torch.network.padding import is_border
-from convgen.torch.network.trace import STAYS, is_call
+from convgen.torch.network.trace import STAYS, is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
 _VIEWS = (A.view.default, A.permute.default)
 _COPY = A.clone.default
+_SHUFFLES = (A.pixel_shuffle.default, A.pixel_unshuffle.default)
 
 
 def leave_to_passes(graph: Any) -> None:
     """Puts a copy between a convolution and the border that a pass makes: then the border is not the convolution's, and
     the copy, which Inductor makes in the pass, too, has channels last."""
     for node in list(graph.nodes):
-        if is_call(node, A.convolution.default) and is_border(border := node.args[0]) and _is_pass(border.args[0]):
+        if not is_call(node, A.convolution.default) or not is_border(border := node.args[0]):
+            continue
+        if _is_pass(border.args[0]) and not _is_rearranged(border.args[0]):
             with graph.inserting_before(node):
                 made = copied(graph, border)
             made.meta[STAYS] = True
@@ -47,3 +50,25 @@ def _is_pass(image: Node) -> bool:
             pending += node.all_input_nodes
         seen.add(node)
     return len(made.users) == 1 and made.target in (*POINTWISE, _COPY)
+
+
+def _is_rearranged(image: Node) -> bool:
+    """Whether pixels of an image come from other places, as by PixelShuffle, behind the convolutions before it: torch
+    2.13's Inductor fails where it repeats such pixels."""
+    rank = value_of(image).dim() - 2
+    pending, seen = [image], set()
+    while pending:
+        node = pending.pop()
+        if node in seen or is_call(node, A.convolution.default):
+            continue
+        if is_call(node, *_SHUFFLES) or (is_call(node, A.view.default) and _moves_pixels(node, rank)):
+            return True
+        pending += node.all_input_nodes
+        seen.add(node)
+    return False
+
+
+def _moves_pixels(view: Node, rank: int) -> bool:
+    """Whether a view has other spatial axes than what it is of; where either has one pixel, none moves."""
+    before, after = (value_of(node).shape[-rank:] for node in (view.args[0], view))
+    return before != after and min(before.numel(), after.numel()) > 1
