@@ -385,6 +385,16 @@ def test_inductor_reads_negatives_as_they_are(marked):
         near(found(each), model(each))
 
 
+@pytest.mark.parametrize("marked", [(False, True), (True, False)])
+def test_inductor_reads_negatives_with_gaps(marked):
+    """A negative that is computed has no gaps; other images of the same strides have some."""
+    model, z = nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), torch.randn(2, 3, 8, 8, dtype=torch.complex64)
+    given = [z.conj().imag if mark else z.imag for mark in marked]
+    found = ct.optimize(model, given[0])
+    for each in given:
+        near(found(each), model(each))
+
+
 class Twice(nn.Module):
     """Normalized channels, which were a linear layer's rows, two times."""
 
@@ -965,6 +975,36 @@ def test_a_model_without_data_is_prepared_when_it_has_some():
     x = torch.randn(2, 4, 8, 8)
     near(made(x), model(x))
     assert [row.layer for row in made.report] == ["0", "3"]
+
+
+@pytest.mark.parametrize("fake_input", [False, True])
+def test_a_model_without_data_is_not_prepared_outside_of_its_mode(fake_input):
+    from torch._subclasses import FakeTensorMode
+
+    model, x = small(), torch.randn(2, 4, 8, 8)
+    with FakeTensorMode():
+        without, fake = small(), torch.randn(2, 4, 8, 8)
+    made = ct.optimize(without, fake if fake_input else x)
+    assert not made.report.rows
+    made.load_state_dict(model.state_dict(), assign=True)
+    near(made(x), model(x))
+    assert [row.layer for row in made.report] == ["0", "3"]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["optimize", "compile"])
+def test_tensors_without_data_are_no_arguments_of_what_was_prepared(compiled):
+    from torch._subclasses import FakeTensorMode
+
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4)).eval(), torch.randn(2, 4, 8, 8)
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(x)
+    with torch.no_grad():
+        made = torch.compile(model, backend="convgen") if compiled else ct.optimize(model, x)
+        near(made(x), model(x))
+        with mode if compiled else contextlib.nullcontext():
+            assert made(fake).shape == x.shape
+        near(made(x), model(x))
 
 
 def test_dynamo_says_why_it_does_not_compile_an_optimized_model_again():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from convgen.spec import known_tuning
-from convgen.torch.network.prepare import Options, Prepared, kind, make_room
+from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
 from convgen.torch.network.report import Report, told
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
@@ -137,6 +137,8 @@ class _Graph:
     def _prepare(self, weights: Sequence[Tensor], inputs: Sequence[Any], shared: Any) -> _Ready | None:
         """What computes the results, and those results that are views of arguments."""
         tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+        if without_data((*weights, *tensors)):
+            return None
         # what is kept holds no tensors: their memory is the model's to exchange
         count, others = len(weights), [None if isinstance(given, torch.Tensor) else (given,) for given in inputs]
 

@@ -20,9 +20,10 @@ from convgen.torch.network.arguments import Given, WatchedContainers
 from convgen.torch.network.attributes import MakesLayers, Watched, hooked, remembers
 from convgen.torch.network.constants import OtherWeights
 from convgen.torch.network.copies import copy_of, hooks_see, sharing_tensors
+from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
-from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved
+from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
 from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
 from convgen.torch.network.trace import tracing, without_listing
 from convgen.torch.network.weights import Structure, Weights
@@ -218,7 +219,7 @@ class Optimized(Module):
         except TypeError:  # of a structure that has no hash: nobody can tell it from others
             return self._as_it_is
         if found is None:
-            if len(self._prepared) >= most:
+            if len(self._prepared) >= most or without_data((*given.tensors(), *tensors_of(self.model))):
                 return self._as_it_is
             with tracing():
                 found = self._prepared.get(key)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuilding
@@ -84,9 +85,15 @@ class Options:
 def kind(argument: Any) -> Any:
     """What a preparation depends on of an argument."""
     if isinstance(argument, torch.Tensor):
-        return argument.shape, argument.stride(), argument.dtype, argument.device
+        marks = argument.is_conj(), argument.is_neg(), isinstance(argument, FakeTensor)
+        return argument.shape, argument.stride(), argument.dtype, argument.device, marks
     # 1, 1.0 and True are equal, as 0.0 and -0.0 are
     return type(argument), repr(argument) if isinstance(argument, float) else argument
+
+
+def without_data(tensors: Iterable[Tensor]) -> bool:
+    """Whether there are fake ones, whose memory a compiled graph would read, and constants be made of."""
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
 def resolved(tensor: Tensor) -> Tensor:
