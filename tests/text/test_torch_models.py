@@ -1026,6 +1026,23 @@ def test_arguments_that_require_gradients_are_warned_of():
     with pytest.warns(UserWarning, match="requires gradients, of which an optimized model records none") as warned:
         assert not made(generated).requires_grad
     assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="requires gradients"):
+        torch.func.grad(lambda x: made(x).sum())(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.export.export(nn.Sequential(nn.Conv2d(4, 4, 1), made).eval(), (x,), strict=False)
+
+
+def test_tangents_are_the_models_own():
+    from torch.autograd import forward_ad
+
+    model, x = small(), torch.randn(2, 4, 8, 8)
+    made = ct.optimize(model, x)
+    with forward_ad.dual_level(), torch.no_grad():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        found, expected = (forward_ad.unpack_dual(each(dual)) for each in (made, model))
+    near(found.primal, expected.primal)
+    near(found.tangent, expected.tangent)
 
 
 def test_the_lists_of_a_recurrent_layer_s_weights_are_no_state():

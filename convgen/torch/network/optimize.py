@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from convgen.diagnostics import ConvgenError
 from convgen.runtime.errors import WrongArguments
@@ -131,16 +132,15 @@ class Optimized(Module):
         the model, or a module of it, is in training mode again."""
         if any(map(_training, self._modes)):
             self._look_at_model()  # which may find that a module that was the model's trains
-        if _transformed():
-            with torch.no_grad():
-                return self.model(*args, **kwargs)
-        if self.options.config.get("triton.cudagraphs"):
-            torch.compiler.cudagraph_mark_step_begin()
         given = Given.of(args, kwargs)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()) and not _traced():
             hint = "hint: for these, call the model that it was made of; for results alone, use torch.no_grad()"
             why = "an argument requires gradients, of which an optimized model records none"
             warnings.warn(f"convgen.torch.optimize: {why}\n{hint}", stacklevel=5)
+        if _transformed():
+            return self._as_it_is(given)
+        if self.options.config.get("triton.cudagraphs"):
+            torch.compiler.cudagraph_mark_step_begin()
         return self._run(given)
 
     def _look_at_model(self) -> None:
@@ -306,12 +306,15 @@ class _Part(Optimized):
         return self._run(Given.of(args, kwargs), most=_MOST_KINDS)
 
 
+def _traced() -> bool:
+    """Whether a model is traced of which this one is a part."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing())
+
+
 def _transformed() -> bool:
-    """Whether a model is traced of which this one is a part, or torch.func transforms this one."""
+    """Or torch.func transforms this one, or numbers have tangents, of which a compiled graph knows nothing."""
     functorch: Any = torch._C._functorch
-    return bool(
-        torch._C._len_torch_dispatch_stack() or functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing()
-    )
+    return _traced() or functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def _try(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
