@@ -1014,6 +1014,20 @@ def test_dynamo_says_why_it_does_not_compile_an_optimized_model_again():
         torch.compile(made, backend="eager", fullgraph=True)(x)
 
 
+def test_dynamo_compiles_nothing_of_convgen():
+    def function(x):
+        made = fast(model, x)
+        made.prepare(x[:1])
+        return made(x) + 1
+
+    frames = []
+    model, x = small(), torch.randn(2, 4, 8, 8)
+    compiled = torch.compile(function, backend=lambda graph, _: frames.append(graph) or graph)
+    with torch.no_grad():
+        near(compiled(x), model(x) + 1)
+    assert len(frames) <= 3  # what is around the calls
+
+
 def test_arguments_that_require_gradients_are_warned_of():
     model, x = small(), torch.randn(2, 4, 8, 8)
     made, generated = fast(model, x), nn.Conv2d(4, 4, 1)(x)

@@ -43,6 +43,7 @@ _WHY_NOT_COMPILED = "an optimized model is compiled already, and runs as it is w
 _PREPARED = frozenset({"_prepared", "_parts", "_with_parts", "_shared", "_structure"})
 
 
+@torch.compiler.disable(reason="convgen.torch.optimize traces and compiles by itself: call it outside")
 def optimize(
     model: Any,
     example: Any,
@@ -158,6 +159,7 @@ class Optimized(Module):
                 raise
         return getattr(self.model, name)
 
+    @torch.compiler.disable(reason=_WHY_NOT_COMPILED)
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes arguments like these ready, without computing anything of them."""
         with suppress(OtherWeights):  # changed meanwhile: a call prepares it
