@@ -1047,6 +1047,17 @@ def test_arguments_that_require_gradients_are_warned_of():
         torch.export.export(nn.Sequential(nn.Conv2d(4, 4, 1), made).eval(), (x,), strict=False)
 
 
+def test_warnings_name_the_line_of_the_program():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x.relu() if x.sum() > 0 else x
+
+    x = torch.randn(2, 4, 8, 8)
+    with pytest.warns(UserWarning, match="leaves the model as it is") as warned:
+        fast(Odd().eval(), x)(x[:1])
+    assert [each.filename for each in warned if "leaves" in str(each.message)] == [__file__] * 2
+
+
 def test_tangents_are_the_models_own():
     from torch.autograd import forward_ad
 

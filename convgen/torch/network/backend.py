@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ import torch
 
 from convgen.spec import known_tuning
 from convgen.torch.network.prepare import Options, Prepared, kind, make_room, without_data
-from convgen.torch.network.report import Report, told
+from convgen.torch.network.report import Report, told, warn
 from convgen.torch.network.trace import tracing
 from convgen.torch.network.training import compile_training
 from convgen.torch.network.views import View, joined, views_of
@@ -164,7 +163,7 @@ class _Graph:
                 made = Prepared(computed, weights, self._names, tensors, self._options, shared)
         except Exception as error:  # whatever torch cannot trace, or Inductor compile: the graph itself is right
             reason = told(error)
-            warnings.warn(f"convgen leaves a graph to aten: {reason}", stacklevel=2)
+            warn(f"convgen leaves a graph to aten: {reason}")
             _tell(Report(notes=[f"nothing was optimized: {reason}"]))
             return None
         _tell(made.report)

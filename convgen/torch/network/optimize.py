@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from convgen.torch.network.held import tensors_of
 from convgen.torch.network.models import check_model, with_modes
 from convgen.torch.network.parts import WithParts, parts_of
 from convgen.torch.network.prepare import Options, Prepared, autocast, make_room, resolved, without_data
-from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told
+from convgen.torch.network.report import NOT_ON_GPU, Report, limit_of_tracers, told, warn
 from convgen.torch.network.trace import tracing, without_listing
 from convgen.torch.network.weights import Structure, Weights
 
@@ -137,7 +136,7 @@ class Optimized(Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given.tensors()) and not _traced():
             hint = "hint: for these, call the model that it was made of; for results alone, use torch.no_grad()"
             why = "an argument requires gradients, of which an optimized model records none"
-            warnings.warn(f"convgen.torch.optimize: {why}\n{hint}", stacklevel=5)
+            warn(f"convgen.torch.optimize: {why}\n{hint}")
         if _transformed():
             return self._as_it_is(given)
         if self.options.config.get("triton.cudagraphs"):
@@ -247,11 +246,11 @@ class Optimized(Module):
             self._parts = {name: _Part(part, self.options) for name, part in parts_of(self.model).items()}
             self._with_parts = WithParts(self.model, {name: part.call for name, part in self._parts.items()})
         if not self._parts:
-            warnings.warn(f"convgen.torch.optimize leaves the model as it is: {reason}", stacklevel=5)
+            warn(f"convgen.torch.optimize leaves the model as it is: {reason}")
             self._report = Report(notes=[f"nothing was optimized: {reason}"])
             return _Ready(self._as_it_is)
         note = f"its parts are optimized at their first call, because the whole cannot be traced: {reason}"
-        warnings.warn(f"convgen.torch.optimize: {note}", stacklevel=5)
+        warn(f"convgen.torch.optimize: {note}")
         self._report = Report(notes=[note])
         return _Ready(lambda given: self._as_it_is(given, self._with_parts), self._refresh_parts)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 
+import torch
+
+import convgen
 from convgen.hypertext import preformatted, table
 
 
@@ -27,6 +33,8 @@ class Row:
 #: Why aten computes what lies on a CPU.
 NOT_ON_GPU = "not on a GPU"
 _NOTHING = "nothing was optimized: there are no convolutions"
+#: Where code is that a program calls, and that calls convgen for it.
+_FOLDERS = tuple(os.path.join(os.path.dirname(str(package.__file__)), "") for package in (torch, convgen))
 _HEADS = ("layer", "kernel", "us", "aten us", "fused", "why not")
 
 
@@ -92,3 +100,11 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if isinstance(value, float) else str(value).partition("\n")[0]
+
+
+def warn(text: str) -> None:
+    """Warns of the program's own line that led here, through torch or not."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_code.co_filename.startswith(_FOLDERS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
