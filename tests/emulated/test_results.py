@@ -88,6 +88,26 @@ def test_sums_of_each_image(name):
     check_sums(SUMS_OF_IMAGES[name])
 
 
+@pytest.mark.parametrize("dims", ("p, q, n, k", "p, n, q, k=40 of 48", "n, q, p, k"))
+@pytest.mark.parametrize("name", ("rows", "swap_ab, split_k"))
+def test_sums_of_each_image_where_the_images_of_y_lie_otherwise(name, dims):
+    """Pixels are counted image by image, however y has them."""
+    text = SUMS_OF_IMAGES[name].replace("n, p, q, k]", f"{dims}]")
+    (compilation,) = driver.load(Spec(text))
+    assert "partial.s" in {w.name for w in compilation.plan.workspaces}
+    check_sums(text)
+
+
+@pytest.mark.parametrize(("split_k", "given", "fits"), [(1, 48, 16), (1, 128, 32), (2, 128, 64)])
+def test_the_tile_that_a_hint_says_is_of_one_image_is(split_k, given, fits):
+    text = """conv a {{ input x: f16[n=3, h=10, w=16, c=16]  filter w: f16[k=8, r=3, s=3, c=16]  pad 1
+      output y: f16[n, p, q, k]  strategy tma_im2col {{ tile m={m}  swap_ab 1  split_k {split_k} }}
+      epilogue {{ result s: f32[n, k]  s = acc  y = acc }} }}"""
+    with pytest.raises(SpecError, match=f"do not divide an image's 160\n(.*\n)*.*hint: tile m={fits}\\b"):
+        check_sums(text.format(m=given, split_k=split_k))
+    check_sums(text.format(m=fits, split_k=split_k))
+
+
 @hypothesis.settings(max_examples=12)
 @hypothesis.given(
     sizes=st.tuples(*(st.integers(1, most) for most in (5, 9, 9, 5))),

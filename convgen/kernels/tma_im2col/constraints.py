@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from convgen.ir.problem import ConvProblem, Padding
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.clusters import MAX_CLUSTER
@@ -48,8 +50,9 @@ def prologue_obstacles(problem: ConvProblem) -> Obstacles:
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_consumers(layout), *_groups(layout), *_phases(layout), *_k_loop(layout), *_cluster(layout),
-             *_columns_of_b(layout), *_resident(layout), *_fill(layout), *_prologue(layout)]  # fmt: skip
+    found = [*_consumers(layout), *_images(layout), *_groups(layout), *_phases(layout), *_k_loop(layout),
+             *_cluster(layout), *_columns_of_b(layout), *_resident(layout), *_fill(layout),
+             *_prologue(layout)]  # fmt: skip
     return found or _shared_memory(layout)
 
 
@@ -68,10 +71,6 @@ def _consumers(layout: Layout) -> Obstacles:
     if layout.gemm.problem.sums and config.tile_m % PIXELS:
         no(f"tile m={config.tile_m} is not a multiple of {PIXELS} pixels, which are summed at once",
            f"m={PIXELS} or a multiple", "tile.m")  # fmt: skip
-    of_images = any(t.dims == OF_IMAGES for t in layout.gemm.problem.sums)
-    if of_images and (pixels := image_pixels(layout.gemm.problem)) % layout.partial_pixels:
-        summed = layout.partial_pixels
-        no(f"{summed} pixels, which are summed at once, do not divide an image's {pixels}", "swap_ab 0", "tile.m")
     if config.swap_ab and layout.gemm.plane:
         no("swap_ab is not served if channels lie outside of the pixels in y", "swap_ab 0", "swap_ab")
     accumulators = config.accumulators
@@ -89,6 +88,17 @@ def _consumers(layout: Layout) -> Obstacles:
             "a smaller tile, or more cooperative consumers",
             "tile.n",
         )
+    return found
+
+
+def _images(layout: Layout) -> Obstacles:
+    """Pixels that are summed at once are of one image, where each has sums of its own."""
+    problem, summed, found = layout.gemm.problem, layout.partial_pixels, Obstacles()
+    of_images = any(t.dims == OF_IMAGES for t in problem.sums)
+    if of_images and summed % PIXELS == 0 and (pixels := image_pixels(problem)) % summed:
+        fits = math.gcd(summed, pixels) * layout.config.split_k
+        found.no(f"{summed} pixels, which are summed at once, do not divide an image's {pixels}",
+                 f"tile m={fits}", "tile.m")  # fmt: skip
     return found
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from convgen.ir.problem import ConvProblem
 from convgen.ir.tensor import Tensor
-from convgen.kernels.tma_im2col.gemm import x_in_planes
 
 #: Pixels that a warp adds up at once where they are rows of its fragments.
 PIXELS = 16
@@ -35,10 +34,8 @@ def image_pixels(problem: ConvProblem) -> int:
 
 
 def of_images(problem: ConvProblem) -> bool:
-    """Whether some configuration has rows whose pixels are of one image: images come one after another, not in planes,
-    and end where 16 pixels do."""
-    in_order = problem.y.dims[0] == "n" and not (problem.dynamic or x_in_planes(problem))
-    return in_order and image_pixels(problem) % PIXELS == 0
+    """Whether some configuration has rows whose pixels are of one image: images end where 16 pixels do."""
+    return not problem.dynamic and image_pixels(problem) % PIXELS == 0
 
 
 def partial_sum(problem: ConvProblem, t: Tensor, pixels: int) -> PartialSum:
