@@ -62,6 +62,20 @@ def test_products_of_32_bit_integers_fit_them(name: str, layout: str) -> None:
         assert not overflows(source, problem, groups), source
 
 
+@pytest.mark.parametrize("swap_ab", (0, 1))
+@pytest.mark.parametrize("dims", (("k",), ("n", "k")))
+def test_parts_of_sums_of_2_31_elements_have_offsets_that_fit(dims: tuple[str, ...], swap_ab: int) -> None:
+    problem = make("fprop", 4096, 8, 160, (256, 256), (1, 1))
+    s = Tensor("s", "result", "f32", dims, tuple(problem.extent(d) for d in dims))
+    body = (ep.Assignment("s", ep.Acc()), ep.Assignment("y", ep.Acc()))
+    problem = replace(problem, epilogue=ep.Epilogue((), body, results=(s,)))
+    options: Options = {"swap_ab": swap_ab, "split_k": 1, "tile.m": 16 if swap_ab else 64}
+    strategy = strategies.load("tma_im2col")
+    source = strategy.render(strategy.plan(problem, TARGET, options))
+    (row,) = re.findall(r"result_s\[(.*) \* GEMM_N", source)
+    assert row.startswith("(long long)")
+
+
 def overflows(source: str, problem: ConvProblem, groups: int) -> list[str]:
     """Products of a coordinate, which is an int, and a number that do not fit an int."""
     code = re.sub(r"//.*", "", source.partition("// ---- kernel")[2])

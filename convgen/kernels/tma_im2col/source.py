@@ -107,6 +107,7 @@ def source(plan: Plan, layout: Layout) -> str:
         epilogue=epilogue_of(problem, by_value, [*(t.name for t in leaving), *(t.name for t in problem.sums)]),
         leaving=leaving,
         partial=layout.partial_sums,
+        wide_partial=layout.partial_rows * problem.k > lowering.INT_LIMIT,
         image_count=problem.n,
         phase_rows=layout.phase_rows,
         stores=[("c_map", "epi_tile_base"), *((f"result_{t.name}_map", f"epi_tile_base + {t.start}") for t in leaving)],
