@@ -249,13 +249,16 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
     bare = {k.lstrip("-").lower(): k for k in known if k != name and not _is_another_number(name, k)}
     matcher = SequenceMatcher(b=name.lstrip("-").lower())
-
-    def likeness(word: str) -> float:
+    found, most = "", _CLOSE
+    for word in bare:
         matcher.set_seq1(word)
-        return matcher.ratio()
-
-    found = max(bare, key=likeness, default="")
-    return bare[found] if found and likeness(found) >= _CLOSE else None
+        # words that cannot be as close are passed over, since a ratio takes long and a file may have thousands
+        if matcher.real_quick_ratio() < most or matcher.quick_ratio() < most:
+            continue
+        ratio = matcher.ratio()
+        if ratio > most or (ratio == most and not found):
+            found, most = word, ratio
+    return bare[found] if found else None
 
 
 def _is_another_number(a: str, b: str) -> bool:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from effort import calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -209,6 +210,12 @@ def test_a_report_keeps_the_order_of_the_text_and_each_finding_once():
 )
 def test_did_you_mean(name, known, hint):
     assert did_you_mean(name, known) == hint
+
+
+def test_names_that_are_far_from_a_misspelled_one_take_no_time():
+    names = [f"layer_{i}_channels" for i in range(1000)]
+    assert calls(lambda: did_you_mean("batch", names)) < 10 * len(names)
+    assert did_you_mean("batch", [*names, "batches", "batch_size"]) == "did you mean `batches`?"
 
 
 def test_listings():
