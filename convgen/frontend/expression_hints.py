@@ -73,6 +73,8 @@ def assignment(place: Place) -> str | None:
     if word.type == "COMPARE" or (word == ":" and after.type == "ASSIGN"):
         return f"write `{before} = ...`"
     if word.type == "NAME" and after.type == "ASSIGN":
+        if place.begins_line:  # the line before lacks a value
+            return f"write `{before} = ...`"
         return f"values have no types: write `{word} = {place.rest_of_line(2) or '...'}`"
     if before in ("return", "yield", "result"):
         return "assign the result to the tensor that it is: `y = ...`"
@@ -95,7 +97,7 @@ def index(place: Place) -> str | None:
     word, before, after = place.word, place.before, place.after
     if before is None or after is None or not place.in_epilogue:
         return None
-    if word.type == "LSQB" and before.type == "NAME":
+    if word.type == "LSQB" and before.type == "NAME" and place.kinds != {"COLON"}:  # of which a tensor's name lacks one
         return f"operands broadcast by the names of their dims: write `{before}` alone"
     if word.type == "COMMA" and before.type == after.type == "INT":
         return f"a fraction has a point: `{before}.{after}`"

@@ -41,6 +41,8 @@ def _stray_hint(place: Place) -> str | None:
     if word == "." and before is not None and after is not None:
         if place.keyword == "strategy":
             return f"write an option of a group as `{before} {after}=...`"
+        if place.kinds == {"COLON"}:
+            return "write `:`"
         if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
             return f"did you mean `{known}`?"
         if place.in_epilogue and after.type == "NAME":
@@ -152,16 +154,19 @@ def _keyword(place: Place) -> str | None:
 
 
 #: What tensors are called in the documents.
-_NAMES = {"input": "x", "filter": "w", "output": "y", "lowered": "m"}
+_NAMES = {"input": "x", "filter": "w", "output": "y", "lowered": "m", "operand": "b"}
 
 
 def _assigned_setting(place: Place) -> str | None:
     word, before, after = place.word, place.before, place.after
-    if word.type not in ("ASSIGN", "COLON") or before not in (*wording.SETTINGS, "dynamic", "operand"):
+    if word.type not in ("ASSIGN", "COLON") or before not in (*wording.SETTINGS, *_NAMES, "dynamic"):
         return None
     rest = place.rest_of_line() or "..."
-    if name := after in TENSOR_DTYPES and _NAMES.get(str(before)):
+    if name := after in {*TENSOR_DTYPES, *habits.TYPES} and _NAMES.get(str(before)):
         return f"a tensor has a name: `{before} {name}: {rest}`"
+    behind = [word.type for word in place.words[place.at + 1 : place.at + 3]]
+    if before in _NAMES and behind == ["NAME", "NAME"]:  # `operand :b f32[k]`
+        return f"write `{before} {after}: {place.rest_of_line(2)}`"
     if place.keyword in wording.AXES and rest[0] in "[{":
         return listed_by_axis(place, place.at + 2)
     if place.kinds == {"LBRACE"} and rest[0] != "{":
@@ -206,7 +211,7 @@ def _name(place: Place) -> str | None:
     if place.word.type != MIXED:
         return None
     word = place.word.lower()
-    if (digits := word.replace("_", "")).isdigit():
+    if "INT" in place.kinds and (digits := word.replace("_", "")).isdigit():
         return f"write `{digits}`"
     if word.startswith("0x") or word[-1:] in "fhklmu":
         return "numbers are decimal, without a suffix: `16`, `0.5`, `1e-3`"

@@ -26,15 +26,17 @@ def positional(place: Place) -> str | None:
     layouts = LAYOUTS.get(place.keyword)
     if layouts is None or place.before is None:
         return None
+    begins = place.before.type == "LSQB"
     if sizes := by_x(place.word):
-        begins = place.before.type == "LSQB"
+        if not begins and place.before.type not in ("COMMA", "ASSIGN"):
+            return None  # it is no extent
         dims = layouts.get(len(sizes) + 2 * (not begins), layouts[4])
         return _named([dim for dim in dims if begins or dim not in "nck"], sizes)
     if place.word.type != "INT":
         return None
     if place.before.type == "COMMA" and place.kinds == {"NAME"}:
         return f"name each extent, as in `h={place.word}`"
-    if place.before.type != "LSQB":
+    if not begins:
         return None
     listed = takewhile(lambda word: word.type != "RSQB", place.words[place.at :])
     extents = [word for word in listed if word.type == "INT"]
@@ -91,4 +93,6 @@ def extent(place: Place) -> str | None:
     word, before, after = place.word, place.before, place.after
     if word.type != "COLON" or before is None or before.type != "NAME" or after is None:
         return None
-    return f"write `{before}={after}`" if "RSQB" in place.kinds or place.keyword in wording.AXES else None
+    if after.type not in ("NAME", "INT", "LPAR") or not ("RSQB" in place.kinds or place.keyword in wording.AXES):
+        return None
+    return f"write `{before}={'(...)' if after.type == 'LPAR' else after}`"
