@@ -260,9 +260,13 @@ def _numpy_of(array: object, slot: Slot) -> str:
     """What makes an argument of another kind NumPy's, where something does."""
     if slot.written:
         return ""
-    if slot.shape == () and isinstance(array, SupportsFloat):
+    library = type(array).__module__.partition(".")[0]
+    if slot.shape == () and isinstance(array, SupportsFloat) and library not in _NUMPY_COPIES:
         return f"numpy.array({slot.name}, {slot.numpy_dtypes[0].name!r})"
-    return _NUMPY_COPIES.get(type(array).__module__.partition(".")[0], "").format(slot.name)
+    name, raw = slot.name, slot.numpy_dtypes[1:]
+    if library == "torch" and raw:  # torch gives NumPy no bf16 and no fp8, but their bits
+        name = f"{name}.view(torch.{raw[-1].name})"
+    return _NUMPY_COPIES.get(library, "").format(name)
 
 
 def _strides(array: Array) -> tuple[int, ...]:

@@ -414,6 +414,20 @@ def test_how_the_emulator_takes_another_library_s_array():
         kernel().emulate(image.numpy(force=True), others[0], b=others[1], out=torch.zeros(IMAGE.shape))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "raw"), [("f32", ""), ("bf16", ".view(torch.int16)"), ("e4m3", ".view(torch.uint8)")]
+)
+def test_how_the_emulator_takes_a_tensor_without_dims(dtype, raw, driver):
+    torch = pytest.importorskip("torch")
+    tensors = [np.zeros(tensor.shape, np.float16) for tensor in (IMAGE, FILTER)]
+    declared = Tensor("scale", "operand", dtype, (), ())
+    scale = torch.zeros(()).to(getattr(torch, declared.element.numpy)).requires_grad_()
+    hint = f"scale{raw}.numpy(force=True)"
+    with pytest.raises(errors.WrongType, match=rf"\nhint: {re.escape(hint)} is one$"):
+        kernel(operands=(declared,)).emulate(*tensors, scale=scale)
+    assert eval(hint, {"scale": scale, "torch": torch}).shape == ()
+
+
 @pytest.mark.parametrize("scale", [2, 0.5, np.float64(0.5)])
 def test_how_the_emulator_takes_a_number(scale, driver):
     tensors = [np.zeros(tensor.shape, np.float16) for tensor in (IMAGE, FILTER)]
