@@ -32,8 +32,8 @@ def rename_dims(role: str, tensor: ast.Tensor, report: Report) -> ast.Tensor:
     for dim in tensor.dims:
         name = dim.name
         if name.text not in ROLE_DIMS[role]:
-            meant = habits.meant(name.text, ROLE_DIMS[role], habits.DIMS[role])
-            if meant is not None and meant not in own:
+            free = [known for known in ROLE_DIMS[role] if known not in own]
+            if meant := habits.meant(name.text, free, habits.DIMS[role]):
                 own.add(meant)
                 message = f"`{tensor.name.text}` has no dim named `{name.text}`"
                 report.error("E203", message, name.span, f"did you mean `{meant}`?")

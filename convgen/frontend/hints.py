@@ -41,7 +41,7 @@ def _stray_hint(place: Place) -> str | None:
     if word == "." and before is not None and after is not None:
         if place.keyword == "strategy":
             return f"write an option of a group as `{before} {after}=...`"
-        if place.kinds == {"COLON"}:
+        if place.kinds == {"COLON"} and after.type == "NAME":
             return "write `:`"
         if known := habits.meant(after, TENSOR_DTYPES, habits.TYPES):
             return f"did you mean `{known}`?"
@@ -255,7 +255,7 @@ def _list(place: Place) -> str | None:
     if "LET" in place.kinds and word.type in ("COMMA", "ASSIGN"):
         is_number = word.type == "COMMA" and place.after is not None and place.after.type == "INT"
         return "a `let` has one value" if is_number else "write a `let` for each name"
-    if place.kinds == {"COLON"} and word.type == "COMMA":
+    if place.kinds == {"COLON"} and word.type == "COMMA" and place.after is not None and place.after.type == "NAME":
         return "declare each tensor by itself"
     if "COMMA" in place.kinds and "RSQB" in place.kinds and word.type in ("NAME", "INT"):
         return "separate dims by commas" + (", or close the `[`" if place.begins_line else "")
