@@ -5,39 +5,27 @@
 
 from __future__ import annotations
 
+import ptxas
 import pytest
 from hypothesis import assume, given, settings
 from problems import make
 from tma_specs import (
-    TARGET,
-    compilation,
     first_choices,
     halo_problems,
     in_turn,
     laid_out,
     serves,
     some_options,
-    spec,
     typed,
 )
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
-from convgen.runtime.nvrtc import Resources, compile_source
+from convgen.runtime.nvrtc import Resources
 
 
 def compiled(problem: ConvProblem, options: Options, epilogue: str = "") -> Resources:
-    """What ptxas says of the kernel, not of the launches before and behind it."""
-    made = compilation(spec(problem, "tma_halo", options, epilogue))
-    resources = compile_source(made.source, TARGET).resources
-    assert set(resources) == {one.entry for one in made.plan.launches}
-    for launch in made.plan.launches:
-        found = resources[launch.entry]
-        allocated = -(-found.registers // 8) * 8
-        assert allocated * launch.block * launch.blocks_per_sm <= TARGET.registers_per_sm
-    found = resources[made.plan.launch().entry]
-    assert found.shared == 0
-    return found
+    return ptxas.compiled(problem, "tma_halo", options, epilogue)
 
 
 LAYER = make("fprop", 8, 64, 192, (56, 56), (3, 3), pad=1)

@@ -7,6 +7,7 @@ the pass writes the padded image instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,14 +42,9 @@ def _is_pass(image: Node) -> bool:
     made = image
     while is_call(made, *_VIEWS) and len(made.users) == 1:
         made = made.args[0]
-    pending, seen = [made], set()
-    while pending:
-        node = pending.pop()
-        if is_call(node, A.convolution.default):
-            return False
-        if node not in seen and node.target in (*POINTWISE, *_VIEWS, _COPY):
-            pending += node.all_input_nodes
-        seen.add(node)
+    behind = _with_sources(made, lambda node: node.target in (*POINTWISE, *_VIEWS, _COPY))
+    if any(is_call(node, A.convolution.default) for node in behind):
+        return False
     return len(made.users) == 1 and made.target in (*POINTWISE, _COPY)
 
 
@@ -56,16 +52,21 @@ def _is_rearranged(image: Node) -> bool:
     """Whether pixels of an image come from other places, as by PixelShuffle, behind the convolutions before it: torch
     2.13's Inductor fails where it repeats such pixels."""
     rank = value_of(image).dim() - 2
-    pending, seen = [image], set()
+    behind = _with_sources(image, lambda node: not is_call(node, A.convolution.default))
+    return any(
+        is_call(node, *_SHUFFLES) or (is_call(node, A.view.default) and _moves_pixels(node, rank)) for node in behind
+    )
+
+
+def _with_sources(image: Node, goes_on: Callable[[Node], bool]) -> Iterator[Node]:
+    """A node, and those that it is made of, each once; not what a node is made of at which it does not go on."""
+    pending, seen = [image], {image}
     while pending:
         node = pending.pop()
-        if node in seen or is_call(node, A.convolution.default):
-            continue
-        if is_call(node, *_SHUFFLES) or (is_call(node, A.view.default) and _moves_pixels(node, rank)):
-            return True
-        pending += node.all_input_nodes
-        seen.add(node)
-    return False
+        yield node
+        if goes_on(node):
+            pending += [source for source in node.all_input_nodes if source not in seen]
+            seen.update(node.all_input_nodes)
 
 
 def _moves_pixels(view: Node, rank: int) -> bool:
