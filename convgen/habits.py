@@ -200,6 +200,8 @@ FUNCTIONS = _table("""
     x + y: add
     x * y: mul multiply
     select(condition, x, y): where if cond ifelse iif
+    round_f16(x): f16 half float16
+    round_bf16(x): bf16 bfloat16
     x > 0: step heaviside
     x > y: greater gt
 """)
@@ -208,7 +210,7 @@ NO_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(("conv", "conv2d", "convolution"), "the convolution's sum is `acc`"),
     **dict.fromkeys(("round", "rint", "floor", "ceil", "trunc"), "a result is rounded once, when it is stored"),
     **dict.fromkeys(
-        ("f16", "half", "float", "float16", "float32", "f32", "cast", "int8", "s8", "convert"),
+        ("float", "float32", "f32", "cast", "int8", "s8", "convert"),
         "values are 32-bit floats, and the result is converted when it is stored",
     ),
     **dict.fromkeys(

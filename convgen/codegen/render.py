@@ -43,17 +43,17 @@ def render(template: str, plan: Plan, **values: Any) -> str:
     problem = getattr(plan.layout, "problem", plan.problem)
     body = env.get_template(template).render(plan=plan, problem=problem, **values)
     body = f"{body.strip()}\n\n{plan.behind}"
-    names = ptx.functions_used(body)
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
     helpers = _helpers_used(env, body, plan.problem)
-    names = ptx.functions_used(body + helpers)
+    instructions = [ptx.render_function(env, name) for name in ptx.functions_used(body + helpers)]
+    signatures = [text.partition("{")[0] for text in instructions]
     text = env.get_template("file.cu.j2").render(
         plan=plan,
         problem=plan.problem,
         spec=str(plan.problem).splitlines(),
         launches=_launches(plan),
-        ptx=[ptx.render_function(env, name) for name in names],
-        types=_types_used(env, body + helpers, plan),
+        ptx=instructions,
+        types=_types_used(env, "\n".join((body, helpers, *signatures)), plan),
         helpers=helpers,
         body=body.strip(),
     )

@@ -28,14 +28,16 @@ from convgen.frontend.slices import pitch
 from convgen.frontend.strategy import OptionRow, Renames, check_strategy, check_target
 from convgen.frontend.transposed import TransposedGeometry, TransposedSolver, exchanged
 from convgen.frontend.types import ACCUMULATOR_OF, check_types, check_unmixed
-from convgen.ir.epilogue import FUNCTIONS, Epilogue, Prologue
+from convgen.ir.epilogue import FUNCTIONS, NOT_RESERVED, Epilogue, Prologue
 from convgen.ir.problem import OPS, ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
 #: Elements of a tensor; offsets in bytes then fit 64 bits.
 MAX_ELEMENTS = 1 << 62
 P = TypeVar("P", bound=ast.PointwiseSetting)
-_RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(FUNCTIONS, "a function of epilogues")
+_RESERVED = {ACC: "the accumulator in epilogues"} | dict.fromkeys(
+    (name for name in FUNCTIONS if name not in NOT_RESERVED), "a function of epilogues"
+)
 
 
 def check(

@@ -10,6 +10,7 @@ Sums of each channel over all that a chain makes are text, too, a word each:
 
     value square                of v, of v * v
     value product               of v, of v * (a - b): of the next two operands
+    image_value image_square    of v, of v * v, for each image
 """
 
 from __future__ import annotations
@@ -72,16 +73,24 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class Sum:
-    """What is summed over all but the channels: its text in the language, of the value and so many operands."""
+    """What is summed over all but the channels, or but those of each image: its text in the language, of the value and
+    so many operands."""
 
     text: str
     operands: int = 0
+    of_images: bool = False
 
     def expression(self, value: str, operands: Sequence[str]) -> str:
         return self.text.format(*operands, t=value)
 
 
-SUMS = {"value": Sum("{t}"), "square": Sum("{t} * {t}"), "product": Sum("{t} * ({0} - {1})", 2)}
+SUMS = {
+    "value": Sum("{t}"),
+    "square": Sum("{t} * {t}"),
+    "product": Sum("{t} * ({0} - {1})", 2),
+    "image_value": Sum("{t}", of_images=True),
+    "image_square": Sum("{t} * {t}", of_images=True),
+}
 
 
 @dataclass(frozen=True)

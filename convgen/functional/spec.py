@@ -9,6 +9,8 @@ from convgen.ir.problem import OPS, SPATIAL, Op, Padding
 
 #: Dims of each role's tensor by torch's order of axes: batch or filters, channels, then the spatial axes.
 _LEADING = {"x": ("n", "c"), "w": ("k", "c"), "y": ("n", "k")}
+#: Result types that have a rounding function in the language.
+ROUNDED = ("f16", "bf16")
 #: What names of operands and of intermediate values begin with.
 _NAMES = {"prologue": ("p", "u"), "epilogue": ("a", "t")}
 _SPATIAL_OF = {"x": "input", "w": "filter", "y": "output"}
@@ -66,7 +68,7 @@ class Convolution:
     options: str = ""  # the strategy's, as a spec writes them
     opening: tuple[Step, ...] = ()  # the steps of the prologue, and its operands
     opening_operands: tuple[Operand, ...] = ()
-    sums: tuple[Sum, ...] = ()  # further results: of each channel, of what the steps make; their operands come last
+    sums: tuple[Sum, ...] = ()  # further results, of what the steps make; their operands come last
     bias: bool = False  # of wgrad: the sum of y for each channel is a further result, the bias's gradient
     windows_are_rows: bool = False  # of the lowered matrix of the whole batch, else columns of one for each image
 
@@ -135,12 +137,18 @@ class Convolution:
             f"    operand {letter}{i}: {o.dtype}[{', '.join(dims[axis] for axis in o.order)}{_of(o.pitch)}]"
             for i, o in enumerate(operands)
         ]
-        lines += [f"    result s{i}: {self._sum_type}[{dims[1]}]" for i in range(len(sums))]
+        lines += [
+            f"    result s{i}: {self._sum_type}[{', '.join(dims[not s.of_images : 2])}]" for i, s in enumerate(sums)
+        ]
         left = iter(f"{letter}{i}" for i in range(len(operands)))
         for i, step in enumerate(steps):
             name = tensor if i == len(steps) - 1 and not sums else f"{local}{i}"
             lines.append(f"    {name} = {step.expression(value, next(left) if step.takes_operand else '')}")
             value = name
+        if any(s.of_images for s in sums) and self.y.dtype in ROUNDED:
+            # an image that is flat has no variance then, as where a pass reads what is stored
+            lines.append(f"    {local}r = round_{self.y.dtype}({value})")
+            value = f"{local}r"
         for i, summed in enumerate(sums):
             lines.append(f"    s{i} = {summed.expression(value, [next(left) for _ in range(summed.operands)])}")
         lines += [f"    {tensor} = {value}"] if sums else []

@@ -177,8 +177,12 @@ _FUNCTIONS = (
     Function("max", ("x", "y"), "the larger"),
     Function("clamp", ("x", "low", "high"), "min(max(x, low), high)"),
     Function("select", ("condition", "x", "y"), "x where condition is not 0, y elsewhere"),
+    Function("round_f16", ("x",), "x as f16 rounds it"),
+    Function("round_bf16", ("x",), "x as bf16 rounds it"),
 )
 FUNCTIONS: dict[str, Function] = {f.name: f for f in _FUNCTIONS}
+#: Functions whose names a spec may give to something else, as it could before there were these.
+NOT_RESERVED = frozenset({"round_f16", "round_bf16"})
 
 
 @dataclass(frozen=True)

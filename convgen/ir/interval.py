@@ -75,6 +75,8 @@ _SHAPES: dict[str, Shape] = {
     "log": Shape(),
     "sqrt": Shape(),
     "abs": Shape(turn=0.0, exact=True),
+    "round_f16": Shape(exact=True),
+    "round_bf16": Shape(exact=True),
 }
 _EXACT = frozenset({"min", "max", "clamp"})  # and monotone in each argument
 _SWAPPED = {">": "<", ">=": "<="}

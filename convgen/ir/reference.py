@@ -20,7 +20,7 @@ from typing import Any
 import numpy
 
 from convgen.ir import epilogue as ep
-from convgen.ir.dtypes import DType, numpy_dtype
+from convgen.ir.dtypes import DTYPES, DType, numpy_dtype
 from convgen.ir.problem import ConvProblem, Op, Padding
 from convgen.ir.tensor import Tensor
 
@@ -267,6 +267,8 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "max": lambda xp, x, y: xp.maximum(x, y),
     "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, low), high),
     "select": lambda xp, condition, x, y: xp.where(condition != 0, x, y),
+    "round_f16": lambda xp, x: round_to(x, DTYPES["f16"], xp),
+    "round_bf16": lambda xp, x: round_to(x, DTYPES["bf16"], xp),
 }
 
 OPERATORS: dict[str, Callable[[Array, Array], Array]] = {

@@ -76,6 +76,8 @@ _PARTIALS: dict[str, tuple[Callable[..., Expr], ...]] = {
     "log": (lambda x: 1 / x,),
     "sqrt": (lambda x: Float(0.5) / F["sqrt"](x),),
     "abs": (lambda x: OPS[">"](x, 0) - OPS["<"](x, 0),),
+    "round_f16": (lambda x: Integer(1),),
+    "round_bf16": (lambda x: Integer(1),),
     "min": (lambda x, y: OPS["<="](x, y), lambda x, y: OPS["<"](y, x)),
     "max": (lambda x, y: OPS[">="](x, y), lambda x, y: OPS[">"](y, x)),
     "clamp": (

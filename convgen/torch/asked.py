@@ -153,8 +153,8 @@ Bare = Forward | Gradient
 
 
 class Summed(NamedTuple):
-    """A convolution without an epilogue, or the gradient of an input, with an epilogue and sums of what it makes over
-    all but the channels (convgen.functional.pointwise); the sums' operands come last."""
+    """A convolution without an epilogue, or the gradient of an input, with an epilogue and sums of what it makes for
+    each channel (convgen.functional.pointwise); the sums' operands come last."""
 
     bare: Bare
     operands: Sequence[Tensor]
@@ -191,8 +191,14 @@ class Summed(NamedTuple):
 
     def by_aten(self) -> list[Tensor]:
         """By aten: the result, and the sums in float32."""
-        made = aten.fused(*self.bare) if isinstance(self.bare, Forward) else self.bare.by_aten()
-        value, *sums = aten.summed(made, self.operands, self.epilogue, self.sums)
+        operands, epilogue = self.operands, self.epilogue
+        if isinstance(self.bare, Forward):  # whose bias is added before anything is rounded
+            count = sum(step.takes_operand for step in steps_of(epilogue))
+            made = aten.fused(*self.bare._replace(operands=list(operands[:count]), epilogue=epilogue))
+            operands, epilogue = operands[count:], ""
+        else:
+            made = self.bare.by_aten()
+        value, *sums = aten.summed(made, operands, epilogue, self.sums)
         return [made_in_order(value, self.order), *sums]
 
     @property

@@ -153,13 +153,15 @@ def weight_gradient(
 
 
 def summed(made: Tensor, operands: Sequence[Tensor], epilogue: str, sums: str) -> list[Tensor]:
-    """A convolution's or a gradient's epilogue, of float32, in its own type, and sums of that for each channel."""
-    steps, axes = steps_of(epilogue), [i for i in range(made.dim()) if i != 1]
+    """A convolution's or a gradient's epilogue, of float32, in its own type, and sums of that for each channel, or for
+    each one of an image."""
+    steps, pixels = steps_of(epilogue), list(range(2, made.dim()))
     count = sum(step.takes_operand for step in steps)
     value, left = apply(steps, made.float(), operands[:count]), iter(operands[count:])
     found = [value.to(made.dtype)]
     for word in sums.split():
-        found.append(_SUMMED[word](value, *[next(left) for _ in range(SUMS[word].operands)]).sum(axes))
+        summand = _SUMMED[word.removeprefix("image_")](value, *[next(left) for _ in range(SUMS[word].operands)])
+        found.append(summand.sum(pixels if SUMS[word].of_images else [0, *pixels]))
     return found
 
 

@@ -127,13 +127,13 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
     result, device, dtype = made.result, tensors[0].device, tensors[0].dtype
     shape, strides = result.shape, strides_in(result.shape, result.order)
     sums_over_images = made.convolution.op is Op.WGRAD
-    channels, sums = result.shape[not made.convolution.bias], range(len(made.convolution.sums) or made.convolution.bias)
+    sums = [shape[not s.of_images : 2] for s in made.convolution.sums] + [shape[:1]] * made.convolution.bias
     sum_type = torch.promote_types(dtype, torch.float32)
     if 0 in shape or (sums_over_images and not tensors[0].shape[0]):  # an empty batch, of which sums are zero
 
         def zeros(*_: Any) -> Any:
             made = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
-            return [made, *(torch.zeros(channels, dtype=sum_type, device=device) for _ in sums)] if sums else made
+            return [made, *(torch.zeros(extents, dtype=sum_type, device=device) for extents in sums)] if sums else made
 
         return Served(zeros)
     kernel = kernel_of((made.convolution.text, made.convolution.strategy, tune))
@@ -150,7 +150,7 @@ def _serve(made: Recipe, tensors: Sequence[Tensor], out: Tensor | None, tune: st
 
     def launch_with_sums(input: Tensor, weight: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
         made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-        found = [torch.empty(channels, dtype=sum_type, device=device) for _ in sums]
+        found = [torch.empty(extents, dtype=sum_type, device=device) for extents in sums]
         views = [view(o) for view, o in zip(others, operands)]  # noqa: B905
         kernel(view_x(input), view_w(weight), *views, out=(made.permute(result.order), *found))
         return [made, *found]

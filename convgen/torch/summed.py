@@ -1,11 +1,12 @@
-"""The operators of graphs for training that give sums of each channel beside their result, for BatchNorm.
+"""The operators that give sums of each channel beside their result, for normalizations: BatchNorm in graphs for
+training; InstanceNorm and GroupNorm in graphs for inference.
 
     conv_sums(input, weight, operands, epilogue, sums, ...)                             y of convgen::conv
     conv_input_sums(grad_output, weight, operands, epilogue, sums, input_size, ...)     that of convgen::conv_input
 
 Each gives a list: the result behind its epilogue, and for each word of `sums` (convgen.functional.pointwise) the sum
-over all axes but the channels, in float32.  The sums' operands come last.  On a GPU both launch convgen's kernel where
-it serves; elsewhere they are aten's functions.
+over all axes but the channels, or but those of each image, in float32.  The sums' operands come last.  On a GPU both
+launch convgen's kernel where it serves; elsewhere they are aten's functions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from convgen.diagnostics import ConvgenError
+from convgen.functional.pointwise import SUMS
 from convgen.ir.problem import Op
 from convgen.torch import ops
 from convgen.torch.asked import Forward, Gradient, Summed
@@ -61,7 +63,8 @@ def _on_gpu(asked: Summed) -> list[Tensor]:
 def _empty(asked: Summed) -> list[Tensor]:
     """Empty tensors like the results."""
     result = asked.result
-    return [result, *(result.new_empty([result.shape[1]], dtype=torch.float32) for _ in asked.sums.split())]
+    extents = [result.shape[not SUMS[word].of_images : 2] for word in asked.sums.split()]
+    return [result, *(result.new_empty(sizes, dtype=torch.float32) for sizes in extents)]
 
 
 for _name, _ask in {"conv_sums": _of_convolution, "conv_input_sums": _of_input}.items():

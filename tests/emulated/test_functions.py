@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,6 +42,20 @@ def test_functions_of_narrow_results(dtype: str) -> None:
     arrays = inputs(problem)
     report = verify.check(problem, arrays, kernel.emulate(**arrays))
     assert report, report.message
+
+
+@pytest.mark.parametrize("number", ["f32", "f64"])
+def test_values_are_rounded_to_narrow_types(number: str) -> None:
+    """In the middle of an epilogue: to nearest even, to subnormals, beyond the largest, and not at all in a NaN."""
+    results = "\n    ".join(f"result {t}_y: {number}[n, p, q, k]  {t}_y = round_{t}(acc)" for t in ("f16", "bf16"))
+    kernel = convgen.compile(SPEC.format(dtype=number, results=results))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(8192).astype(np.float32) * 2.0 ** rng.integers(-30, 18, 8192)
+    x[:8] = 2049, 2051, 65519.99, 65520, -0.0, np.inf, -np.inf, np.nan
+    x = x.astype(number.replace("f", "float"))
+    _, halves, brains = kernel.emulate(x=x.reshape(1, 1, 8192, 1), w=np.ones((1, 1, 1, 1), x.dtype))
+    np.testing.assert_array_equal(halves.ravel(), x.astype(np.float16).astype(x.dtype))
+    np.testing.assert_array_equal(brains.ravel(), x.astype(ml_dtypes.bfloat16).astype(x.dtype))
 
 
 def test_functions_of_float32_keep_its_precision() -> None:

@@ -106,6 +106,8 @@ SCALAR = {
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "tanh": math.tanh,
     "exp": math.exp,
+    "round_f16": lambda x: float(np.float16(x)),
+    "round_bf16": lambda x: float(numpy_dtype("bf16").type(x)),
     "log": lambda x: math.log(x) if x > 0 else (math.nan if x < 0 else -math.inf),
     "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
     "abs": abs,

@@ -194,3 +194,121 @@ def test_a_channel_of_one_value_has_no_negative_variance(graphs):
     model = nn.Sequential(layer.half(), nn.BatchNorm2d(64)).to(**LAST)
     made = torch.compile(model, backend=ct.compile_graph)(torch.ones(3, 4, 7, 7).half().to(**LAST))
     assert endings(graphs[0]) == ["add: value square"] and made.isfinite().all()
+
+
+# ---- inference: InstanceNorm's and GroupNorm's sums ------------------------------------------------
+
+
+def normalized(rank: int, *norms: nn.Module, **options) -> nn.Module:
+    """A convolution before each of the normalizations, with a relu behind."""
+    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    parts = [(layer(16, 16, 3, padding=1, **options), norm, nn.ReLU()) for norm in norms]
+    return nn.Sequential(*(part for group in parts for part in group)).eval()
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    """With parameters that no two channels have in common."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def of_images(report) -> list[bool]:
+    return ["image_value image_square" in row.fused for row in report]
+
+
+def accurate(model: nn.Module, fast, x) -> None:
+    """No worse than the model itself by more than a third, both beside a float64 run."""
+    right = copy.deepcopy(model).double()(x.double())
+    with torch.no_grad():
+        errors = [(found.double() - right).norm() / right.norm() for found in (fast(x), model(x))]
+    assert errors[0] <= 1.3 * errors[1] + 1e-6, errors
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_statistics_of_each_image_come_from_the_convolution(rank, dtype):
+    instance = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[rank - 1]
+    norms = instance(16), instance(16, affine=True, eps=1e-3), nn.GroupNorm(4, 16), nn.GroupNorm(1, 16, affine=False)
+    model = randomized(normalized(rank, *norms)).to(dtype)
+    x = torch.randn(3, 16, *(8, 6, 5)[:rank]).to(dtype)
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+        assert of_images(fast.report) == [True] * 4
+        assert fast(x).stride() == model(x).stride()
+    accurate(model, fast, x)
+
+
+def test_statistics_with_a_residual_and_of_a_result_that_is_read_again():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+            self.first, self.second = nn.GroupNorm(4, 16), nn.GroupNorm(8, 16)
+
+        def forward(self, x):
+            y = x + self.a(x)
+            return y + self.b(TF.silu(self.first(y))) * self.second(y)
+
+    model = randomized(Block()).half().eval()
+    x = torch.randn(2, 16, 8, 8).half()
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+    assert of_images(fast.report) == [True, False]
+    accurate(model, fast, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_flat_images_have_no_variance(dtype):
+    model = randomized(normalized(2, nn.InstanceNorm2d(16), padding_mode="reflect")).to(dtype)
+    x = torch.full((2, 16, 8, 8), 0.7).to(dtype)
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+        assert of_images(fast.report) == [True]
+        assert fast(x).abs().max() <= 1e-3
+
+
+def test_what_has_no_sums_of_images():
+    class Both(nn.Module):
+        """A concatenation reads the result, too."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return torch.cat([y, self.norm(y)], 1)
+
+    x = torch.randn(2, 16, 8, 8)
+    with torch.no_grad():
+        for model, given in (
+            (Both().half(), x.half()),
+            (normalized(2, nn.GroupNorm(4, 16)), x),  # float32 has sums of its own precision
+            (nn.Sequential(nn.ConvTranspose2d(16, 16, 2, 2), nn.InstanceNorm2d(16)).half(), x.half()),
+            (nn.Sequential(nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16, track_running_stats=False)).half(), x.half()),
+        ):
+            fast = ct.optimize(model.eval(), given)
+            assert not any(of_images(fast.report))
+            accurate(model, fast, given)
+        model = normalized(2, nn.GroupNorm(4, 16)).half()
+        fast = ct.optimize(model, x.half(), inductor=False)  # the rest would be a pass for each function
+        assert not any(of_images(fast.report))
+
+
+def test_statistics_are_measured_beside_a_pass_for_them(monkeypatch):
+    """They are taken where the kernel with sums takes less than the one without and a pass that reads its result."""
+    from convgen.torch.network.choice import Measured
+
+    asked = Summed(Forward(*(torch.empty(1, 1, 1, 1) for _ in range(2)), [], "", (1, 1), (0, 0), (1, 1), 1), [], "", "")
+    monkeypatch.setattr(Summed, "served", lambda self, tune=None: Served(lambda *_: None, kernel="tma_im2col"))
+    monkeypatch.setattr(Timer, "passes", lambda self, asked, tensors: 4.0 * tensors)
+    without = Row("conv", "winograd", 10.0, 12.0, "add", "GroupNorm needs sums over the result")
+    for us, taken in ((13.0, True), (14.5, False)):
+        monkeypatch.setattr(Timer, "with_sums", lambda self, asked, us=us: us)
+        row = Measured().sums(asked, without)
+        assert (row is not None) == taken
+        if row:
+            assert (row.kernel, row.us, row.aten_us, row.why_not) == ("tma_im2col", us, 16.0, "")
+    assert Measured(measure=False).sums(asked, without) is None

@@ -26,7 +26,7 @@ LANES = 128  # of a multiprocessor: elements that it computes at a time
 #: instructions (templates/helpers.cuh.j2), more where they wait for the special function units.
 FUNCTIONS = {
     "gelu": (12, 34), "gelu_tanh": (12, 30), "silu": (10, 24), "sigmoid": (10, 22), "tanh": (24, 24), "exp": (9, 9),
-    "log": (12, 12), "sqrt": (10, 10),
+    "log": (12, 12), "sqrt": (10, 10), "round_f16": (2, 2), "round_bf16": (2, 2),
 }  # fmt: skip
 
 

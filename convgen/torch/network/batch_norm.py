@@ -104,6 +104,15 @@ def normalization_of(value: Node) -> Node | None:
     return outputs[0] if len(outputs) == 1 and normalized(outputs[0]) is user else None
 
 
+def of_own_statistics(node: Node) -> float | None:
+    """Epsilon of a BatchNorm that takes mean and variance of its input, and keeps them for nothing; None for others."""
+    if is_call(node, A._native_batch_norm_legit.no_stats):
+        return float(node.args[5])
+    if not is_call(node, *OPERATORS) or any(s is not None for s in node.args[3:5]):
+        return None
+    return float(node.args[OPERATORS[node.target][0]])
+
+
 def scale_and_shift(graph: Any, node: Node) -> tuple[Node, Node]:
     """What a BatchNorm multiplies each channel by and adds to it, in float32, made where the graph inserts."""
     x, weight, bias, mean, variance = node.args[:5]

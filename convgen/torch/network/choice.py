@@ -9,14 +9,17 @@ reads the result, its pass takes the steps that are left on its way, and what co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from convgen.diagnostics import ConvgenError
 from convgen.functional.prebuild import prebuild
+from convgen.torch.asked import Summed
 from convgen.torch.launch import recipe, served
 from convgen.torch.network.chains import Chain, End
 from convgen.torch.network.halves import Halves
+from convgen.torch.network.image_sums import sums_behind
 from convgen.torch.network.prologues import opened
 from convgen.torch.network.report import NOT_ON_GPU, Row
 from convgen.torch.network.stops import is_normalized, why_stopped
@@ -45,6 +48,10 @@ class Chooser(Protocol):
 
     def choose(self, chain: Chain, layer: str) -> Choice: ...
 
+    def sums(self, asked: Summed, without: Row) -> Row | None:
+        """The row of a convolution that gives sums, too, beside its row without; None where it should not."""
+        ...
+
 
 class OnCpu:
     """Fuses whatever can be fused: the operators are aten's functions there."""
@@ -61,6 +68,9 @@ class OnCpu:
         fused = chain.fused(end)
         why_not = "; ".join(filter(None, (NOT_ON_GPU, why_stopped(end.node))))
         return Choice(chain, end if fused else None, Row(layer, "aten", fused=fused, why_not=why_not))
+
+    def sums(self, asked: Summed, without: Row) -> Row | None:
+        return replace(without, fused=asked.fused, why_not=NOT_ON_GPU)
 
 
 class Measured:
@@ -81,6 +91,9 @@ class Measured:
                     texts.append(recipe(*_values(way, end)).convolution.text)
                 except ConvgenError:  # the one who asks for the kernel is told
                     continue
+            if asked := sums_behind(chain, chain.ends[-1]):
+                with suppress(ConvgenError):  # as above
+                    texts.append(asked.recipe().convolution.text)
         prebuild(texts)
 
     def splits(self, halves: Halves) -> bool:
@@ -123,6 +136,18 @@ class Measured:
         if us < aten_us:
             return replace(choice, row=row)
         return Choice(chain, None, replace(row, kernel="aten", fused="", why_not=f"{row.kernel} is slower"))
+
+    def sums(self, asked: Summed, without: Row) -> Row | None:
+        """Measured: else nothing says that a pass of its own is not faster."""
+        if self._timer is None or without.us is None or without.aten_us is None:
+            return None
+        serving = asked.served(tune=self._tune)
+        if serving.launch is None:
+            return None
+        us, passes_us = self._timer.with_sums(asked), self._timer.passes(asked, tensors=1)
+        if us >= without.us + passes_us:
+            return None
+        return Row(without.layer, serving.kernel, us, without.aten_us + passes_us, asked.fused, spec=serving.spec)
 
 
 def _ways(chain: Chain) -> list[Chain]:

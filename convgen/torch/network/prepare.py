@@ -24,6 +24,7 @@ from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, packing, split
 from convgen.torch.network.halves import split_in_halves
+from convgen.torch.network.image_sums import sums_behind, use_sums
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
     FORMATS,
@@ -56,8 +57,8 @@ class Options:
     """How networks are prepared.
 
     `measure`: times convgen beside aten on the GPU and takes the faster, else convgen wherever it serves.  `inductor`:
-    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: lets
-    convolutions of graphs for training give BatchNorm's sums.  `tune`: measures the best few kernels of each
+    compiles the rest by Inductor, with these options of torch._inductor.config, else runs it by aten.  `sums`: with
+    Inductor, convolutions may give the sums of normalizations.  `tune`: measures the best few kernels of each
     convolution first (docs/tuning.md).
     """
 
@@ -155,7 +156,8 @@ class Prepared:
         if options.inductor:
             leave_to_passes(graph)
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
-        self.report.rows += _fuse(graph, Measured(options.measure, options.tune) if on_gpu else OnCpu())
+        chooser = Measured(options.measure, options.tune) if on_gpu else OnCpu()
+        self.report.rows += _fuse(graph, chooser, options.inductor and options.sums)
         restore(graph)
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"
@@ -280,7 +282,7 @@ def _convolutions(graph: Any) -> list[Node]:
     return [node for node in graph.nodes if is_call(node, A.convolution.default)]
 
 
-def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
+def _fuse(graph: Any, chooser: Chooser, sums: bool) -> list[Row]:
     halved = split_in_halves(graph)
     chooser.prepare([found for node in _convolutions(graph) if (found := chain_of(node))])
     for halves in halved:
@@ -299,6 +301,12 @@ def _fuse(graph: Any, chooser: Chooser) -> list[Row]:
         rows.append(choice.row)
         if choice.end is not None:
             before = value_of(choice.end.node)
-            settle(graph, choice.chain.fuse(graph, choice.end), before)
+            # what is left of a normalization is a pass of several functions, which Inductor makes one
+            asked = sums_behind(choice.chain, choice.end) if sums else None
+            row = chooser.sums(asked, choice.row) if asked else None
+            settle(graph, made := choice.chain.fuse(graph, choice.end), before)
+            if row:
+                rows[-1] = row
+                use_sums(graph, made)
     graph.eliminate_dead_code()
     return rows

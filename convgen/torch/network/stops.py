@@ -6,17 +6,18 @@ from typing import Any
 
 import torch
 
+from convgen.torch.network.batch_norm import of_own_statistics
 from convgen.torch.network.chains import FLOATS, POINTWISE
 from convgen.torch.network.trace import is_call, value_of
 
 Node = Any
 A: Any = torch.ops.aten
+_OWN = "its own mean and variance need sums over the result"
 #: Functions that read several elements of the result for each of theirs: normalizations, perhaps of a view, and others.
 _NORMALIZATIONS = {
     A.native_group_norm.default: "GroupNorm needs sums over the result",
     A.native_layer_norm.default: "LayerNorm needs sums over the result",
-    A._native_batch_norm_legit.no_stats: "its own mean and variance need sums over the result",
-    A._native_batch_norm_legit_functional.default: "its own mean and variance need sums over the result",
+    A._native_batch_norm_legit_functional.default: _OWN,
 }
 _OF_MANY = {
     A.glu.default: "a gate of one half of the channels by the other needs both",
@@ -40,8 +41,8 @@ def why_stopped(end: Node) -> str:
     if len(readers) == 1 and is_call(readers[0], *_OF_MANY):
         return _OF_MANY[readers[0].target]
     behind = _behind_views(readers[0]) if len(readers) == 1 else None
-    if behind and is_call(behind, *_NORMALIZATIONS):
-        return _NORMALIZATIONS[behind.target]
+    if behind and (why := _why_normalized(behind)):
+        return why
     if behind and behind is not readers[0] and _is_elementwise(behind, behind.all_input_nodes[0]):
         return f"a view stands before {_name(behind)}"
     if len(readers) > 1 and all(is_call(reader, A.slice.Tensor) and reader.args[1:2] == (1,) for reader in readers):
@@ -56,7 +57,12 @@ def why_stopped(end: Node) -> str:
 
 def is_normalized(end: Node) -> bool:
     """Whether a normalization reads a node's value, perhaps as views of it: a pass that can compute what is before."""
-    return any(is_call(behind, *_NORMALIZATIONS) for behind in map(_behind_views, end.users))
+    return any(behind and _why_normalized(behind) for behind in map(_behind_views, end.users))
+
+
+def _why_normalized(node: Node) -> str:
+    """Why an epilogue cannot have a normalization; nothing for other nodes."""
+    return _OWN if of_own_statistics(node) is not None else _NORMALIZATIONS.get(node.target, "")
 
 
 def _obstacle(reader: Node) -> str:

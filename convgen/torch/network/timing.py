@@ -103,21 +103,29 @@ class Timer:
         return us, min(self.gradient(bare)) + added_up
 
     def summed(self, asked: Summed) -> tuple[float, float]:
-        """convgen's kernel with sums; and the faster one of convgen and aten without, with what is spared: reading
-        tensors, each at the time of half a copy, and a launch that finishes a pass's sums, at that of a copy of one."""
-        serving, bare = asked.served(), asked.bare
-        launch = serving.launch
-        assert launch is not None
-        arguments: tuple[Any, ...] = *asked.reads, asked.operands, asked.epilogue, asked.sums, *bare[3:]
-        us = self._us(f"{_who(serving)} with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
+        """convgen's kernel with sums; and the faster one of convgen and aten without, with the passes for them."""
+        bare = asked.bare
         if isinstance(bare, Gradient):
             without = min(self.gradient(bare))
         else:
             own = self.fused(bare, None) if bare.served().launch else math.inf
             without = min(own, self.aten(bare, None))
+        return self.with_sums(asked), without + self.passes(asked, asked.spared)
+
+    def with_sums(self, asked: Summed) -> float:
+        """convgen's kernel with sums."""
+        serving = asked.served()
+        launch = serving.launch
+        assert launch is not None
+        arguments: tuple[Any, ...] = *asked.reads, asked.operands, asked.epilogue, asked.sums, *asked.bare[3:]
+        return self._us(f"{_who(serving)} with sums", arguments, None, lambda x, w, operands: launch(x, w, operands)[0])
+
+    def passes(self, asked: Summed, tensors: int) -> float:
+        """Sums by passes over so many tensors as large as the result: reading each, at the time of half a copy, and a
+        launch that finishes the sums, at that of a copy of one."""
         result = asked.result
         finish = self.copy(result.new_empty(result.shape[1], dtype=torch.float32))
-        return us, without + asked.spared * self.copy(result) / 2 + finish
+        return tensors * self.copy(result) / 2 + finish
 
     def copy(self, tensor: Tensor) -> float:
         """aten's copy of a tensor like this fake one."""
