@@ -158,3 +158,46 @@ def test_sums_are_measured_and_the_report_has_the_times():
     assert not any("sums" in row.fused for report in ct.reports()[-2:] for row in report)
     torch.testing.assert_close(losses, right, rtol=3e-2, atol=3e-2)
     print(*reports, sep="\n")
+
+
+# ---- inference: sums of each image ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_sums_of_each_image(layer, dtype):
+    """Of what is stored, rounded."""
+    c, k, taps, stride = layer
+    x, w = image(c, dtype, side=32), (torch.randn(k, c, taps, taps, device="cuda") / c**0.5).to(dtype).to(**LAST)
+    bias = torch.randn(k, 1, 1, device="cuda").to(dtype)
+    arguments = x, w, [bias], "add relu", "image_value image_square", [stride] * 2, [taps // 2] * 2, [1, 1], 1
+    y, total, squares = torch.ops.convgen.conv_sums(*arguments)
+    right = TF.conv2d(x.double(), w.double(), bias.double().flatten(), stride, taps // 2).relu()
+    near(y, right, 1e-2)
+    near(total, y.double().sum((2, 3)), 1e-6)
+    near(squares, y.double().square().sum((2, 3)), 1e-6)
+    again = torch.ops.convgen.conv_sums(*arguments)
+    assert all(torch.equal(a, b) for a, b in zip(again, (y, total, squares), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_normalizations_read_sums_of_each_image(dtype, monkeypatch):
+    from convgen.torch.network.choice import Measured
+    from convgen.torch.network.report import Row
+
+    def taken(self, asked, without):  # whatever is faster
+        serving = asked.served()
+        assert serving.launch is not None, serving.why_not
+        return Row(without.layer, serving.kernel, 1.0, 2.0, asked.fused)
+
+    monkeypatch.setattr(Measured, "sums", taken)
+    norms = nn.InstanceNorm2d(64), nn.GroupNorm(8, 64), nn.InstanceNorm2d(64, affine=True), nn.GroupNorm(1, 64)
+    parts = [(nn.Conv2d(64, 64, 3, padding=1), norm, nn.SiLU()) for norm in norms]
+    model = nn.Sequential(*(part for group in parts for part in group)).cuda().to(dtype).to(**LAST).eval()
+    x = image(64, dtype, side=32)
+    with torch.no_grad():
+        fast = ct.optimize(model, x)
+        assert all("image_value" in row.fused for row in fast.report), str(fast.report)
+        right = copy.deepcopy(model).double()(x.double())
+        errors = [((found.double() - right).norm() / right.norm()).item() for found in (fast(x), model(x))]
+    assert errors[0] <= 1.2 * errors[1], errors
