@@ -5,6 +5,8 @@ Strips and tiles have tails, blocks take several tiles, and channels do not fill
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from tma_specs import (
     SEEDS,
     check_emulated,
     check_exact,
+    compilation,
     halo_dgrad_problems,
     halo_problems,
     laid_out,
@@ -22,6 +25,7 @@ from tma_specs import (
     typed,
 )
 
+from convgen.diagnostics import SpecError
 from convgen.ir.problem import ConvProblem
 from convgen.kernels.base import Options
 
@@ -319,3 +323,53 @@ def test_epilogue_of_dgrad(seed: int) -> None:
 def test_any_problem(problem: ConvProblem, options: Options, seed: int, sms: int) -> None:
     assume(serves(problem, "tma_halo", options))
     check_emulated(spec(problem, "tma_halo", options), seed, (sms,))
+
+
+# ---- sums of channels ------------------------------------------------------------------------------
+
+
+def sums_of(problem: ConvProblem, arriving: bool, of_images: bool = True) -> str:
+    """An epilogue with sums over all images and over each, of values that an operand may be part of."""
+    result = problem.result
+    channel, dims = {"y": "k", "x": "c"}[result.role], ", ".join(result.dims)
+    lines = [
+        f"operand b: f32[{channel}]  result s: f32[{channel}]",
+        f"operand z: f16[{dims}]" * arriving,
+        f"result t: f32[n, {channel}]" * of_images,
+        f"v = relu(acc + b{' + z' * arriving})  s = v * v",
+        "t = v" * of_images,
+        f"{result.role} = v",
+    ]
+    return "  ".join(lines)
+
+
+SUMMED = {
+    name: row for name, row in {**CONFIGURATIONS, **GEOMETRIES, **DGRADS}.items()
+    if row[1].get("swap_ab", 1) and row[0].result.innermost in "ck"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arriving", [False, True], ids=["", "with an operand"])
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_of_channels(name: str, arriving: bool, seed: int) -> None:
+    problem, options = SUMMED[name]
+    fits = {name: min(value, problem.output[-1]) if name == "strip" else value for name, value in options.items()}
+    epilogue = sums_of(problem, arriving, of_images=options.get("images", 1) == 1)
+    made = check_emulated(spec(problem, "tma_halo", fits, epilogue), seed)
+    assert {w.name for w in made.plan.workspaces} >= {"partial.s"}
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    problem=halo_problems() | halo_dgrad_problems(), options=some_options("tma_halo"), arriving=st.booleans(),
+    of_images=st.booleans(), seed=SEEDS, sms=st.sampled_from((1, 2, 5)),
+)  # fmt: skip
+def test_any_sums(problem: ConvProblem, options: Options, arriving: bool, of_images: bool, seed: int, sms: int) -> None:
+    problem = replace(problem, epilogue=None)
+    options = {"swap_ab": 1, **options}
+    text = spec(problem, "tma_halo", options, sums_of(problem, arriving, of_images))
+    try:
+        compilation(text)
+    except SpecError:
+        assume(False)
+    check_emulated(text, seed, (sms,))

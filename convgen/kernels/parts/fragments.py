@@ -96,12 +96,12 @@ def of_pairs(problem: ConvProblem, arriving: Collection[str] = (), leaving: Coll
     return replace(made, body=(*made.body, *held), stores=stores)
 
 
-def of_elements(problem: ConvProblem, arriving: Collection[str] = ()) -> Epilogue | None:
+def of_elements(problem: ConvProblem, arriving: Collection[str] = (), leaving: Collection[str] = ()) -> Epilogue | None:
     """For one element `v` at the output coordinates (n, p, q, k); None where there is no epilogue."""
     if not has_epilogue(problem):
         return None
     at = [variable(d, problem.extent(d)) for d in ("n", *problem.spatial.output, "k")]
-    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}), arriving)
+    return _of_elements(problem, derive(problem, at, {v.name: v.symbol for v in at}), arriving, leaving)
 
 
 def of_gemm_elements(

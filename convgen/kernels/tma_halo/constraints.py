@@ -8,19 +8,22 @@ from convgen.ir.size import Size
 from convgen.kernels.base import Obstacle, Obstacles
 from convgen.kernels.parts.hopper import MAX_BOX, MAX_ELEMENT_STRIDE, REGISTERS, accumulators_at_launch
 from convgen.kernels.parts.limits import MAX_REGISTERS
+from convgen.kernels.parts.partial_sums import OF_IMAGES
 from convgen.kernels.tma_halo.halo import windows
 from convgen.kernels.tma_halo.layout import STORE_VECTOR, Layout, y_channels_last
 
 
 def illegal(layout: Layout) -> list[Obstacle]:
     """What a configuration asks for that the hardware does not have."""
-    found = [*_sizes(layout), *_tile(layout), *_fold(layout), *_strips(layout), *_registers(layout)]
+    found = [
+        *_sizes(layout), *_tile(layout), *_sums(layout), *_fold(layout), *_strips(layout), *_registers(layout)
+    ]  # fmt: skip
     return found or [*_boxes(layout), *_shared_memory(layout)]
 
 
 def illegal_tile(layout: Layout) -> bool:
     """Whether a tile is illegal in any strip, and however deep its rings are."""
-    return bool(_tile(layout) or _registers(layout) or _fold(layout))
+    return bool(_tile(layout) or _sums(layout) or _registers(layout) or _fold(layout))
 
 
 def illegal_strip(layout: Layout) -> bool:
@@ -71,6 +74,14 @@ def _tile(layout: Layout) -> Obstacles:
     return found
 
 
+def _sums(layout: Layout) -> Obstacles:
+    """Sums of channels, which threads have where channels are rows of their fragments."""
+    found, sums = Obstacles(), layout.read.sums
+    if sums and not layout.config.swap_ab:
+        found.no("swap_ab 0 is not served with sums over pixels", "swap_ab 1", "swap_ab")
+    return found
+
+
 def _fold(layout: Layout) -> Obstacles:
     """Output rows, or a strided dgrad's phases, as channels."""
     problem, config, found = layout.read, layout.config, Obstacles()
@@ -109,6 +120,8 @@ def _strips(layout: Layout) -> Obstacles:
         no(f"images {config.images} need strips of all {w.output} columns", f"strip {w.output}", "strip")
     if config.images > 1 and problem.rank == 3:
         no("images of three spatial dims are not joined", "images 1", "images")
+    if config.images > 1 and any(t.dims == OF_IMAGES for t in problem.sums):
+        no("tiles of several images have no sums of each", "images 1", "images")
     if config.images > problem.n and not isinstance(problem.n, Size):  # TMA fills the others with zeros
         no(f"images {config.images} are more than the {problem.n} there are", option="images")
     return found

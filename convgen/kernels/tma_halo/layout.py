@@ -11,7 +11,7 @@ from convgen.ir.problem import SECTOR, ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import operand_tiles, prepare
 from convgen.kernels.parts.assignment import Assignment, assignment
-from convgen.kernels.parts.cost import functions
+from convgen.kernels.parts.cost import LANES, functions
 from convgen.kernels.parts.hopper import (
     COLUMNS_BOX,
     PRODUCT_CHANNELS,
@@ -23,6 +23,7 @@ from convgen.kernels.parts.hopper import (
     products,
 )
 from convgen.kernels.parts.operand_tiles import EpilogueTile
+from convgen.kernels.parts.partial_sums import OF_IMAGES, PartialSum
 from convgen.kernels.tma_halo.config import Config, RingConfig
 from convgen.kernels.tma_halo.halo import Halo, Window, aligned, depth, halo_of, windows
 from convgen.targets import Target
@@ -73,6 +74,9 @@ STORE_VECTOR = 8
 #: Epilogue tiles of the operands that a consumer has in flight: halo tiles want the room.
 SLOTS = 2
 
+#: Instructions for an element that is summed: where its pixel lies, and whether y has it.
+SUM_CYCLES = 6
+
 C = TypeVar("C", bound=RingConfig)
 
 
@@ -106,6 +110,11 @@ class RingLayout(base.Layout[C]):
     def uneven(self) -> bool:
         """Whether the last channel tile of each group, or pack, has fewer channels."""
         return False
+
+    @property
+    def partial_sums(self) -> tuple[PartialSum, ...]:
+        """Of all sums."""
+        return ()
 
     # ---- shared memory
 
@@ -297,6 +306,21 @@ class Layout(RingLayout[Config]):
         channels, where the group ends inside a product."""
         return self.config.fills or (self.read.groups > 1 and self.group.c % PRODUCT_CHANNELS != 0)
 
+    # ---- sums
+
+    @property
+    def partial_sums(self) -> tuple[PartialSum, ...]:
+        """Of all sums: a tile makes a row of each, or one for each row of pixels, or phase, that it folds."""
+        rows = self.tiles * self.config.fold // self.read.n if self.config.images == 1 else 0
+        return tuple(PartialSum(t.name, rows if t.dims == OF_IMAGES else 0) for t in self.read.sums)
+
+    @property
+    def partial_bytes(self) -> dict[str, int]:
+        """Of each sum's rows, which are written, and read again by launches behind the kernel; by its name."""
+        rows = self.tiles * self.config.fold
+        sums = zip(self.partial_sums, self.read.sums, strict=True)
+        return {part.name: (part.image_rows or rows) * t.bytes for part, t in sums}
+
     # ---- shared memory, in bytes
 
     @property
@@ -330,7 +354,8 @@ class Layout(RingLayout[Config]):
             products=mean_products(products(config.tile_k), self.last_products, self.blocks),
             weight_box=self.weight_box, channel_tiles=self.channel_tiles, taps=len(h.offsets) * len(w.offsets),
             sms=self.target.sms, apart=problem.groups > 1 and min(self.span, self.stored) <= SECTOR,
-            stored=self.stored, splits=self.splits, functions=functions(self.problem), **self.prepared.traffic,
+            stored=self.stored, splits=self.splits, **self.prepared.traffic,
+            functions=functions(self.problem) + SUM_CYCLES / LANES * bool(self.read.sums),
         )  # fmt: skip
 
     @property
@@ -351,7 +376,10 @@ class Layout(RingLayout[Config]):
     @cached_property
     def demands(self) -> dict[str, Any]:
         """And of one in its strip, however deep its rings are."""
-        return {**self.tile_demands, "box": self.halo.box, "tiles": self.tiles}
+        found = {**self.tile_demands, "box": self.halo.box, "tiles": self.tiles}
+        if self.read.sums:
+            found["writes"] += 2 * sum(self.partial_bytes.values())
+        return found
 
     # ---- threads
 

@@ -70,7 +70,7 @@ def source(plan: Plan, layout: Layout) -> str:
         registers=REGISTERS[config.consumers],
         in_type=problem.x.dtype,
         pack=lowering.PACK[problem.y.dtype],
-        epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving]),
+        epilogue=fragments.of_elements(problem, [c.name for c in layout.arriving], [t.name for t in problem.sums]),
         arriving=operand_tiles.text(layout.arriving, STORE_VECTOR, offset, single=True, transposed=config.swap_ab > 0),
         stored="" if layout.in_vectors else _stored(layout),
         y_offset=offset(problem.y),

@@ -15,10 +15,10 @@ from convgen.kernels.parts.hopper import (
     im2col_obstacles,
 )
 from convgen.kernels.parts.lowering import INT_LIMIT
+from convgen.kernels.parts.partial_sums import OF_IMAGES, image_pixels
 from convgen.kernels.tma_im2col.config import LEAST_SPLIT
 from convgen.kernels.tma_im2col.gemm import LEAST_BOX, Gemm
-from convgen.kernels.tma_im2col.layout import Layout
-from convgen.kernels.tma_im2col.partial_sums import OF_IMAGES, PIXELS, image_pixels
+from convgen.kernels.tma_im2col.layout import PIXELS, Layout
 from convgen.kernels.tma_im2col.prologue import CHANNELS, UNPACK
 
 #: Of a strided dgrad: rows of a table in constant memory.

@@ -17,14 +17,14 @@ from convgen.kernels.base import Obstacle, plan_of
 from convgen.kernels.config import Options
 from convgen.kernels.parts import assignment, patches, prepare
 from convgen.kernels.parts.hopper import wgmma_obstacles
-from convgen.kernels.parts.lowering import PACK
-from convgen.kernels.tma_im2col import cost, partial_sums
+from convgen.kernels.parts.partial_sums import image_pixels, summed
+from convgen.kernels.tma_im2col import cost
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.constraints import illegal, map_obstacles, prologue_obstacles
 from convgen.kernels.tma_im2col.demands import demands
 from convgen.kernels.tma_im2col.gemm import gemm
 from convgen.kernels.tma_im2col.launches import launches, workspaces
-from convgen.kernels.tma_im2col.layout import Layout
+from convgen.kernels.tma_im2col.layout import PIXELS, Layout
 from convgen.kernels.tma_im2col.sizes import MOST_PIXELS, illegal_sizes, limits, size_obstacles
 from convgen.kernels.tma_im2col.source import source
 from convgen.kernels.tma_im2col.space import refine, space
@@ -50,14 +50,9 @@ class TmaIm2col(base.Kernel[Config, Layout]):
         if not assignment.served(problem):
             return ()
         assigned = assignment.assignment(problem)
-        forward = assigned.problem
-        if forward.y.innermost != "k" or forward.y.dtype not in PACK:
-            return ()
-        served: set[tuple[str, ...]] = {("k",)}
-        if assigned.phases is None and partial_sums.of_images(forward):
-            served.add(partial_sums.OF_IMAGES)
-        of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
-        return tuple(t.name for t in forward.sums if t.dims in served and t.name in of_result)
+        # images end where a warp's pixels do
+        of_images = assigned.phases is None and not problem.dynamic and image_pixels(assigned.problem) % PIXELS == 0
+        return summed(problem, of_images)
 
     def unserved(self, problem: ConvProblem, target: Target, fixed: Options) -> list[Obstacle]:
         if problem.op is Op.WGRAD:

@@ -18,13 +18,15 @@ from convgen.kernels.parts.hopper import (
     register_split,
 )
 from convgen.kernels.parts.operand_tiles import EpilogueTile
+from convgen.kernels.parts.partial_sums import OF_IMAGES, PartialSum, image_pixels
 from convgen.kernels.tma_im2col import prologue
 from convgen.kernels.tma_im2col.config import Config
 from convgen.kernels.tma_im2col.epi_tiles import epi_tile_columns
 from convgen.kernels.tma_im2col.gemm import Gemm
-from convgen.kernels.tma_im2col.partial_sums import PIXELS, PartialSum, partial_sum
 from convgen.kernels.tma_im2col.tap_rows import LEAST_SAVED, TapRows, mean_rows
 
+#: Pixels that a warp adds up at once where they are rows of its fragments.
+PIXELS = 16
 #: Bytes of a multiprocessor's epilogue tiles of whole pixels, at most.
 WHOLE_PIXELS = 112 << 10
 
@@ -237,7 +239,8 @@ class Layout(base.Layout[Config]):
     def partial_sums(self) -> tuple[PartialSum, ...]:
         """Of all sums."""
         problem = self.gemm.problem
-        return tuple(partial_sum(problem, t, self.partial_pixels) for t in problem.sums)
+        rows = image_pixels(problem) // self.partial_pixels
+        return tuple(PartialSum(t.name, rows if t.dims == OF_IMAGES else 0) for t in problem.sums)
 
     @property
     def partial_bytes(self) -> dict[str, int]:

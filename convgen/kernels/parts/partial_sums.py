@@ -1,0 +1,45 @@
+"""Partial sums of channels, of which a kernel makes rows in a workspace that launches behind it add up (sums).
+
+A row has the sums of all channels over some pixels.  Sums of each image, too, need rows whose pixels are of one image;
+those lie with the first row of every image in front, then every second one:
+
+    row of image i, the j-th of its rows    at j * images + i
+
+so that what is added up is a multiple of the sum's own elements apart, as without images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgen.ir.problem import ConvProblem
+from convgen.kernels.parts import assignment
+from convgen.kernels.parts.lowering import PACK
+
+#: The dims of a sum of each image's channels.
+OF_IMAGES = ("n", "k")
+
+
+@dataclass(frozen=True)
+class PartialSum:
+    """A sum of which the kernel makes parts: its name; where it is of each image, rows of an image's parts, else 0."""
+
+    name: str
+    image_rows: int = 0
+
+
+def image_pixels(problem: ConvProblem) -> int:
+    return problem.output_pixels // problem.n
+
+
+def summed(problem: ConvProblem, of_images: bool) -> tuple[str, ...]:
+    """Names of the sums of channels of the operator's result, of all images and perhaps of each, where channels are
+    neighbors in a result of 16-bit elements."""
+    if not assignment.served(problem):
+        return ()
+    forward = assignment.assignment(problem).problem
+    if forward.y.innermost != "k" or forward.y.dtype not in PACK:
+        return ()
+    served = {("k",), OF_IMAGES} if of_images else {("k",)}
+    of_result = {t.name for t in problem.sums if problem.like(t) is problem.result}
+    return tuple(t.name for t in forward.sums if t.dims in served and t.name in of_result)
