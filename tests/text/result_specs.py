@@ -114,6 +114,11 @@ SUMMED = {
         "dgrad",
         (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=32"),
     ),
+    "tma_halo": (HOPPER, "fprop", HALO % 1),
+    "tma_halo, odd channels": (HOPPER_ODD, "fprop", HALO % 1),
+    "tma_halo, folded rows": (HOPPER, "fprop", (HALO % 1).replace("}", "fold 2 }")),
+    "tma_halo, dgrad": (HOPPER, "dgrad", HALO % 1),
+    "tma_halo, strided dgrad": (f"{HOPPER} stride 2", "dgrad", (HALO % 1).replace("}", "fold 4 }")),
 }
 
 #: Sums of the channels of each image, where 16 pixels are never of two.
@@ -126,6 +131,7 @@ SUMS_OF_IMAGES = {
         "rows": TMA % "", "last columns": (TMA % "").replace("n=16", "n=24"), "split_k": TMA % "split_k 2",
         "swap_ab": (TMA % "swap_ab 1").replace("n=16", "n=64").replace("m=64", "m=32"),
         "swap_ab, split_k": (TMA % "swap_ab 1 split_k 2").replace("n=16", "n=64"),
+        "halo": HALO % 1, "halo, folded rows": (HALO % 1).replace("}", "fold 4  strip 3 }"),
     }.items()
 }  # fmt: skip
 
