@@ -27,6 +27,7 @@ from convgen.targets import Target
 PIXELS = tuple(range(32, 257, 16))
 FOLDS = (1, 2, 4, 8)
 FULL = 64  # channels that fill wgmma's m
+NARROWEST = 16  # channels of a tile
 WEIGHT_STAGES = (6, 4, 3, 2)
 
 
@@ -103,10 +104,11 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     taps = len(d.offsets) * len(h.offsets) * len(w.offsets)
     depths = values("stages", (3, 2, 1))  # the deepest first
     if problem.groups == 1:
-        narrow = [next((n for n in (16, 32, 48) if n >= k_per_group), 64)]
+        narrow = [next((n for n in (NARROWEST, 32, 48) if n >= k_per_group), 64)]
     else:
         narrow = [n for n in (64, 48, 32) if k_per_group % n == 0][:1] or [16, FULL]
-    narrow = [FULL] if fold > 1 else narrow
+    if fold > 1:  # as pixels' columns, two rows of 8 channels or fewer are worth it, too: they fill the narrowest tile
+        narrow = [NARROWEST, FULL] if NARROWEST == 8 * fold and k_per_group <= 8 else [FULL]
     strips = _legal_strips(root, _strips(root, options))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),
