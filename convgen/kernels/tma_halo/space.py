@@ -108,7 +108,7 @@ def _layouts(given: ConvProblem, target: Target, options: Options, pack: int, fo
     else:
         narrow = [n for n in (64, 48, 32) if k_per_group % n == 0][:1] or [16, FULL]
     if fold > 1:  # as pixels' columns, two rows of 8 channels or fewer are worth it, too: they fill the narrowest tile
-        narrow = [NARROWEST, FULL] if NARROWEST == 8 * fold and k_per_group <= 8 else [FULL]
+        narrow = [NARROWEST, FULL] if 8 * fold == NARROWEST and k_per_group <= 8 else [FULL]
     strips = _legal_strips(root, _strips(root, options))
     for swap_ab, schedule, consumers in itertools.product(
         values("swap_ab", (1, 0)),

@@ -24,7 +24,6 @@ from convgen.torch.network.choice import Chooser, Measured, OnCpu
 from convgen.torch.network.concatenations import in_place, rebuilt
 from convgen.torch.network.constants import Packed, constant_nodes, move_numbers, packing, split
 from convgen.torch.network.halves import split_in_halves
-from convgen.torch.network.image_sums import sums_behind, use_sums
 from convgen.torch.network.inductor import compiled
 from convgen.torch.network.layouts import (
     FORMATS,
@@ -41,6 +40,7 @@ from convgen.torch.network.layouts import (
     with_channels_last,
 )
 from convgen.torch.network.linears import linears_as_convolutions, restore
+from convgen.torch.network.normalizations import sums_behind, use_sums, write_out
 from convgen.torch.network.report import Report, Row
 from convgen.torch.network.sink import sink_views
 from convgen.torch.network.trace import faked, flat_graph, is_call, placeholders, value_of
@@ -158,6 +158,8 @@ class Prepared:
         on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*weights, *inputs))
         chooser = Measured(options.measure, options.tune) if on_gpu else OnCpu()
         self.report.rows += _fuse(graph, chooser, options.inductor and options.sums)
+        if options.inductor and on_gpu:
+            write_out(graph)
         restore(graph)
         if joined := in_place(graph, options.inductor):
             written = "1 concatenation is" if joined == 1 else f"{joined} concatenations are"

@@ -1,0 +1,195 @@
+"""InstanceNorm and GroupNorm in graphs for inference, as Inductor makes them best where channels are last.
+
+Both take mean and variance of each image, of one channel or of some.  Here those of each channel come first: from sums
+that the kernel of the convolution before gives beside its result, or from a pass over the pixels, which reads channels
+that are neighbors; torch's own functions would read them as if they were far apart.  Of groups they follow from their
+channels'.  What is left is a pass over the tensor,
+
+    (x - mean) / sqrt(variance + epsilon) * weight + bias
+
+with its layout, which Inductor compiles with the functions that follow.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from convgen.functional.arrays import channels_last, is_packed
+from convgen.torch.asked import Forward, Summed
+from convgen.torch.network.batch_norm import of_own_statistics
+from convgen.torch.network.chains import FLOATS, Chain, End
+from convgen.torch.network.layouts import reads_memory, settle
+from convgen.torch.network.trace import call, erase_unread, is_call, value_of
+
+Node = Any
+A: Any = torch.ops.aten
+_WORDS = "image_value image_square"
+#: Types that round more coarsely than sums of squares in float32 do; others keep a pass of their own.
+_SUMMED = (torch.float16, torch.bfloat16)
+#: What stands between a value and what normalizes it: copies, and float32 under autocast.
+_COPIES = (A.clone.default, A._to_copy.default)
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What makes statistics of each image of a value, over groups of its channels."""
+
+    result: Node  # what it makes, of the value's shape
+    groups: int
+    weight: Node | None  # of as many elements as the channels of an image, or of all images
+    bias: Node | None
+    epsilon: float
+
+    def put(self, graph: Any, value: Node, mean: Node, variance: Node) -> None:
+        """In its place what reads statistics of [image, channel]."""
+        n, k, *extents = value_of(value).shape
+        before = value_of(self.result)
+        if self.groups < k:
+            of_group = self._of_group(graph, mean)
+            apart = call(graph, A.sub.Tensor, mean, of_group)
+            apart = call(graph, A.mul.Tensor, apart, apart)
+            mean, variance = of_group, self._of_group(graph, call(graph, A.add.Tensor, variance, apart))
+        scale = call(graph, A.rsqrt.default, call(graph, A.add.Tensor, variance, self.epsilon))
+        each = [n, k, *[1] * len(extents)]
+        mean, scale = (call(graph, A.view.default, found, each) for found in (mean, scale))
+        if self.weight is not None:
+            scale = call(graph, A.mul.Tensor, scale, _parameter(graph, self.weight, each))
+        made = call(graph, A.sub.Tensor, _wide(graph, value), mean)
+        made = call(graph, A.mul.Tensor, made, scale)
+        if self.bias is not None:
+            made = call(graph, A.add.Tensor, made, _parameter(graph, self.bias, each))
+        if before.dtype != torch.float32:
+            made = call(graph, A._to_copy.default, made, dtype=before.dtype)
+        self.result.replace_all_uses_with(made)
+        erase_unread(graph, self.result)
+        settle(graph, made, before)
+
+    def _of_group(self, graph: Any, of_channels: Node) -> Node:
+        """For each channel the mean of its group."""
+        n, k = value_of(of_channels).shape
+        shape = [n, self.groups, k // self.groups]
+        made = call(graph, A.mean.dim, call(graph, A.view.default, of_channels, shape), [2], True)
+        made = call(graph, A.expand.default, made, shape)
+        made = call(graph, A.clone.default, made, memory_format=torch.contiguous_format)
+        return call(graph, A.view.default, made, [n, k])
+
+
+# ---- by the kernel of the convolution before -------------------------------------------------------
+
+
+def sums_behind(chain: Chain, end: End) -> Summed | None:
+    """What would give the sums for the normalizations that read a chain's end, asked with fake tensors; None where none
+    does, where a concatenation reads it, too, which may be written in place, or where no kernel has such sums."""
+    value = value_of(end.node)
+    known = value.dtype in _SUMMED and value.numel() and not (chain.transposed or chain.opening)
+    if not known or not normalizations_of(end.node) or any(is_call(user, A.cat.default) for user in end.node.users):
+        return None
+    x, w, operands, epilogue, *geometry = chain.arguments(end)
+    stride, padding, dilation, groups, padding_mode = geometry[:5]
+    bare = Forward(
+        value_of(x), value_of(w), [], "", tuple(stride), tuple(padding), tuple(dilation), groups, padding_mode
+    )
+    return Summed(bare, [value_of(o) for o in operands], epilogue, _WORDS)
+
+
+def use_sums(graph: Any, made: Node) -> None:
+    """Lets the kernel of a node of convgen::fused_conv give the statistics of what normalizes its result."""
+    x, w, operands, epilogue, *geometry = made.args
+    found = normalizations_of(made)
+    with graph.inserting_before(made):
+        both = call(graph, torch.ops.convgen.conv_sums.default, x, w, operands, epilogue, _WORDS, *geometry[:5])
+        value, *sums = (call(graph, operator.getitem, both, i) for i in range(3))
+        share = value_of(sums[0]).numel() / value_of(value).numel()
+        mean, square = (call(graph, A.mul.Tensor, each, share) for each in sums)
+        variance = call(graph, A.sub.Tensor, square, call(graph, A.mul.Tensor, mean, mean))
+        variance = call(graph, A.relu.default, variance)  # that of rounded sums may be below zero
+    made.replace_all_uses_with(value)
+    for normalization in found:
+        with graph.inserting_before(normalization.result):
+            normalization.put(graph, value, mean, variance)
+    erase_unread(graph, made)
+
+
+# ---- by a pass -------------------------------------------------------------------------------------
+
+
+def write_out(graph: Any) -> None:
+    """Puts mean and variance of each channel, and what reads them, in the place of the graph's normalizations of values
+    that have channels last."""
+    if reads_memory(graph):
+        return
+    for node in list(graph.nodes):
+        for normalization in normalizations_of(node) if _has_channels_last(node) else ():
+            with graph.inserting_before(normalization.result):
+                pixels = list(range(2, value_of(node).dim()))
+                both = call(graph, A.var_mean.correction, _wide(graph, node), pixels, correction=0)
+                variance, mean = (call(graph, operator.getitem, both, i) for i in range(2))
+                normalization.put(graph, node, mean, variance)
+    graph.eliminate_dead_code()
+
+
+def _has_channels_last(node: Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS or value.dim() not in (3, 4, 5):
+        return False
+    return bool(value.numel()) and is_packed(value.shape, value.stride(), channels_last(value.dim() - 2))
+
+
+def _wide(graph: Any, node: Node) -> Node:
+    return node if value_of(node).dtype == torch.float32 else call(graph, A._to_copy.default, node, dtype=torch.float32)
+
+
+def _parameter(graph: Any, node: Node, each: list[int]) -> Node:
+    return call(graph, A.view.default, _wide(graph, node), [-1, *each[1:]])
+
+
+# ---- what is found ---------------------------------------------------------------------------------
+
+
+def normalizations_of(value: Node) -> list[Normalization]:
+    """Those that read a value, perhaps by copies."""
+    found = (_normalization(value, user) for user in value.users)
+    return [each for each in found if each is not None]
+
+
+def _normalization(value: Node, user: Node) -> Normalization | None:
+    source = value
+    while is_call(user, *_COPIES) and len(user.users) == 1 and _keeps_values(user, value):
+        source, user = user, next(iter(user.users))
+    if is_call(user, A.native_group_norm.default) and user.args[0] is source:
+        _, weight, bias, _, _, _, groups, epsilon = user.args
+        result = _only_result(user)
+        return None if result is None else Normalization(result, groups, weight, bias, epsilon)
+    return _instance_norm(value, user)
+
+
+def _instance_norm(value: Node, view: Node) -> Normalization | None:
+    """A BatchNorm's own statistics of a view in which images are channels of one image."""
+    n, k, *extents = value_of(value).shape if value_of(value).dim() > 2 else (0, 0)
+    if not is_call(view, A.view.default) or list(value_of(view).shape) != [1, n * k, *extents] or len(view.users) != 1:
+        return None
+    (norm,) = view.users
+    epsilon = of_own_statistics(norm)
+    if epsilon is None or norm.args[0] is not view:
+        return None
+    made = _only_result(norm)
+    result = next(iter(made.users)) if made is not None and len(made.users) == 1 else None
+    if not is_call(result, A.view.default) or value_of(result).shape != value_of(value).shape:
+        return None
+    weight, bias = norm.args[1:3]
+    return Normalization(result, k, weight, bias, epsilon)
+
+
+def _only_result(node: Node) -> Node | None:
+    """The first item of a tuple, where no other is read."""
+    read = [user for user in node.users if user.users]
+    alone = len(read) == 1 and is_call(read[0], operator.getitem) and read[0].args[1] == 0
+    return read[0] if alone else None
+
+
+def _keeps_values(copy: Node, value: Node) -> bool:
+    return value_of(copy).dtype in (value_of(value).dtype, torch.float32)
