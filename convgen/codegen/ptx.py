@@ -80,6 +80,8 @@ CATALOGUE: tuple[str | Family, ...] = (
     "griddepcontrol_wait",
     "griddepcontrol_launch_dependents",
     "red_global_add_f32",
+    "red_global_add_v2_f32",
+    "red_global_add_v4_f32",
     "selp_f32",
     "fma_if_f32",
     Family("arithmetic_x2", r"(?P<op>add|sub|mul)_(?P<type>f16|bf16)x2"),

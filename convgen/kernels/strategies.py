@@ -190,6 +190,15 @@ MODULES: tuple[str, ...] = tuple(STRATEGIES)
 AUTO: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if not row.by_name)
 BY_NAME: tuple[str, ...] = tuple(name for name, row in STRATEGIES.items() if row.by_name)
 
+#: Values of options that make results vary in their last bits from run to run, by option: taken where they are asked
+#: for, and not because they were measured.
+VARYING = {"sums": "atomic", "method": "scatter"}
+
+
+def varies(options: Options) -> bool:
+    """Whether results vary from run to run."""
+    return any(options.get(name) == value for name, value in VARYING.items())
+
 
 def load(name: str) -> Strategy:
     """The strategy of a name.  Raises KeyError."""

@@ -171,11 +171,13 @@ def stamp() -> list[tuple[int, int]]:
 
 
 def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Measurement | None:
-    """The fastest right measurement for the first (key, gpu) that has one."""
+    """The fastest right measurement for the first (key, gpu) that has one whose results are the same in every run."""
     left_out = () if strategy else strategies.BY_NAME
+    varying = [f"%{canonical({name: value})[1:-1]}%" for name, value in strategies.VARYING.items()]
     query = (
         f"SELECT {COLUMNS} FROM measurement WHERE key = ? AND gpu = ? AND schema = ? AND status = ? "
         f"AND strategy = coalesce(?, strategy) AND strategy NOT IN ({', '.join('?' * len(left_out))}) "
+        f"{'AND options NOT LIKE ? ' * len(varying)}"
         "ORDER BY us, strategy, options LIMIT 1"
     )
     try:
@@ -183,7 +185,7 @@ def _best(path: Path, asked: list[tuple[str, str]], strategy: str | None) -> Mea
             return None
         with open(path, "rb"), closing(_connect_to_read(path)) as connection:
             for problem, gpu in asked:
-                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out)
+                values = (problem, gpu, TUNING_SCHEMA, Status.RIGHT, strategy, *left_out, *varying)
                 if row := connection.execute(query, values).fetchone():
                     return _measurement(row)
     except (FileNotFoundError, NotADirectoryError):

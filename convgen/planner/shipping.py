@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
+from convgen.kernels import strategies
 from convgen.planner.database import COLUMNS, CREATE, LAYOUT, TUNING_SCHEMA, Measurement, Status, canonical
 
 
 def export(measurements: Iterable[Measurement], path: Path) -> int:
-    """Write the best verified measurement of every problem, GPU and strategy as a packaged database; how
-    many.  The same measurements give the same bytes."""
+    """Write the best verified measurement of every problem, GPU and strategy as a packaged database, of those whose
+    results are the same in every run; how many.  The same measurements give the same bytes."""
     best: dict[tuple[str, str, str], Measurement] = {}
     for m in measurements:
+        if strategies.varies(m.options):
+            continue
         kept = best.get((m.key, m.gpu, m.strategy))
         if m.status == Status.RIGHT and m.us is not None and (kept is None or m.us < (kept.us or 0.0)):
             best[m.key, m.gpu, m.strategy] = m

@@ -92,6 +92,7 @@ GEOMETRIES = {
     "winograd_fused_streamed": Small({"n": 3, "h": 12, "w": 37, "c": 136, "k": 72}, sms=2),
     "winograd_f32": Small({"n": 2, "h": 13, "w": 11, "c": 136, "k": 72}),
     "tma_wgrad_3x3": Small({"n": 21, "h": 9, "w": 7, "c": 72, "k": 136}),
+    "tma_wgrad_atomic": Small({"n": 29, "h": 9, "w": 7, "c": 72, "k": 136}),
     "tma_wgrad_cluster": Small({"n": 21, "h": 9, "w": 7, "c": 40, "k": 136}),
     "tma_wgrad_accumulated": Small({"n": 46, "h": 15, "w": 11, "c": 40, "k": 72}),
     "tma_halo_dgrad": Small({"n": 2, "h": 5, "w": 80, "c": 72, "k": 40}, sms=2),

@@ -32,8 +32,8 @@ def check_call(case: Case, seed: int) -> None:
         made.uncompiled().emulate(*arrays.values(), out=tuple(outs) if problem.further else outs[0], seed=time)
         results.append(b"".join(array.tobytes() for array in outs))
     where = f"seed {seed}, {case.sizes}\n{text}\n{made.source}"
-    atomic = case.options.get("method") == "scatter"  # which adds in the order in which threads come
-    assert atomic or len(set(results)) == 1, f"the results depend on time\n{where}"
+    varies = strategies.varies(case.options)  # atomic additions come in the order of threads
+    assert varies or len(set(results)) == 1, f"the results depend on time\n{where}"
     assert_right(case, problem, given, outs, made.plan.arithmetic, where)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from handwritten import kernel_source, launch
+from handwritten import kernel_source, launch, run, whole_source
 from ptx_calls import ALL_N, WGMMA_ORDER, catalogue, source_calling, wgmma_functions
 
 from convgen import emulator
@@ -48,3 +48,20 @@ def test_an_instruction_of_another_text_is_found(was: str, now: str):
     assert finding.kind == "instruction"
     assert finding.line == source.count("\n", 0, source.index(was)) + 1
     assert finding.source_line == changed.splitlines()[finding.line - 1].strip()
+
+
+SUMS = """
+extern "C" __global__ __launch_bounds__(64) void sums(const u32* __restrict__ unused, float* __restrict__ result) {
+  const float i = float(threadIdx.x);
+  red_global_add_f32(result, i);
+  red_global_add_v2_f32(result + 2, i, 2.0f * i);
+  red_global_add_v4_f32(result + 4, 1.0f, i, 3.0f, -i);
+}
+"""
+
+
+def test_sums_of_vectors_are_sums_of_their_elements():
+    result = np.zeros(8, np.float32)
+    arrays = {"unused": np.zeros(1, np.uint32), "result": result}
+    run(whole_source(SUMS), "sums", ("unused", "result"), arrays, block=64)
+    np.testing.assert_array_equal(result, [2016, 0, 2016, 4032, 64, 2016, 192, -2016])

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, check_emulated, check_exact, served_options, spec, typed, wgrad_problems
-from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN, bias
+from wgrad_specs import ATOMIC, MMA_ATOMIC_GEOMETRIES, MMA_GEOMETRIES, MMA_PLAIN, bias
 
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
 from convgen.targets import TARGETS
 
 
-@pytest.mark.parametrize("name", MMA_GEOMETRIES)
+@pytest.mark.parametrize("name", [*MMA_GEOMETRIES, *MMA_ATOMIC_GEOMETRIES])
 def test_geometry(name: str, seed: int) -> None:
-    problem, options = MMA_GEOMETRIES[name]
+    problem, options = (MMA_GEOMETRIES | MMA_ATOMIC_GEOMETRIES)[name]
     check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, bias(name), target="sm_80"), seed)
 
 
@@ -34,10 +34,11 @@ def test_warps_without_a_part_are_refused(options: Options) -> None:
     assert any("do not share a tile of" in str(obstacle) for obstacle in found)
 
 
-def test_epilogue(seed: int) -> None:
+@pytest.mark.parametrize("options", [{}, ATOMIC])
+def test_epilogue(options: Options, seed: int) -> None:
     problem = typed(make("wgrad", 6, 40, 72, (9, 8), (3, 3), pad=1), w="f32")
     text = "operand g: f32[k, r, s, c]  operand b: f16[c]  result db: f32[k]  db = y  w = acc * b + 0.5 * g"
-    check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, "slices": 3}, text, target="sm_80"), seed)
+    check_exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, "slices": 3, **options}, text, target="sm_80"), seed)
 
 
 @settings(max_examples=4, deadline=None)

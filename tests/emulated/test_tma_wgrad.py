@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, check_emulated, check_exact, serves, some_options, spec, typed, wgrad_problems
-from wgrad_specs import GEOMETRIES, PLAIN, ROWS, bias
+from wgrad_specs import ATOMIC, ATOMIC_GEOMETRIES, GEOMETRIES, PLAIN, ROWS, bias
 
 from convgen.kernels.base import Options
 
@@ -18,10 +18,22 @@ def test_geometry(name: str, seed: int) -> None:
     check_exact(spec(problem, "tma_im2col", {**PLAIN, **options}, bias(name)), seed)
 
 
+@pytest.mark.parametrize("name", ATOMIC_GEOMETRIES)
+def test_slices_are_added_as_they_come(name: str, seed: int) -> None:
+    problem, options = ATOMIC_GEOMETRIES[name]
+    made = check_exact(spec(problem, "tma_im2col", {**PLAIN, **options}, bias(name)), seed)
+    written = [launch.params[0].buffer for launch in made.plan.launches if launch.entry.endswith("_zeros")]
+    assert written == ["w" if name.startswith("to w,") or name == "to w" else "workspace.partials"]
+
+
 LAYER = make("wgrad", 6, 40, 72, (9, 8), (3, 3), pad=1)
 EPILOGUES: dict[str, tuple[str, Options]] = {
     "added to a gradient": ("operand g: {w}[k, r, s, c]  w = acc + 0.5 * g", {}),
     "by channel, of several slices": ("operand b: f32[k]  operand g: f16[c, k]  w = acc * b - g", {"slices": 3}),
+    "added to a gradient, of slices as they come": (
+        "operand g: {w}[k, r, s, c]  result db: f32[k]  db = y  w = acc + 0.5 * g",
+        {**ATOMIC, "slices": 3},
+    ),
 }
 
 

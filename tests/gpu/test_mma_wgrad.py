@@ -6,7 +6,7 @@ import pytest
 from gpu_tma import exact, of_images
 from problems import make
 from tma_specs import laid_out, spec, typed
-from wgrad_specs import MMA_GEOMETRIES, MMA_PLAIN, bias
+from wgrad_specs import MMA_ATOMIC_GEOMETRIES, MMA_GEOMETRIES, MMA_PLAIN, bias
 
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
@@ -16,9 +16,9 @@ pytest.importorskip("cupy")
 
 
 @pytest.mark.parametrize("images", [1, 37])
-@pytest.mark.parametrize("name", MMA_GEOMETRIES)
+@pytest.mark.parametrize("name", [*MMA_GEOMETRIES, *MMA_ATOMIC_GEOMETRIES])
 def test_geometry(name: str, images: int, seed: int, target: Target) -> None:
-    problem, options = MMA_GEOMETRIES[name]
+    problem, options = (MMA_GEOMETRIES | MMA_ATOMIC_GEOMETRIES)[name]
     problem = of_images(problem, images * problem.n)
     exact(spec(problem, "implicit_gemm", {**MMA_PLAIN, **options}, bias(name), target=target.name), seed)
 

@@ -9,14 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import make
 from tma_specs import SEEDS, TARGET, kernel, laid_out, serves, some_options, spec, typed
-from wgrad_specs import GEOMETRIES, PLAIN, ROWS, bias
+from wgrad_specs import ATOMIC, ATOMIC_GEOMETRIES, GEOMETRIES, PLAIN, ROWS, bias
 
+from convgen.ir import verify
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import strategies
 from convgen.kernels.base import Options
+from convgen.runtime.kernel import Kernel
 from convgen.targets import Target
 
-pytest.importorskip("cupy")
+cupy = pytest.importorskip("cupy")
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +28,9 @@ def _needs_wgmma(target: Target) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 37])
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", [*GEOMETRIES, *ATOMIC_GEOMETRIES])
 def test_geometry(name: str, images: int, seed: int) -> None:
-    problem, options = GEOMETRIES[name]
+    problem, options = (GEOMETRIES | ATOMIC_GEOMETRIES)[name]
     exact(spec(of_images(problem, images * problem.n), "tma_im2col", {**PLAIN, **options}, bias(name)), seed)
 
 
@@ -65,9 +67,28 @@ def test_any_problem(data: st.DataObject, seed: int) -> None:
     exact(spec(problem, "tma_im2col", options), seed)
 
 
-def test_epilogue(seed: int) -> None:
+@pytest.mark.parametrize("layer", ["resnet50/res2_3x3", "resnet50/res4_1x1_b", "resnext50/res2_3x3"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_slices_are_added_as_they_come(layer: str, dtype: str, seed: int) -> None:
+    """Call after call: each begins with zeros of its own."""
+    problem = typed(LAYERS[layer], w=dtype)
+    made = exact(spec(problem, "tma_im2col", {"kernel": "tma_wgrad", **ATOMIC}), seed)
+    check_again(made, problem, seed)
+
+
+def check_again(made: Kernel, problem: ConvProblem, seed: int) -> None:
+    """Fails unless quick calls, whose launches start behind one another, are right, too."""
+    arrays, out = gpu_runs.inputs(problem, seed), gpu_runs.outputs(problem)
+    for _ in range(20):
+        made(*arrays.values(), out=out)
+    report = verify.check(problem, arrays, out, cupy, made.manifest.arithmetic)
+    assert report, f"{report}\nseed {seed}, {made}"
+
+
+@pytest.mark.parametrize("options", [{}, ATOMIC])
+def test_epilogue(options: Options, seed: int) -> None:
     problem = typed(make("wgrad", 8, 128, 128, (28, 28), (3, 3), pad=1, dtype="bf16"), w="f32")
-    check(spec(problem, "tma_im2col", {}, "operand g: f32[k, r, s, c]  w = acc + 0.9 * g"), seed)
+    check(spec(problem, "tma_im2col", options, "operand g: f32[k, r, s, c]  w = acc + 0.9 * g"), seed)
 
 
 #: Ways in which blocks share the pixels.

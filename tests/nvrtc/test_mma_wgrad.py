@@ -15,11 +15,14 @@ LAYER = make("wgrad", 32, 64, 256, (28, 28), (3, 3), pad=1)
 KERNELS: dict[str, tuple[ConvProblem, Options, str]] = {
     "large tile": (LAYER, {"tile.m": 128, "tile.n": 128, "slices": 4}, "sm_80"),
     "tall tile": (typed(LAYER, w="f32"), {"tile.m": 128, "tile.n": 64, "slices": 1}, "sm_86"),
+    "slices as they come": (
+        typed(LAYER, w="f32"), {"tile.m": 128, "tile.n": 128, "slices": 4, "sums": "atomic"}, "sm_80",
+    ),
     "small tile, three channels": (make("wgrad", 8, 3, 64, (224, 224), (7, 7), 2, 3), {"tile.m": 64}, "sm_90a"),
     "channels before pixels": (laid_out(LAYER, x="nchw", y="nkpq", w="kcrs"), {"tile.n": 128}, "sm_120"),
     "1x1": (make("wgrad", 8, 64, 128, (14, 14), (1, 1)), {}, "sm_80"),
     "small groups": (make("wgrad", 8, 256, 256, (28, 28), (3, 3), pad=1, groups=64), {}, "sm_89"),
-}
+}  # fmt: skip
 #: Of rows that sum y, too.
 BIAS = {"large tile": "result db: f32[k]  db = y  w = acc"}
 

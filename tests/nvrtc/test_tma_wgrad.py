@@ -21,7 +21,13 @@ SHAPES: dict[str, Options] = {
     "two along n": {"tile.m": 128, "tile.n": 384, "warps.m": 4, "warps.n": 2, "row_taps": 0},
     "three along n": {"tile.m": 64, "tile.n": 576, "warps.m": 4, "warps.n": 3, "row_taps": 1, "split_k": 4},
     "three along m": {"tile.m": 192, "tile.n": 192, "warps.m": 12, "warps.n": 1, "row_taps": 0},
-}
+    "slices as they come": {
+        "tile.m": 256, "tile.n": 128, "warps.m": 8, "warps.n": 1, "row_taps": 0, "slices": 4, "sums": "atomic",
+    },
+    "rows of slices as they come": {
+        "tile.m": 128, "tile.n": 192, "warps.m": 8, "warps.n": 1, "row_taps": 1, "slices": 4, "sums": "atomic",
+    },
+}  # fmt: skip
 
 
 #: Of which constants and tests are left out that others need.
@@ -30,12 +36,15 @@ GEOMETRIES = {
     "small groups": make("wgrad", 8, 128, 128, (56, 56), (3, 3), pad=1, groups=32),
     "first layer in planes": laid_out(make("wgrad", 8, 3, 64, (224, 224), (7, 7), 2, 3), x="nchw", w="kcrs", y="nkpq"),
     "1x1": make("wgrad", 1, 64, 64, (7, 7), (1, 1)),
+    "groups, f32": typed(make("wgrad", 8, 256, 256, (28, 28), (3, 3), pad=1, groups=2), w="f32"),
+    "1x1, f32": typed(make("wgrad", 64, 64, 64, (7, 7), (1, 1)), w="f32"),
 }
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometry(name: str) -> None:
-    made = compilation(spec(GEOMETRIES[name], "tma_im2col", {"kernel": "tma_wgrad"}))
+    atomic = {"sums": "atomic"} if name.endswith(", f32") else {}
+    made = compilation(spec(GEOMETRIES[name], "tma_im2col", {"kernel": "tma_wgrad", **atomic}))
     assert "warning" not in compile_source(made.source, TARGET).log
 
 

@@ -74,6 +74,7 @@ LOWEST = {
     "setmaxnreg": "sm_90a",
     **dict.fromkeys(("tma_", "mbarrier_", "fence_", "prefetch_", "bulk_", "stmatrix"), "sm_90"),
     **dict.fromkeys(("cluster_", "st_shared_cluster_", "mapa_", "st_async_", "griddepcontrol_"), "sm_90"),
+    **dict.fromkeys(("red_global_add_v2_f32", "red_global_add_v4_f32"), "sm_90"),
     **dict.fromkeys(("add_bf16x2", "sub_bf16x2", "mul_bf16x2"), "sm_90"),
     **dict.fromkeys(("mma_m16n8k32_f32_e", "cvt_f32_e", "cvt_e4m3", "cvt_e5m2"), "sm_89"),
 }

@@ -276,6 +276,10 @@ FILLED: dict[str, tuple[str, ConvProblem, Options]] = {
     "rows of y with zeros around them, many slices": (
         "tma_im2col", make("wgrad", 9, 16, 24, (7, 6), (1, 3), pad=1), {**_ROWS, "slices": 12},
     ),
+    "rows of y with zeros around them, slices as they come": (
+        "tma_im2col", typed(make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), w="f32"),
+        {**_ROWS, "slices": 3, "sums": "atomic"},
+    ),
     "rows of y with zeros around them, a cluster": (
         "tma_im2col", make("wgrad", 3, 16, 64, (5, 4), (3, 3), pad=1), {**_ROWS, "split_k": 2},
     ),

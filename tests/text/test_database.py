@@ -234,6 +234,20 @@ def test_auto_takes_the_tuned_choice_while_it_is_legal(path: Path):
                 choose(problem(op=Op.WGRAD), SM_90A, "tma_halo", {})
 
 
+def test_what_varies_from_run_to_run_is_not_taken_because_it_was_measured(path: Path):
+    p = problem(op=Op.WGRAD)
+    atomic = dict(registry.completed("tma_wgrad", {"kernel": "tma_wgrad", "tile.n": 192, "sums": "atomic"}))
+    ordered = {**atomic, "sums": "ordered"}
+    with Database(path) as db:
+        db.record(measured(p, 1.0, "tma_im2col", options=atomic))
+        assert database.lookup(p, SM_90A) is None and database.lookup(p, SM_90A, strategy="tma_im2col") is None
+        db.record(measured(p, 2.0, "tma_im2col", options=ordered))
+        found = database.lookup(p, SM_90A)
+        assert found is not None and found.options == ordered
+        shipping.export(db.measurements(), database.PACKAGED)
+    assert [m.options for m in database.read_all(database.PACKAGED)] == [ordered]
+
+
 def test_a_choice_without_the_epilogue_makes_room_for_operands_that_arrive_as_tiles(path: Path):
     """What was measured with the epilogue is not touched."""
     bare = problem()

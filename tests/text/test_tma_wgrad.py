@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import make
-from tma_specs import TARGET, compilation, laid_out, serves, spec, wgrad_problems
+from tma_specs import TARGET, compilation, laid_out, serves, spec, typed, wgrad_problems
 
 from convgen.diagnostics import Diagnostic, SpecError
 from convgen.emulator import tensor_map
@@ -74,6 +74,7 @@ REFUSED: dict[str, tuple[ConvProblem, Options, str, str, str]] = {
         "keeps 256 accumulators", "smaller tile",
     ),
     "shares": (STRIDED, {"slices": 64}, "slices", "64 shares are more than the", "fewer slices"),
+    "atomic sums of one slice": (LAYER, {"sums": "atomic", "slices": 1}, "sums", "there is one", "leave sums out"),
     "stages": (LAYER, {"stages": 32, "tile.m": 128}, "stages", "bytes of shared memory", "stages fit"),
     "clusters of two kinds": (LAYER, {"cluster": 2, "split_k": 2}, "split_k", "not both", "split_k 1"),
     "clusters of filter rows": (LAYER, {"cluster": 2, "row_taps": 1}, "row_taps", "boxes that serve", "row_taps 0"),
@@ -124,3 +125,26 @@ def test_candidates_are_legal_and_ask_for_exactly_themselves(data: st.DataObject
         for param in launch.params:
             if param.map:
                 assert not list(tensor_map.problems(param.map, sizes[param.buffer])), param
+
+
+@pytest.mark.parametrize(("name", "strategy", "kernel"), [
+    ("3x3", "tma_im2col", "tma_wgrad"), ("1x1", "tma_im2col", "tma_wgrad"), ("3x3", "implicit_gemm", "mma_wgrad"),
+])  # fmt: skip
+def test_atomic_sums_are_taken_where_they_are_asked_for_alone(name: str, strategy: str, kernel: str) -> None:
+    problem, serving = typed(LAYERS[name], w="f32"), strategies.load(strategy)
+    assert not any(map(strategies.varies, serving.candidates(problem, TARGET)))
+    asked: Options = {"kernel": kernel, "sums": "atomic"}
+    for options in (stated := serving.stated(problem, TARGET, asked), asked):
+        plan = serving.plan(problem, TARGET, options)
+        assert plan.kernel == kernel and plan.options["sums"] == "atomic" and "sums atomic" in plan.configuration
+        zeros, product = plan.launches
+        assert zeros.entry.endswith("_zeros") and zeros.dependent == product.dependent
+        assert not plan.workspaces and product.grid[1] == plan.options["slices"] > 1
+    ordered = serving.plan(problem, TARGET, {**stated, "sums": "ordered"})
+    assert [launch.entry.rpartition("_")[2] for launch in ordered.launches] == ["example", "sum"]
+
+
+def test_varying_options_are_options() -> None:
+    rows = [row for strategy in strategies.load_all().values() for row in strategy.options]
+    for name, value in strategies.VARYING.items():
+        assert any(row.name == name and row.choices and value in row.choices for row in rows)

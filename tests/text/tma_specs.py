@@ -533,8 +533,8 @@ def check_exact(text: str, seed: int, sms: int = 2) -> driver.Compilation:
 
 def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> driver.Compilation:
     """Fails unless every element of a spec's kernel, emulated on each number of multiprocessors, is within rounding
-    of the reference, and the same to the bit whatever comes when: as late as it may on the first number, and in an
-    order of the seed's on each."""
+    of the reference, and the same to the bit whatever comes when, but for atomic additions: as late as it may on the
+    first number, and in an order of the seed's on each."""
     made = compilation(text)
     plan, source = made.plan, made.source
     arrays = verify.random_inputs(plan.problem, seed)
@@ -546,5 +546,5 @@ def check_emulated(text: str, seed: int, sms: Sequence[int] = (2,)) -> driver.Co
         report = verify.worst(map(verify.compare_tensor, plan.problem.results, outs, expected))
         assert report, f"{report}\nseed {seed}, {count} multiprocessors\n{text}\n{source}"
         results.append(b"".join(array.tobytes() for array in outs))
-    assert len(set(results)) == 1, f"the result depends on time\nseed {seed}\n{text}"
+    assert strategies.varies(plan.options) or len(set(results)) == 1, f"the result depends on time\nseed {seed}\n{text}"
     return made

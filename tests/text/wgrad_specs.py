@@ -76,6 +76,42 @@ GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     ),
 }  # fmt: skip
 
+#: The same with slices that are added as they come: to the result, where that is float32 and bare, or to a workspace.
+ATOMIC: Options = {"sums": "atomic"}
+ATOMIC_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "to a workspace": (
+        make("wgrad", 3, 72, 88, (9, 8), (3, 3), pad=1), {**ATOMIC, "tile.n": 256, "slices": 3},
+    ),
+    "to w": (typed(make("wgrad", 3, 72, 88, (9, 8), (3, 3), pad=1), w="f32"), {**ATOMIC, "tile.n": 256, "slices": 3}),
+    "to a workspace, boxes of a row, bias": (
+        typed(make("wgrad", 3, 72, 88, (9, 8), (3, 3), pad=1), w="f32"),
+        {**ATOMIC, **ROWS, "tile.n": 192, "stages": 3, "slices": 2},
+    ),
+    "to w, slices of clusters": (
+        typed(make("wgrad", 4, 72, 136, (7, 7), (1, 1), dtype="bf16"), w="f32"),
+        {**ATOMIC, "tile.n": 192, "tile.k": 16, "split_k": 3, "slices": 4},
+    ),
+    "to w, pairs, two share y": (
+        typed(make("wgrad", 4, 200, 72, (7, 7), (1, 1)), w="f32"),
+        {**ATOMIC, "span": 16, "tile.n": 16, "cluster": 2, "slices": 2},
+    ),
+    "to w, two and two columns": (
+        typed(make("wgrad", 4, 38, 40, (7, 7), (1, 1)), w="f32"), {**ATOMIC, "tile.n": 64, "slices": 2},
+    ),
+    "to w, one by one": (
+        typed(laid_out(make("wgrad", 2, 19, 37, (9, 7), (2, 3), pad=1), x="nchw", y="nkpq", w="kcrs"), w="f32"),
+        {**ATOMIC, "span": 32, "tile.n": 96, "slices": 2},
+    ),
+    "to w, filter rows as channels": (
+        typed(make("wgrad", 2, 3, 40, (15, 13), (5, 7), 2, ((2, 1), (3, 2)), (1, 2)), w="f32"),
+        {**ATOMIC, "lower_rows": 1, "span": 32, "tile.n": 160, "tile.k": 16, "slices": 2},
+    ),
+    "to w, small groups as one": (
+        typed(make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16), w="f32"),
+        {**ATOMIC, "tile.n": 192, "group_pack": 8, "slices": 2},
+    ),
+}  # fmt: skip
+
 #: The same of mma_wgrad, which has no limits of tensor maps.
 MMA_PLAIN: Options = {"kernel": "mma_wgrad", "tile.m": 64, "tile.n": 64, "slices": 1, "group_pack": 1}
 MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
@@ -105,6 +141,22 @@ MMA_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
     "two large groups": (make("wgrad", 2, 144, 160, (9, 7), (3, 3), pad=1, groups=2), {"slices": 2}),
     "small groups as one": (make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16), {"group_pack": 8}),
     "one channel a group": (make("wgrad", 3, 40, 40, (9, 7), (3, 3), pad=1, groups=40), {"group_pack": 20}),
+}  # fmt: skip
+
+MMA_ATOMIC_GEOMETRIES: dict[str, tuple[ConvProblem, Options]] = {
+    "to a workspace, bias": (make("wgrad", 2, 72, 88, (9, 8), (3, 3), pad=1), {**ATOMIC, "slices": 3}),
+    "to w, bias": (
+        typed(make("wgrad", 3, 20, 134, (9, 8), (3, 3), pad=1, dtype="bf16"), w="f32"),
+        {**ATOMIC, "tile.m": 128, "tile.n": 128, "slices": 2},
+    ),
+    "to w, odd channels": (
+        typed(laid_out(make("wgrad", 2, 19, 37, (9, 7), (3, 3), pad=1), x="nchw", y="knpq", w="kcrs"), w="f32"),
+        {**ATOMIC, "slices": 2},
+    ),
+    "to w, small groups as one": (
+        typed(make("wgrad", 3, 64, 128, (9, 7), (3, 3), pad=1, groups=16), w="f32"),
+        {**ATOMIC, "group_pack": 8, "slices": 2},
+    ),
 }  # fmt: skip
 
 #: The same of depthwise_wgrad.
@@ -227,7 +279,12 @@ BIASES = {
     "two parts of a consumer", "stride and dilation", "1x1", "channels before pixels, odd", "two large groups",
     "small groups as one", "8 and 4 bytes, large tile", "one by one",
     "few output channels, with a bias", "fewer output channels, with a bias",
-    *(name for name in (*GEOMETRIES, *STEM_GEOMETRIES) if name.endswith(", bias")),
+    *(
+        name
+        for rows in (GEOMETRIES, ATOMIC_GEOMETRIES, MMA_ATOMIC_GEOMETRIES, STEM_GEOMETRIES)
+        for name in rows
+        if name.endswith(", bias")
+    ),
 }  # fmt: skip
 
 

@@ -287,6 +287,8 @@ void st_shared_cluster_v4_f32(u32 address, u32 rank, float x, float y, float z, 
 u32 mapa_shared_cluster(u32 address, u32 rank, CONVGEN_LINE);
 void st_async_v4_f32(u32 remote, u32 remote_barrier, float x, float y, float z, float w, CONVGEN_LINE);
 void red_global_add_f32(float* address, float v, CONVGEN_LINE);
+void red_global_add_v2_f32(float* address, float x, float y, CONVGEN_LINE);
+void red_global_add_v4_f32(float* address, float x, float y, float z, float w, CONVGEN_LINE);
 
 // ---- PTX: warps ------------------------------------------------------------------------------------------
 

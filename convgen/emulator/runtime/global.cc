@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <signal.h>
 
+#include <initializer_list>
+
 #include "state.h"
 
 namespace convgen_emulator {
@@ -263,4 +265,21 @@ void atomics_order() { machine->written->off = true; }
 void red_global_add_f32(float* address, float v, int line) {
   check_global(address, 4, true, nullptr, line);
   atomicAdd(address, v);
+}
+
+static void red_global_add_vector(float* address, std::initializer_list<float> values, int line) {
+  const u64 bytes = values.size() * 4;
+  check_global(address, bytes, true, nullptr, line);
+  if (u64(address) % bytes != 0) {
+    fatal("misaligned", line, format("%llu bytes at %s", bytes, describe_global(u64(address)).c_str()));
+  }
+  for (const float v : values) atomicAdd(address++, v);
+}
+
+void red_global_add_v2_f32(float* address, float x, float y, int line) {
+  red_global_add_vector(address, {x, y}, line);
+}
+
+void red_global_add_v4_f32(float* address, float x, float y, float z, float w, int line) {
+  red_global_add_vector(address, {x, y, z, w}, line);
 }

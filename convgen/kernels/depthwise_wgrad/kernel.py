@@ -80,8 +80,8 @@ class DepthwiseWgrad(base.Kernel[Config, Layout]):
         )  # fmt: skip
         steps = [main]
         if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, slices, target.sms, dependent))
-        return plan_of(layout, steps, gradient.workspaces(problem, slices, layout.shares))
+            steps.append(gradient.sum_launch(problem, layout.left, target.sms, dependent))
+        return plan_of(layout, steps, gradient.workspaces(problem, layout.left, layout.shares))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)

@@ -10,7 +10,7 @@ from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.depthwise_wgrad.config import Config
 from convgen.kernels.parts.axes import Axis
-from convgen.kernels.parts.gradient import is_whole, y_sum
+from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.limits import WARP
 
 UNIT = 16  # bytes: of the widest load
@@ -333,6 +333,11 @@ class Layout(base.Layout[Config]):
         return numbers + read * self.inputs + words + OTHER_REGISTERS
 
     @property
+    def left(self) -> int:
+        """Slices of sums that a second kernel adds up, and finishes."""
+        return left_over(self.problem, self.config.slices)
+
+    @property
     def stores_w(self) -> bool:
-        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
-        return is_whole(self.problem, self.config.slices)
+        """Whether the product's kernel makes the result."""
+        return self.left == 0

@@ -194,7 +194,7 @@ def source(plan: Plan, layout: Layout) -> str:
         decode={"x": _decode(x, layout.inputs), "y": _decode(y, config.vector)},
         tap=_tap(layout),
         y_sum=gradient.y_sum(problem),
-        stored=gradient.stored(problem, config.slices),
+        stored=gradient.stored(problem, layout.left),
         sum=_sum(plan, layout),
     )
 
@@ -241,4 +241,4 @@ def _formulas(layout: Layout) -> list[str]:
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
-    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"))

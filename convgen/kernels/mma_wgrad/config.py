@@ -8,6 +8,7 @@ from typing import Annotated
 from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.packing import GROUP_PACK
+from convgen.kernels.parts.sum_order import ATOMIC, ORDERED, SUMS
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Config(config.Config):
     stages: Annotated[int, Field("k blocks in flight", low=2, high=8)]
     slices: Annotated[int, Field("slices of the pixels; a second kernel adds their sums in order", high=4096)] = 1
     group_pack: GROUP_PACK = 1
+    sums: SUMS = ORDERED
+
+    @property
+    def adds(self) -> bool:
+        """Whether blocks add their sums to zeros, in any order."""
+        return self.sums == ATOMIC
 
     @property
     def threads(self) -> int:

@@ -56,6 +56,5 @@ def time(layout: Layout) -> float:
     waves = math.ceil(blocks / (sms * layout.held))
     work = waves * (math.ceil(layout.steps / c.slices) * step / CYCLES + r.block)
     us = over(work, (problem.x.bytes + problem.y.bytes) / r.memory) + r.start
-    if layout.stores_w:
-        return us
-    return us + problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
+    passes = [layout.left] * (layout.left > 0) + [c.slices] * c.adds  # atomic additions are taken for as much
+    return us + sum(problem.w.size * 4 * (slices + 1) * 2 / r.sums for slices in passes)

@@ -22,6 +22,7 @@ from convgen.kernels.mma_wgrad.source import pointers, source
 from convgen.kernels.parts import gradient, limits
 from convgen.kernels.parts.hopper import type_obstacles
 from convgen.kernels.parts.lowering import INT_LIMIT
+from convgen.kernels.parts.sum_order import ORDERED
 from convgen.targets import Target
 
 #: tile_m, tile_n, tile_k, warps_m, warps_n
@@ -64,11 +65,11 @@ class MmaWgrad(base.Kernel[Config, Layout]):
 
     def space(self, problem: ConvProblem, target: Target, fixed: Options) -> Iterator[Layout]:
         pack = int(fixed["group_pack"]) if "group_pack" in fixed else _pack(problem)
-        stages = int(fixed.get("stages", STAGES))
+        stages, order = int(fixed.get("stages", STAGES)), str(fixed.get("sums", ORDERED))
         for m, n, k, warps_m, warps_n in _shapes(fixed):
-            whole = Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, 1, pack))
+            whole = Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, 1, pack, order))
             for slices in [int(fixed["slices"])] if "slices" in fixed else _slices(whole):
-                yield Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, slices, pack))
+                yield Layout(problem, target, Config(m, n, k, warps_m, warps_n, stages, slices, pack, order))
 
     def illegal(self, layout: Layout) -> list[Obstacle]:
         c, target, found = layout.config, layout.target, Obstacles()
@@ -88,7 +89,7 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         if c.slices > layout.steps:
             steps = base.counted(layout.steps, "step")
             found.no(f"{c.slices} slices are more than the {steps} of {c.tile_k} pixels", "fewer slices", "slices")
-        return found
+        return found + gradient.atomic_obstacles(c.slices) if c.adds else found
 
     def time(self, layout: Layout) -> float:
         return cost.time(layout)
@@ -98,10 +99,11 @@ class MmaWgrad(base.Kernel[Config, Layout]):
         params = tuple(p.vector_param for p in pointers(layout))
         grid = (layout.tiles, slices, 1)
         main = Launch(f"convgen_{problem.name}", grid, layout.config.threads, params, layout.shared_bytes)
-        steps = [main]
+        steps = [gradient.zeros_launch(problem, layout.left, dependent=False)] if layout.config.adds else []
+        steps.append(main)
         if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, slices, layout.target.sms, dependent=False))
-        return plan_of(layout, steps, gradient.workspaces(problem, slices, slices))
+            steps.append(gradient.sum_launch(problem, layout.left, layout.target.sms, dependent=False))
+        return plan_of(layout, steps, gradient.workspaces(problem, layout.left, slices))
 
     def source(self, plan: Plan) -> str:
         assert isinstance(plan.layout, Layout)
@@ -129,7 +131,7 @@ def _slices(layout: Layout) -> list[int]:
     """Shares of the pixels that make so many waves."""
     most = max(min(layout.steps, MOST_SUMS // (4 * layout.problem.w.size), 4096), 1)
     wanted = (waves * layout.target.sms // layout.tiles for waves in WAVES)
-    return sorted({1, *(max(min(s, most), 1) for s in wanted)})
+    return sorted({2 if layout.config.adds else 1, *(max(min(s, most), 1) for s in wanted)})
 
 
 KERNEL = MmaWgrad()

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from convgen.kernels import base
 from convgen.kernels.mma_wgrad.config import Config
-from convgen.kernels.parts.gradient import is_whole
+from convgen.kernels.parts.gradient import left_over
 
 ELEMENT = 2  # bytes of a factor's
 CHUNK = 8  # channels of 16 bytes: what ldmatrix reads of a row
@@ -91,6 +91,11 @@ class Layout(base.Layout[Config]):
         return c.tile_m // c.warps_m // 16, c.tile_n // c.warps_n // 8
 
     @property
+    def left(self) -> int:
+        """Slices of sums that a second kernel adds up, and finishes."""
+        return left_over(self.problem, self.config.slices, self.config.sums)
+
+    @property
     def stores_w(self) -> bool:
-        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
-        return is_whole(self.problem, self.config.slices)
+        """Whether the product's kernel makes the result."""
+        return self.left == 0

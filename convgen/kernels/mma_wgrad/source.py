@@ -107,12 +107,13 @@ def source(plan: Plan, layout: Layout) -> str:
         one=gradient.ONES[problem.x.dtype],
         y_sum=gradient.y_sum(problem),
         y_sum_mmas=-(-rows // config.warps_n),
-        stored=gradient.stored(problem, config.slices),
+        stored=gradient.stored(problem, layout.left, order=config.sums),
         sum=_sum(plan, layout),
+        zeros=gradient.zeros(problem, layout.left, plan.launch("zeros")) if config.adds else None,
     )
 
 
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
-    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"))
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"))

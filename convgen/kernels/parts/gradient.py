@@ -2,7 +2,8 @@
 
 Kernels for wgrad share y's pixels among blocks.  What a block sums up is the result where it has all pixels and nothing
 is left to do; else it goes to a workspace, laid out as the filter, and a second kernel adds the slices in order and
-runs the epilogue.  The sum of y, a bias's gradient, comes from the same tiles.
+runs the epilogue.  Where atomic sums are asked for, blocks add theirs to zeros instead: of the result, or of one slice
+in the workspace, which the second kernel then finishes.  The sum of y, a bias's gradient, comes from the same tiles.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from convgen.ir.index_map import decompose, derive, extent, variable
 from convgen.ir.plan import Launch, Param, Workspace
 from convgen.ir.problem import ConvProblem, Op
 from convgen.ir.tensor import Tensor
+from convgen.kernels.base import Obstacle
 from convgen.kernels.parts import lowering, output, sums
 from convgen.kernels.parts.elementwise import Pointer, epilogue_formulas, epilogue_pointers
+from convgen.kernels.parts.sum_order import ATOMIC, ORDERED
 from convgen.kernels.parts.window_sum import gradient_pointers
 
 #: Two neighboring ones, by type.
@@ -29,9 +32,21 @@ PARTIALS = Param("partials", "pointer", "workspace.partials")
 SUM_BLOCK, MOST_LANES = 256, 16
 
 
-def is_whole(problem: ConvProblem, slices: int) -> bool:
-    """Whether the product's kernel stores the result; else sums of its slices are left over."""
-    return slices == 1 and not lowering.has_epilogue(problem)
+def left_over(problem: ConvProblem, slices: int, order: str = ORDERED, fills: bool = False) -> int:
+    """Slices of sums that the product's kernel leaves to a second one; 0 where it makes the result.
+
+    Atomic additions make one slice of all.  They go to the result where that has their type and no epilogue, and where
+    no sum has to be made once more when it is whole, for zeros that the kernel `fills` in."""
+    finished = not lowering.has_epilogue(problem)
+    if order == ATOMIC:
+        return int(not finished or fills or problem.w.dtype != "f32")
+    return 0 if finished and slices == 1 else slices
+
+
+def atomic_obstacles(slices: int) -> list[Obstacle]:
+    """Why atomic additions have nothing to add."""
+    hint = "2 slices or more, or leave sums out"
+    return [Obstacle("sums atomic adds up several slices of the pixels; there is one", hint, "sums")] * (slices == 1)
 
 
 def y_sum(problem: ConvProblem) -> Tensor | None:
@@ -55,11 +70,12 @@ def adds_up(problem: ConvProblem) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Stored:
     """How neighboring columns leave: C text of an element's offset in the filter, from k, tap and c, and whether two or
-    four are stored at once."""
+    four are stored at once; where they are `atomic`, they are added to what is there."""
 
     index: str
     offset: str
     pair: bool
+    atomic: bool
     target: str
     type: str
     c_type: str
@@ -70,11 +86,11 @@ class Stored:
     all_four: str
 
 
-def stored(problem: ConvProblem, slices: int, lower_rows: bool = False) -> Stored:
+def stored(problem: ConvProblem, left: int, lower_rows: bool = False, order: str = ORDERED) -> Stored:
     """Of channels c of x; where rows are lowered, of taps of a filter row by these channels."""
     w, sp = problem.w, problem.spatial
-    whole = is_whole(problem, slices)
-    index = lowering.index_type(problem, (w.size * slices,))
+    whole = left == 0
+    index = lowering.index_type(problem, (w.size * max(left, 1),))
     outer, inner = (sp.filter[:-1], sp.filter[-1:]) if lower_rows else (sp.filter, ())
     channels = math.prod(map(problem.extent, inner)) * problem.c_per_group
     k, tap = variable("k", problem.k), variable("tap", math.prod(map(problem.extent, outer)))
@@ -87,7 +103,7 @@ def stored(problem: ConvProblem, slices: int, lower_rows: bool = False) -> Store
     run = w.dims[-1 - len(inner) :] == (*inner, "c")
     return Stored(
         index, c_expr(maps.offset("w"), maps.ranges, index),
-        run and channels % 2 == 0,
+        run and channels % 2 == 0, order == ATOMIC,
         "w" if whole else "partials", w.element.c_type if whole else "float", "u32" if packed else "Vec2",
         lowering.store(dtype, "{0}", "f32"), f"{lowering.PACK[dtype]}({{0}}, {{1}})" if packed else "Vec2{{{0}, {1}}}",
         run and channels % 4 == 0, "u64" if packed else "Vec4",
@@ -127,31 +143,31 @@ def _run(problem: ConvProblem) -> int:
     return math.gcd(problem.w.size, 4)
 
 
-def _lanes(problem: ConvProblem, slices: int, sms: int) -> int:
+def _lanes(problem: ConvProblem, left: int, sms: int) -> int:
     """Threads that share an element's slices: as many as keep the GPU busy."""
     lanes, elements = 1, problem.w.size // 4
-    while lanes < MOST_LANES and 4 * lanes <= slices and elements * lanes < sms * 1024:
+    while lanes < MOST_LANES and 4 * lanes <= left and elements * lanes < sms * 1024:
         lanes *= 2
     return lanes
 
 
-def sum_launch(problem: ConvProblem, slices: int, sms: int, dependent: bool, fills: bool = False) -> Launch:
+def sum_launch(problem: ConvProblem, left: int, sms: int, dependent: bool, fills: bool = False) -> Launch:
     """The second kernel's launch.  It reads the factors where the first one `fills` in zeros."""
-    lanes = _lanes(problem, slices, sms)
+    lanes = _lanes(problem, left, sms)
     blocks = -(-problem.w.size // (SUM_BLOCK // lanes * _run(problem)))
     reads = tuple(p.vector_param for p in _pointers(problem, fills))
     shared = 16 * SUM_BLOCK + 16 if lanes > 1 else 0
     return Launch(f"convgen_{problem.name}_sum", (blocks, 1, 1), SUM_BLOCK, reads, shared, dependent=dependent)
 
 
-def workspaces(problem: ConvProblem, slices: int, parts: int) -> tuple[Workspace, ...]:
-    """The slices' sums, and the sums of y of so many parts of the pixels."""
+def workspaces(problem: ConvProblem, left: int, parts: int) -> tuple[Workspace, ...]:
+    """The sums that are left over, and the sums of y of so many parts of the pixels."""
     t = y_sum(problem)
     of_y = (Workspace(sums.partial(t), t.bytes * parts),) if t and parts > 1 else ()
-    return of_y if is_whole(problem, slices) else (Workspace(PARTIALS.buffer, 4 * problem.w.size * slices), *of_y)
+    return (Workspace(PARTIALS.buffer, 4 * problem.w.size * left), *of_y) if left else of_y
 
 
-def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch, spoils: str = "") -> Sum:
+def gradient_sum(problem: ConvProblem, left: int, sms: int, launch: Launch, spoils: str = "") -> Sum:
     """Finished values for templates/parts/gradient_sum.j2.  Where a zero that the product's kernel filled in `spoils`
     sums, says a comment, those that are NaN are made once more."""
     w, run = problem.w, _run(problem)
@@ -162,9 +178,45 @@ def gradient_sum(problem: ConvProblem, slices: int, sms: int, launch: Launch, sp
     maps = derive(problem, (variable("offset", w.size),), loop)
     along = output.Columns("elements", tuple(d for d in w.dims if w.extent(d) > 1), w.size)
     return Sum(
-        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), slices, _lanes(problem, slices, sms),
-        w.size, run, lowering.index_type(problem, (w.size * slices + SUM_BLOCK * run,)),
+        launch, _pointers(problem, bool(spoils)), epilogue_formulas(problem), left, _lanes(problem, left, sms),
+        w.size, run, lowering.index_type(problem, (w.size * left + SUM_BLOCK * run,)),
         output.load_run("f32", "part", "partials + slice * size + offset", run),
         output.result(problem, maps, along, output.OFFSET, run, "f32"),
         spoils,
     )  # fmt: skip
+
+
+# ---- zeros before atomic additions ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The kernel that sets to zero what blocks then add their sums to."""
+
+    launch: Launch
+    pointers: tuple[Pointer, ...]
+    target: str
+    size: int
+    run: int
+    index: str
+    zero: str
+
+
+def _zeroed(left: int) -> Pointer:
+    name, buffer = ("partials", PARTIALS.buffer) if left else ("w", "w")
+    return Pointer(name, "f32", buffer, written=True)
+
+
+def zeros_launch(problem: ConvProblem, left: int, dependent: bool) -> Launch:
+    """The launch before the product's."""
+    blocks = -(-problem.w.size // (SUM_BLOCK * _run(problem)))
+    params = (_zeroed(left).vector_param,)
+    return Launch(f"convgen_{problem.name}_zeros", (blocks, 1, 1), SUM_BLOCK, params, dependent=dependent)
+
+
+def zeros(problem: ConvProblem, left: int, launch: Launch) -> Zeros:
+    """Finished values for templates/parts/gradient_zeros.j2."""
+    target, run = _zeroed(left), _run(problem)
+    index = lowering.index_type(problem, (problem.w.size + SUM_BLOCK * run,))
+    zero = {1: "0.0f", 2: "Vec2{0.0f, 0.0f}", 4: "Vec4{0, 0, 0, 0}"}[run]
+    return Zeros(launch, (target,), target.name, problem.w.size, run, index, zero)

@@ -112,8 +112,8 @@ class StemWgrad(base.Kernel[Config, Layout]):
         )  # fmt: skip
         steps = [*prepared.launches(), main]
         if not layout.stores_w:
-            steps.append(gradient.sum_launch(problem, slices, sms, dependent=True, fills=layout.fills))
-        sums = gradient.workspaces(problem, slices, slices)
+            steps.append(gradient.sum_launch(problem, layout.left, sms, dependent=True, fills=layout.fills))
+        sums = gradient.workspaces(problem, layout.left, slices)
         return plan_of(layout, steps, (*prepared.workspaces, *sums), notes=prepared.notes)
 
     def source(self, plan: Plan) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from convgen.ir.problem import ConvProblem
 from convgen.kernels import base
 from convgen.kernels.parts import prepare
-from convgen.kernels.parts.gradient import is_whole, y_sum
+from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, launch_registers
 from convgen.kernels.stem_wgrad.config import Config
 
@@ -208,9 +208,14 @@ class Layout(base.Layout[Config]):
     # ---- the result
 
     @property
+    def left(self) -> int:
+        """Slices of sums that a second kernel adds up, and finishes."""
+        return left_over(self.problem, self.config.slices)
+
+    @property
     def stores_w(self) -> bool:
-        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
-        return is_whole(self.problem, self.config.slices)
+        """Whether the product's kernel makes the result."""
+        return self.left == 0
 
     @cached_property
     def gathers(self) -> bool:

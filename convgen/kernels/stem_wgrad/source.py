@@ -39,7 +39,7 @@ def source(plan: Plan, layout: Layout) -> str:
         one=ONE[x.dtype],
         y_sum=gradient.y_sum(problem) if layout.sums_y else None,
         m_tail=problem.k % config.tile_m != 0,
-        stored=gradient.stored(problem, config.slices, lower_rows=True),
+        stored=gradient.stored(problem, layout.left, lower_rows=True),
         sum=_sum(plan, layout),
         factors=gradient_pointers(problem)[1:] if layout.fills and layout.stores_w else (),
         filter_sum=filter_sum(problem) if layout.fills else None,
@@ -51,4 +51,4 @@ def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
     if layout.stores_w:
         return None
     spoils = SPOILS if layout.fills else ""
-    return gradient.gradient_sum(layout.problem, layout.config.slices, layout.target.sms, plan.launch("sum"), spoils)
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), spoils)

@@ -9,6 +9,7 @@ from convgen.kernels import config
 from convgen.kernels.config import Field
 from convgen.kernels.parts.clusters import CLUSTER, MULTICAST, SPLIT_K
 from convgen.kernels.parts.packing import GROUP_PACK
+from convgen.kernels.parts.sum_order import ATOMIC, ORDERED, SUMS
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,10 @@ class Config(config.Config):
 
     x comes in boxes of `tile_k` pixels by `span` channels, one for each tap; where `row_taps` is 1, a box has the few
     pixels more that make it serve all taps of a filter row; where `lower_rows` is 1, a first launch makes these taps
-    channels of x.  The pixels are shared by `slices` times `split_k` blocks:
-    those of a cluster add their sums through shared memory, a second kernel adds those of the slices, both in a fixed
-    order.  Or the blocks of a `cluster` take neighboring tiles that have y (`multicast` a) or x (b) in common, and TMA
-    brings that to all of them at once."""
+    channels of x.  The pixels are shared by `slices` times `split_k` blocks: those of a cluster add their sums through
+    shared memory, a second kernel adds those of the slices, both in a fixed order; with `sums` atomic, slices are added
+    as they come.  Or the blocks of a `cluster` take neighboring tiles that have y (`multicast` a) or x (b) in common,
+    and TMA brings that to all of them at once."""
 
     tile_m: Annotated[int, Field("output channels per tile", range(64, 257, 64))]
     tile_n: Annotated[int, Field("filter elements (taps by input channels) per tile", low=16, high=768)]
@@ -40,6 +41,12 @@ class Config(config.Config):
     group_pack: GROUP_PACK = 1
     cluster: CLUSTER = 1
     multicast: MULTICAST = "a"
+    sums: SUMS = ORDERED
+
+    @property
+    def adds(self) -> bool:
+        """Whether blocks add their sums to zeros, in any order."""
+        return self.sums == ATOMIC
 
     @property
     def shared(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from convgen.ir.index_map import TmaAxis
 from convgen.kernels.base import Obstacle, Obstacles, counted
+from convgen.kernels.parts import gradient
 from convgen.kernels.parts.hopper import (
     MAX_PIXELS,
     MULTIPLY_REGISTERS,
@@ -125,6 +126,8 @@ def _k_loop(layout: Layout) -> Obstacles:
         steps = counted(layout.steps, "step")
         found.no(f"{layout.shares} shares are more than the {steps} of {config.tile_k} pixels",
                  "fewer slices", "slices" if config.slices > 1 else "split_k")  # fmt: skip
+    if config.adds:
+        found += gradient.atomic_obstacles(config.slices)
     return found
 
 

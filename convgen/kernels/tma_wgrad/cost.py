@@ -72,9 +72,15 @@ def time(layout: Layout) -> float:
     work = waves * (steps * step + last + r.wave)
     start = r.start + r.meet * (c.launched > 1)
     us = start + over(work, bytes_read(layout) / r.memory) + read_alike(layout) / r.alike + layout.gemm.prepared.time
-    if not layout.stores_w:
-        us += r.sum + layout.problem.w.size * 4 * (c.slices + 1) * 2 / r.sums
-    return us
+    return us + added(layout)
+
+
+def added(layout: Layout) -> float:
+    """Of the second kernel, and of the sums that go through memory to it.  Zeros and atomic additions, for which
+    nothing is fitted, are taken for as much."""
+    r, c = H200, layout.config
+    passes = [layout.left] * (layout.left > 0) + [c.slices] * c.adds
+    return sum(r.sum + layout.problem.w.size * 4 * (slices + 1) * 2 / r.sums for slices in passes)
 
 
 def pitches(layout: Layout) -> tuple[int, int]:

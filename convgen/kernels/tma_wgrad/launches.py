@@ -1,4 +1,5 @@
-"""The launches of tma_wgrad: what prepares its factors, the product, and where sums are left over, their sum."""
+"""The launches of tma_wgrad: what prepares its factors, the product, and where sums are left over, their sum;
+before atomic sums, zeros."""
 
 from __future__ import annotations
 
@@ -75,13 +76,15 @@ def launches(layout: Layout) -> tuple[Launch, ...]:
         dependent=True,
         blocks_per_sm=config.blocks,
     )
+    zeros = [gradient.zeros_launch(layout.problem, layout.left, dependent=True)] if config.adds else []
+    before = (*g.prepared.launches(), *zeros)
     if layout.stores_w:
-        return (*g.prepared.launches(), main)
-    last = gradient.sum_launch(layout.problem, config.slices, layout.target.sms, dependent=True, fills=layout.fills)
-    return (*g.prepared.launches(), main, last)
+        return (*before, main)
+    last = gradient.sum_launch(layout.problem, layout.left, layout.target.sms, dependent=True, fills=layout.fills)
+    return (*before, main, last)
 
 
 def workspaces(layout: Layout) -> tuple[Workspace, ...]:
     """Prepared factors, the slices' sums, and those of y."""
-    sums = gradient.workspaces(layout.problem, layout.config.slices, layout.shares * layout.y_parts)
+    sums = gradient.workspaces(layout.problem, layout.left, layout.shares * layout.y_parts)
     return (*layout.gemm.prepared.workspaces, *sums)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from convgen.kernels import base
-from convgen.kernels.parts.gradient import is_whole, y_sum
+from convgen.kernels.parts.gradient import left_over, y_sum
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT, block_threads, launch_registers, register_split
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.gemm import Gemm
@@ -200,6 +200,11 @@ class Layout(base.Layout[Config]):
         return self.n_tiles * self.config.warps_n
 
     @property
+    def left(self) -> int:
+        """Slices of sums that a second kernel adds up, and finishes."""
+        return left_over(self.problem, self.config.slices, self.config.sums, self.fills)
+
+    @property
     def stores_w(self) -> bool:
-        """Whether the product's kernel stores the result; else a second kernel adds up sums, and finishes them."""
-        return is_whole(self.problem, self.config.slices)
+        """Whether the product's kernel makes the result."""
+        return self.left == 0

@@ -46,8 +46,9 @@ def source(plan: Plan, layout: Layout) -> str:
         m_tail=g.rows % config.tile_m != 0,
         n_tail=layout.boxes % layout.tile_boxes != 0,
         c_tail=g.channels % config.span != 0,
-        stored=gradient.stored(layout.problem, config.slices, bool(config.lower_rows)),
+        stored=gradient.stored(layout.problem, layout.left, bool(config.lower_rows), config.sums),
         sum=_sum(plan, layout),
+        zeros=gradient.zeros(layout.problem, layout.left, plan.launch("zeros")) if config.adds else None,
         factors=gradient_pointers(layout.problem) if layout.fills and layout.stores_w else (),
         filter_sum=filter_sum(layout.problem) if layout.fills else None,
         spoils=SPOILS,
@@ -84,8 +85,7 @@ def _start(layout: Layout) -> dict[str, str]:
 
 
 def _sum(plan: Plan, layout: Layout) -> gradient.Sum | None:
-    problem, slices = layout.problem, layout.config.slices
     if layout.stores_w:
         return None
     spoils = SPOILS if layout.fills else ""
-    return gradient.gradient_sum(problem, slices, layout.target.sms, plan.launch("sum"), spoils)
+    return gradient.gradient_sum(layout.problem, layout.left, layout.target.sms, plan.launch("sum"), spoils)

@@ -12,6 +12,7 @@ from convgen.kernels.config import Options
 from convgen.kernels.parts import clusters
 from convgen.kernels.parts.copies import VECTOR
 from convgen.kernels.parts.hopper import SWIZZLE_ALIGNMENT
+from convgen.kernels.parts.sum_order import ORDERED
 from convgen.kernels.tma_wgrad.config import Config
 from convgen.kernels.tma_wgrad.constraints import MOST_COLUMNS
 from convgen.kernels.tma_wgrad.gemm import Gemm, gemm, lowering_fault, pack_fault
@@ -95,6 +96,7 @@ def _tiles(g: Gemm, fixed: Options, pack: int, lowered: int) -> Iterator[Config]
         for n, blocks, operand in itertools.product(columns, most, operands):
             yield Config(
                 m, n, tile_k, span, 2, warps_m, warps_n, row_taps, lowered, 1, 1, blocks, pack, cluster, operand,
+                str(fixed.get("sums", ORDERED)),
             )  # fmt: skip
 
 
@@ -138,7 +140,7 @@ def _shares(layout: Layout, fixed: Options) -> Iterator[tuple[int, int]]:
         slots = replace(layout, config=replace(layout.config, split_k=split_k)).slots
         most = max(min(layout.steps // split_k, room, 4096), 1)
         wanted = {max(min(waves * slots // (layout.tiles * split_k), most), 1) for waves in WAVES}
-        for slices in sorted(wanted | {1}):
+        for slices in sorted(wanted | {2 if layout.config.adds else 1}):
             yield split_k, slices
 
 
