@@ -13,13 +13,14 @@ import pytest
 from convgen.bench.results import Result, Row
 from convgen.driver import Spec, load
 from convgen.kernels import strategies
+from convgen.kernels.registry import KERNELS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import backward
 import documents
 import epilogues
 import implicit_gemm
-import sanitize
+import sanitize_cases
 
 LAYERS = [layer for layers in implicit_gemm.SUITES.values() for layer in layers]
 
@@ -95,7 +96,12 @@ def test_speedups_over_cudnn_are_summed_up_by_kind_of_layer():
     assert columns["best"]["mean"] == pytest.approx((4 * 10) ** 0.5)
 
 
-@pytest.mark.parametrize("name", sanitize.CASES)
+@pytest.mark.parametrize("name", sanitize_cases.CASES)
 def test_a_case_of_the_sanitizers_is_served(name: str):
-    (only,) = load(Spec(sanitize.CASES[name], target="sm_90a"))
+    (only,) = load(Spec(sanitize_cases.CASES[name], target="sm_90a"))
     assert only.plan.launches
+
+
+def test_the_sanitizers_see_every_kernel():
+    plans = [load(Spec(text, target="sm_90a"))[0].plan for text in sanitize_cases.CASES.values()]
+    assert {plan.kernel for plan in plans} == {row.name for row in KERNELS}
