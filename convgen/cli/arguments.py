@@ -70,13 +70,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = f"`{self.prog} --help` lists the options"
-        if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
+        if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)(?:[\s=]([^\s-]\S*))?", message):
             known = self._option_string_actions
             hint = habits.did_you_mean(unknown[1], known, self.others) or hint
             if self.others.get(word := habits.plain(unknown[1])) not in known:
                 hint = habits.NO_ARGUMENTS.get(word, hint)
-            if "--device" in known and (device := habits.device(word)):
+            device = habits.device(habits.plain(unknown[2] or "") if word in ("device", "backend") else word)
+            if device and "--device" in known:
                 hint = f"write `--device {device}`"
+            elif device == "emulate" and word != "host":  # compile's --emit host is none
+                hint = "`convgen run --device emulate` runs kernels on the CPU"
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             hint = did_you_mean(choice[1], re.findall(r"\w+", choice[2])) or hint
         raise UsageError(message if "\nhint: " in message else f"{message}\nhint: {hint}")
