@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen import cli
+from convgen import cli, frontend
 from convgen.bench import backend as backends
 from convgen.bench import baselines, build, measure, plot, runner, suites
 from convgen.bench.baselines import GemmShape, NoBaseline, Peaks
@@ -365,6 +365,9 @@ def test_the_gemm_has_as_many_products_as_the_convolution(op: Op, rank: int, gro
     assert baselines.gemm_shape(problem).macs == problem.macs
 
 
+TRANSPOSED = Path(__file__).parents[2] / "specs" / "transposed.conv"
+
+
 class TorchOnTheCpu:
     """PyTorch's backend as far as launches go, in float32 on the CPU."""
 
@@ -393,6 +396,20 @@ def test_the_baseline_computes_the_convolution_channels_last(op: Op, rank: int, 
     numpy.testing.assert_allclose(got.movedim(1, -1).numpy().reshape(expected.shape), expected, atol=2e-5)
     assert got.stride(1) == 1 or (op is Op.WGRAD and groups > 1)
     assert launches.results.count(None) == 31
+
+
+def test_the_baseline_of_a_vocoder_s_upsampling_is_torch_s_transposed_convolution(torch_draws: None):
+    """Of 20 taps with stride 10, as in specs/transposed.conv, with fewer channels."""
+    text = re.sub(r"(?s)^.*?(conv vocoder_20_10 {.*?\n}).*", r"\1", TRANSPOSED.read_text())
+    text = text.replace("512", "8").replace("256", "4").replace("f16", "f32").replace("n, w=", "n=2, w=")
+    (problem,) = (request.problem for request in frontend.load(text))
+    backend = TorchOnTheCpu()
+    launches = baselines._convolution(problem, backend)  # type: ignore[arg-type]
+    launches.run(1)
+    x, w = (backend.made[role][1][:, 0] for role in ("y", "w"))  # the operator is the gradient of its input
+    right = backend.torch.nn.functional.conv_transpose1d(x.mT, w.mT, stride=10, padding=5)
+    assert right.shape == (2, 4, 1000)
+    backend.torch.testing.assert_close(launches.results[1][:, :, 0], right, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
