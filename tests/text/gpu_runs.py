@@ -106,14 +106,19 @@ RUNS = 1000
 
 
 def same_to_the_bit(kernel: Kernel, problem: ConvProblem, seed: int) -> None:
-    """Fails unless every run of a wgrad writes the same f32 gradient, to the bit."""
+    """Fails unless every run writes the same results, to the bit."""
     import cupy
 
+    def bits(out: Any) -> list[Any]:
+        return [array.view(f"u{array.itemsize}") for array in (out if isinstance(out, tuple) else (out,))]
+
     arrays = inputs(problem, seed)
-    first = run(kernel, problem, arrays, poisoned(problem.w))
-    out, different = poisoned(problem.w), cupy.zeros((), cupy.int64)
+    first = bits(run(kernel, problem, arrays, outputs(problem)))
+    outs, different = outputs(problem), cupy.zeros((), cupy.int64)
     for _ in range(RUNS):
-        out.fill(cupy.nan)
-        run(kernel, problem, arrays, out)
-        different += (out.view(cupy.uint32) != first.view(cupy.uint32)).any()
+        for array in bits(outs):
+            array.fill(~array.dtype.type(0))  # NaN
+        run(kernel, problem, arrays, outs)
+        unlike = [(now != then).any() for now, then in zip(bits(outs), first, strict=True)]
+        different += cupy.stack(unlike).any()
     assert int(different) == 0, f"{int(different)} of {RUNS} runs differ\nseed {seed}\n{problem}"
