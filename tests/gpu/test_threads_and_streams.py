@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from several_launches import CHANNELS_LAST, PLANS
 from tiny_kernels import HALF_SECOND, SIZE, B, X, Y, kernel, number, pointer, scale_step
 
 import convgen
@@ -25,27 +26,17 @@ from convgen.runtime.kernel import Kernel
 from convgen.targets import Target
 
 cupy = pytest.importorskip("cupy")
-CHANNELS_LAST = "input x: f16[n=8, h=14, w=14, c=64]  filter w: f16[k=64, r=3, s=3, c=64]  output y: f16[n, p, q, k]"
-CHANNELS_FIRST = "input x: f16[n=8, c=64, h=14, w=14]  filter w: f16[k=64, c=64, r=3, s=3]  output y: f16[n, k, p, q]"
-FEW_TILES = "input x: f16[n=8, h=7, w=7, c=512]  filter w: f16[k=512, r=3, s=3, c=512]  output y: f16[n, p, q, k]"
-#: By the way in which a plan comes to several launches: what a spec says, and the strategy.
-PLANS = {
-    "im2col wgrad": (f"{CHANNELS_LAST} op wgrad", "im2col"),
-    "split_k": (CHANNELS_LAST, "implicit_gemm { kernel mma_gemm  split_k 4 }"),
-    "NCHW": (CHANNELS_FIRST, "tma_im2col"),
-    "stream_k": (FEW_TILES, "tma_im2col { stream_k 1 }"),
-}
 THREADS, CALLS, ROUNDS = 6, 50, 5
 DEFAULT_STREAM = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, arguments for each of several callers, and the exact result of each."""
+    """A kernel, arguments for each of several callers, and the exact results of each."""
 
     kernel: Kernel
     arguments: list[list[Any]]
-    expected: list[Any]
+    expected: list[tuple[Any, ...]]
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,9 +47,9 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 def case(name: str, target: Target, rng: np.random.Generator, callers: int) -> Case:
     """A plan of several launches.  Skips where the target or the machine cannot run it."""
     body, strategy = PLANS[name]
-    if "tma" in strategy and "tma" not in target.features:
-        pytest.skip(f"{target} has no TMA")
-    if strategy == "im2col":
+    if ("tma" in strategy or "stem_wgrad" in strategy) and "wgmma" not in target.features:
+        pytest.skip(f"{target} has no wgmma")
+    if strategy.startswith("im2col"):
         try:
             from cupy_backends.cuda.libs import cublas  # noqa: F401
         except ImportError as error:
@@ -67,14 +58,32 @@ def case(name: str, target: Target, rng: np.random.Generator, callers: int) -> C
     direct = convgen.compile(f"conv layer {{ {body} pad 1 strategy direct }}", target=target.name)
     assert len(made.manifest.steps) > 1
     arguments = [[cupy.asarray(integers(rng, t.shape)) for t in made.manifest.reads] for _ in range(callers)]
-    expected = [direct(*given) for given in arguments]
+    expected = [each(direct(*given)) for given in arguments]
     cupy.cuda.Device().synchronize()
-    assert not (expected[0] == expected[-1]).all()
+    assert not alike(expected[0], expected[-1])
     return Case(made, arguments, expected)
 
 
-def poisoned(array: Any) -> Any:
-    return cupy.full(array.shape, np.nan, array.dtype)
+def each(results: Any) -> tuple[Any, ...]:
+    """What a call gives, or takes as `out`, as a tuple."""
+    return results if isinstance(results, tuple) else (results,)
+
+
+def as_out(results: tuple[Any, ...]) -> Any:
+    return results if len(results) > 1 else results[0]
+
+
+def poisoned(results: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(cupy.full(array.shape, np.nan, array.dtype) for array in results)
+
+
+def poison(results: tuple[Any, ...]) -> None:
+    for array in results:
+        array.fill(np.nan)
+
+
+def alike(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
+    return all(bool((a == b).all()) for a, b in zip(found, expected, strict=True))
 
 
 def in_threads(work: Callable[[int], object], count: int = 1) -> None:
@@ -111,16 +120,16 @@ def test_many_threads(target, rng, name, own_streams):
     wrong = 0
     for _ in range(ROUNDS):
         for out in (out for outs in results for out in outs):
-            out.fill(np.nan)
+            poison(out)
         cupy.cuda.Device().synchronize()
 
         def work(thread: int) -> None:
             for out in results[thread]:
-                found.kernel(*found.arguments[thread], out=out, stream=streams[thread])
+                found.kernel(*found.arguments[thread], out=as_out(out), stream=streams[thread])
 
         in_threads(work, THREADS)
         cupy.cuda.Device().synchronize()
-        wrong += sum(int((out != y).any()) for outs, y in zip(results, found.expected, strict=True) for out in outs)
+        wrong += sum(not alike(out, y) for outs, y in zip(results, found.expected, strict=True) for out in outs)
     assert wrong == 0, f"{wrong} of {ROUNDS * THREADS * CALLS} results"
 
 
@@ -131,7 +140,7 @@ def test_a_thread_that_has_not_used_cuda_may_call(target, rng, name, library):
     if name == "one launch":
         made = convgen.compile(f"conv layer {{ {CHANNELS_LAST} pad 1 }}", target=target.name)
         given = [cupy.asarray(integers(rng, t.shape)) for t in made.manifest.reads]
-        found = Case(made, [given], [made(*given)])
+        found = Case(made, [given], [each(made(*given))])
         made = convgen.compile(f"conv layer {{ {CHANNELS_LAST} pad 1 }}", target=target.name)
     else:
         found = case(name, target, rng, 2)
@@ -140,17 +149,17 @@ def test_a_thread_that_has_not_used_cuda_may_call(target, rng, name, library):
     results = [poisoned(expected) for _ in range(3)]
     if torch:
         arguments = [torch.from_dlpack(a) for a in arguments]
-    outs = [torch.from_dlpack(out) for out in results] if torch else results
+    outs = [tuple(map(torch.from_dlpack, out)) for out in results] if torch else results
     cupy.cuda.Device().synchronize()
 
     def work(_: int) -> None:
         for out in outs:  # cold, then warm
-            made(*arguments, out=out)
+            made(*arguments, out=as_out(out))
 
     in_threads(work)
     in_threads(work)
     cupy.cuda.Device().synchronize()
-    assert all((out == expected).all() for out in results)
+    assert all(alike(out, expected) for out in results)
 
 
 @pytest.mark.parametrize("default", [False, True])
@@ -294,16 +303,16 @@ def test_every_plan_in_a_cupy_graph(target, rng, name, warm):
 
     def calls() -> None:
         for given, out in zip(found.arguments, outs, strict=True):
-            found.kernel(*given, out=out)
+            found.kernel(*given, out=as_out(out))
 
     graph = captured(origin, calls)
     for _ in range(2):
         for out in outs:
-            out.fill(np.nan)
+            poison(out)
         cupy.cuda.Device().synchronize()
         graph.launch(other)
         cupy.cuda.Device().synchronize()
-        assert all((out == y).all() for out, y in zip(outs, found.expected, strict=True))
+        assert all(alike(out, y) for out, y in zip(outs, found.expected, strict=True))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -311,20 +320,20 @@ def test_every_plan_in_a_torch_graph(target, rng, name):
     torch = pytest.importorskip("torch")
     found = case(name, target, rng, 2)
     arguments = [[torch.from_dlpack(a) for a in given] for given in found.arguments]
-    expected = [torch.from_dlpack(y) for y in found.expected]
-    outs = [torch.full_like(y, float("nan")) for y in expected]
+    expected = [tuple(map(torch.from_dlpack, y)) for y in found.expected]
+    outs = [tuple(torch.full_like(array, float("nan")) for array in y) for y in expected]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found.kernel(*arguments[0], out=outs[0])
-        outs[1] = found.kernel(*arguments[1])
-    for out in outs:
-        out.fill_(float("nan"))
+        found.kernel(*arguments[0], out=as_out(outs[0]))
+        outs[1] = each(found.kernel(*arguments[1]))
+    for array in (array for out in outs for array in out):
+        array.fill_(float("nan"))
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         graph.replay()
     torch.cuda.synchronize()
-    assert all((out == y).all() for out, y in zip(outs, expected, strict=True))
+    assert all(alike(out, y) for out, y in zip(outs, expected, strict=True))
 
 
 FIRST_CALL = """
@@ -332,7 +341,8 @@ import cupy, numpy, convgen
 kernel = convgen.compile({spec!r})
 rng = numpy.random.default_rng({seed})
 arguments = [cupy.asarray(rng.integers(-1, 2, t.shape).astype("f2")) for t in kernel.manifest.reads]
-out = cupy.full(kernel.manifest.result.shape, numpy.nan, "f2")
+outs = tuple(cupy.full(t.shape, numpy.nan, t.element.numpy) for t in kernel.manifest.results)
+out = outs if len(outs) > 1 else outs[0]
 stream = cupy.cuda.Stream(non_blocking=True)
 cupy.cuda.Device().synchronize()
 with stream:
@@ -342,7 +352,8 @@ with stream:
     graph.launch()
 stream.synchronize()
 again = kernel(*arguments)
-assert (out == again).all(), "the graph's result is another one"
+again = again if len(outs) > 1 else (again,)
+assert all((a == b).all() for a, b in zip(outs, again)), "the graph's result is another one"
 """
 
 
@@ -390,37 +401,38 @@ def test_two_gpus(target, rng, data, name):
         pytest.skip("one GPU")
     if name == "tiny":
         made, (x, b, y) = through_workspace(target), data
-        given, expected = [x, b], y
+        given, expected = [x, b], (y,)
     else:
         found = case(name, target, rng, 2)
-        made, given, expected = found.kernel, [a.get() for a in found.arguments[0]], found.expected[0].get()
+        made, given = found.kernel, [a.get() for a in found.arguments[0]]
+        expected = tuple(a.get() for a in found.expected[0])
     places = []
     for device in (0, 1):
         with cupy.cuda.Device(device):
-            places.append(([cupy.asarray(a) for a in given], cupy.full(expected.shape, np.nan, expected.dtype)))
+            places.append(([cupy.asarray(a) for a in given], poisoned(expected)))
             cupy.cuda.Device().synchronize()
 
     def check() -> None:
         for device, (_, out) in enumerate(places):
             with cupy.cuda.Device(device):
                 cupy.cuda.Device().synchronize()
-                assert (out.get() == expected).all()
-                out.fill(np.nan)
+                assert alike(tuple(a.get() for a in out), expected)
+                poison(out)
                 cupy.cuda.Device().synchronize()
 
     for call in (made, made, made.launch_raw):
         for current in (0, 1):
             with cupy.cuda.Device(current):
                 for arguments, out in places:
-                    call(*arguments, out=out)
+                    call(*arguments, out=as_out(out))
                 assert cupy.cuda.runtime.getDevice() == current
             check()
-    in_threads(lambda device: made(*places[device][0], out=places[device][1]), 2)
+    in_threads(lambda device: made(*places[device][0], out=as_out(places[device][1])), 2)
     check()
     (x, *rest), out = places[0]
     with pytest.raises(errors.WrongDevice, match="is on cuda:1, the other arguments are on cuda:0"):
-        made(x, *rest, out=places[1][1])
+        made(x, *rest, out=as_out(places[1][1]))
     with cupy.cuda.Device(1):
         stream = cupy.cuda.Stream(non_blocking=True)
     with pytest.raises(errors.WrongDevice, match="the stream is one of cuda:1, the arguments are on cuda:0"):
-        made(x, *rest, out=out, stream=stream)
+        made(x, *rest, out=as_out(out), stream=stream)

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from fake_driver import FakeDriver, LaunchRecord, install
 from fake_kernels import BIAS, FILTER, IMAGE, LAUNCH, RESULT, STREAM, B, W, X, Y, array, kernel, parameter, right
+from several_launches import PLANS
+from tma_specs import compilation
 
 from convgen.ir.plan import Fill, Gemm, Launch, Param, Workspace
 from convgen.runtime import cublas, cuda, errors, scratch
@@ -442,3 +444,10 @@ def test_calls_at_once_take_handles_of_their_own(driver, fake_cublas):
     for thread in threads:
         thread.join()
     assert len(set(used)) == 2
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans_that_threads_share_have_several_launches(name):
+    body, strategy = PLANS[name]
+    plan = compilation(f"conv layer {{ {body} pad 1 strategy {strategy} target sm_90a }}").plan
+    assert len(plan.steps) > 1 and plan.workspaces
