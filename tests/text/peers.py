@@ -42,3 +42,10 @@ def problem(case: Mapping[str, Any], most_flop: float = 1e15) -> ConvProblem:
     assert whole.output == tuple(case["out"]), f"{case['id']}: output {whole.output}, the case says {case['out']}"
     found = images(max(1, min(case["n"], int(most_flop * case["n"] / flop(whole)))) if flop(whole) else case["n"])
     return replace(found, lowered=replace(found.lowered, name="m")) if found.lowered else found
+
+
+def gradients() -> list[str]:
+    """Ids of the cases that are gradients of 16-bit tensors."""
+    return [
+        name for name, row in cases().items() if row["op"] in ("dgrad", "wgrad") and row["dtype"] in ("f16", "bf16")
+    ]
