@@ -58,6 +58,20 @@ def test_a_step_is_numpys(lenet, digits, monkeypatch):
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+def test_losses_are_torch_s(lenet, digits, monkeypatch):
+    """Of steps whose kernels are emulated, as on a GPU in tests/gpu/test_lenet.py; a wrong gradient is seen."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(FOLDER.parents[1] / "benchmarks")
+    benchmark = importlib.import_module("lenet_training")
+    monkeypatch.setattr(call, "_reference", None)  # kernels or nothing
+    losses = benchmark.curves(lenet.LeNet(shapes=SMALL), benchmark.batches(3, 2), "cpu")
+    assert len(losses["convgen"]) == 3 and not benchmark.beyond_rounding(losses)
+    weight = lenet.F.conv2d_weight
+    monkeypatch.setattr(lenet.F, "conv2d_weight", lambda *args, **named: 1.01 * weight(*args, **named))
+    losses = benchmark.curves(lenet.LeNet(shapes=SMALL), benchmark.batches(3, 2), "cpu")
+    assert "within 5 steps, above" in benchmark.beyond_rounding(losses)
+
+
 def test_gradients_are_of_the_loss(lenet, digits, monkeypatch):
     """Along a direction, beside the difference of two losses."""
     exact = SimpleNamespace(conv2d=conv2d, conv2d_weight=conv2d_weight, conv2d_input=conv2d_input)
