@@ -153,3 +153,21 @@ def test_a_block_of_densenet(inductor: bool) -> None:
     assert fast.report.notes[0] == "2 concatenations are written in place"
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize("first", [0, 8, 12])
+@pytest.mark.parametrize("channels", [8, 12, 40])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_slices_are_copied_to_the_bit(dtype, channels, first):
+    """In words where channels are whole ones, and else element by element; nothing beside the slice changes."""
+    whole = torch.randn(2, 64, 3, 5).to(dtype).to(memory_format=torch.channels_last)
+    part = torch.randn(2, channels, 3, 5).to(dtype).to(memory_format=torch.channels_last)
+    part[0, :, 0, 0], part[1, 0, 1, 2], part[1, 1, 1, 2] = torch.nan, -0.0, torch.inf
+    right = torch.cat([whole[:, :first], part, whole[:, first + channels :]], 1)
+    torch.ops.convgen.copy_into(whole[:, first : first + channels], part)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[whole.itemsize]
+    assert torch.equal(whole.view(bits), right.view(bits))
+    for given in (part.contiguous(), part.transpose(2, 3).contiguous().transpose(2, 3)):  # laid out otherwise
+        to = torch.zeros_like(part)
+        torch.ops.convgen.copy_into(to, given)
+        assert torch.equal(to.nan_to_num(7.0), part.nan_to_num(7.0))
