@@ -325,10 +325,9 @@ void convgen_depthwise_mma(
   // a lane's words of a row: 8 channels of a pixel in every quad of input columns
   const int loaded_block = block_of(lane / 4);
   u32 place[QUADS];
-#pragma unroll
-  for (int i = 0; i < QUADS; ++i) {
-    const int pixel = loaded_block % BLOCKS * 2 + i * 4 + column;
-    place[i] = pixel * PIXEL_BYTES + (octet ^ pixel % 8) * 16;
+  {
+    const int pixel = loaded_block % BLOCKS * 2 + column;
+    place[0] = pixel * PIXEL_BYTES + (octet ^ pixel % 8) * 16;
   }
   // this thread's channels of b
   const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + k);
@@ -365,25 +364,21 @@ void convgen_depthwise_mma(
           int at = first_row + i;
           if (at >= STAGES * SLAB_ROWS) at -= STAGES * SLAB_ROWS;
           const u32 source = base + at * ROW_BYTES + tile_q * PIXEL_BYTES;
-#pragma unroll
-          for (int quad = 0; quad < QUADS; ++quad) row[i][quad] = ld_shared_v4_u32(source + place[quad]);
+          row[i][0] = ld_shared_v4_u32(source + place[0]);
         }
+        const Vec4 taps = filter[line][0];
+        // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
+        const u32 a0[2] = {__byte_perm(taps.x, zero, 0x4410), __byte_perm(taps.x, zero, 0x3244)};
+        const u32 a1[2] = {__byte_perm(taps.y, zero, 0x4410), __byte_perm(taps.y, zero, 0x3244)};
+        const u32 a2[2] = {__byte_perm(taps.z, zero, 0x4410), __byte_perm(taps.z, zero, 0x3244)};
+        const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
 #pragma unroll
-        for (int quad = 0; quad < QUADS; ++quad) {
-          const Vec4 taps = filter[line][quad];
-          // A's upper rows are of the lower channel, its lower rows of the upper: the other channel's factor is zero
-          const u32 a0[2] = {__byte_perm(taps.x, zero, 0x4410), __byte_perm(taps.x, zero, 0x3244)};
-          const u32 a1[2] = {__byte_perm(taps.y, zero, 0x4410), __byte_perm(taps.y, zero, 0x3244)};
-          const u32 a2[2] = {__byte_perm(taps.z, zero, 0x4410), __byte_perm(taps.z, zero, 0x3244)};
-          const u32 a3[2] = {__byte_perm(taps.w, zero, 0x4410), __byte_perm(taps.w, zero, 0x3244)};
-#pragma unroll
-          for (int set = 0; set < SETS; ++set) {
-            const Vec4 words = row[line + 4 * set][quad];
-            mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {words.x});
-            mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {words.y});
-            mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {words.z});
-            mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {words.w});
-          }
+        for (int set = 0; set < SETS; ++set) {
+          const Vec4 words = row[line + 4 * set][0];
+          mma_m16n8k8_f32_f16_f16(acc[set][0], a0, {words.x});
+          mma_m16n8k8_f32_f16_f16(acc[set][1], a1, {words.y});
+          mma_m16n8k8_f32_f16_f16(acc[set][2], a2, {words.z});
+          mma_m16n8k8_f32_f16_f16(acc[set][3], a3, {words.w});
         }
       }
       // a zero between bands, or of the other channel, makes a NaN of an infinity or NaN

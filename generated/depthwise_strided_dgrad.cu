@@ -283,18 +283,15 @@ void convgen_depthwise_strided_dgrad(
         }
         // tap r of a column reaches phase (r + 1) % 2 of a run of outputs, from input 1 - (r + 1) / 2 under it
 #pragma unroll
-        for (int a = 0; a < TILE_P / 2; ++a) {
+        for (int r = 0; r < R; ++r) {
+          if (i != 1 - (r + 1) / 2) continue;
 #pragma unroll
-          for (int r = 0; r < R; ++r) {
-            if (i - a != 1 - (r + 1) / 2) continue;
+          for (int s = 0; s < S; ++s) {
+            const float (&factor)[VECTOR] = filter[r * S + s];
 #pragma unroll
-            for (int s = 0; s < S; ++s) {
-              const float (&factor)[VECTOR] = filter[r * S + s];
+            for (int b = 0; b < TILE_Q / 2; ++b) {
 #pragma unroll
-              for (int b = 0; b < TILE_Q / 2; ++b) {
-#pragma unroll
-                for (int v = 0; v < VECTOR; ++v) acc[a * 2 + (r + 1) % 2][b * 2 + (s + 1) % 2][v] += factor[v] * row[b + 1 - (s + 1) / 2][v];
-              }
+              for (int v = 0; v < VECTOR; ++v) acc[(r + 1) % 2][b * 2 + (s + 1) % 2][v] += factor[v] * row[b + 1 - (s + 1) / 2][v];
             }
           }
         }

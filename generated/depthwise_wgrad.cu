@@ -171,7 +171,6 @@ constexpr u32 JOINED = 32768;  // bytes into shared memory: the blocks' sums of 
 constexpr u32 JOINED_BARRIER = JOINED + OWN_QUADS * SPLIT_K * 16;  // on which they arrive
 
 constexpr int HELD = 3;  // output rows that a thread holds
-constexpr int ROWS = 1;  // input rows that come with one
 constexpr int COLUMNS = 9;  // input columns under a thread's outputs
 constexpr int X_ROW = 5376;  // elements from one of these rows to the next
 constexpr int X_COLUMN = 384;
@@ -259,8 +258,7 @@ void convgen_depthwise_wgrad(
   const auto load = [&]() {
     if (ahead >= STRIPS) return;
     load_y();
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) load_x(i);
+    load_x(0);
     next();
   };
   if (ahead < STRIPS) place(ahead);
@@ -292,31 +290,28 @@ void convgen_depthwise_wgrad(
 #pragma unroll
           for (int v = 0; v < VECTOR; ++v) held[turn][b][v] = value[v];
         }
+        float row[COLUMNS][INPUTS];
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          float row[COLUMNS][INPUTS];
+        for (int column = 0; column < COLUMNS; ++column) {
+          const u32 raw = ld_shared_u32(own_x + take + column * (THREADS * X_BYTES));
+          const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
 #pragma unroll
-          for (int column = 0; column < COLUMNS; ++column) {
-            const u32 raw = ld_shared_u32(own_x + take + (i * COLUMNS + column) * (THREADS * X_BYTES));
-            const float value[2] = {cvt_f32_f16(f16(raw)), cvt_f32_f16(f16(raw >> 16))};
+          for (int v = 0; v < INPUTS; ++v) row[column][v] = value[v];
+        }
 #pragma unroll
-            for (int v = 0; v < INPUTS; ++v) row[column][v] = value[v];
-          }
+        for (int age = 0; age < HELD; ++age) {
+          const int r = age;
+          if (r >= TILE_R) continue;
+          // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
+          const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
-          for (int age = 0; age < HELD; ++age) {
-            const int r = age + i;
-            if (r >= TILE_R) continue;
-            // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
-            const bool inside = u32(j - age) < u32(outputs);
+          for (int b = 0; b < TILE_Q; ++b) {
+            const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
 #pragma unroll
-            for (int b = 0; b < TILE_Q; ++b) {
-              const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
+            for (int s = 0; s < S; ++s) {
+              const float (&values)[INPUTS] = row[b + s];
 #pragma unroll
-              for (int s = 0; s < S; ++s) {
-                const float (&values)[INPUTS] = row[b + s];
-#pragma unroll
-                for (int v = 0; v < VECTOR; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
-              }
+              for (int v = 0; v < VECTOR; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
             }
           }
         }

@@ -183,7 +183,6 @@ constexpr int SUMS = 4704;  // of a block
 constexpr u32 PITCH = 385;  // words from a tap's sums to the next one's in shared memory
 
 constexpr int HELD = 7;  // output rows that a thread holds
-constexpr int ROWS = 1;  // input rows that come with one
 constexpr int COLUMNS = 13;  // input columns under a thread's outputs
 
 extern "C" __global__ __launch_bounds__(416, 1)
@@ -268,35 +267,29 @@ void convgen_depthwise_wgrad_shared(
           for (int b = 0; b < TILE_Q; ++b) {
             const u16 raw = ld_shared_u16(stage_y + b * Y_PIXEL_BYTES);
             const float value[1] = {cvt_f32_f16(f16(raw))};
-#pragma unroll
-            for (int v = 0; v < VECTOR; ++v) held[turn][b][v] = value[v];
+            held[turn][b][0] = value[0];
           }
         }
+        float row[COLUMNS][INPUTS];
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          float row[COLUMNS][INPUTS];
+        for (int column = 0; column < COLUMNS; ++column) {
+          const u16 raw = ld_shared_u16(stage_x + column * X_PIXEL_BYTES);
+          const float value[1] = {cvt_f32_f16(f16(raw))};
+          row[column][0] = value[0];
+        }
 #pragma unroll
-          for (int column = 0; column < COLUMNS; ++column) {
-            const u16 raw = ld_shared_u16(stage_x + column * X_PIXEL_BYTES);
-            const float value[1] = {cvt_f32_f16(f16(raw))};
+        for (int age = 0; age < HELD; ++age) {
+          const int r = age;
+          if (r >= TILE_R) continue;
+          // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
+          const bool inside = u32(j - age) < u32(outputs);
 #pragma unroll
-            for (int v = 0; v < INPUTS; ++v) row[column][v] = value[v];
-          }
+          for (int b = 0; b < TILE_Q; ++b) {
+            const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
 #pragma unroll
-          for (int age = 0; age < HELD; ++age) {
-            const int r = age + i;
-            if (r >= TILE_R) continue;
-            // what is outside the strip, or outside y, is left out: zeros would make NaNs of infinities
-            const bool inside = u32(j - age) < u32(outputs);
-#pragma unroll
-            for (int b = 0; b < TILE_Q; ++b) {
-              const float (&factor)[VECTOR] = held[(turn + HELD - age) % HELD][b];
-#pragma unroll
-              for (int s = 0; s < S; ++s) {
-                const float (&values)[INPUTS] = row[b + s];
-#pragma unroll
-                for (int v = 0; v < VECTOR; ++v) acc[r][s][v] = fma_if_f32(factor[v], values[v], acc[r][s][v], inside);
-              }
+            for (int s = 0; s < S; ++s) {
+              const float (&values)[INPUTS] = row[b + s];
+              acc[r][s][0] = fma_if_f32(factor[0], values[0], acc[r][s][0], inside);
             }
           }
         }

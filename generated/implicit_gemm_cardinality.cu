@@ -219,14 +219,11 @@ void convgen_implicit_gemm_cardinality(
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap) {
 #pragma unroll
-        for (int k = 0; k < K_SLICES; ++k) {
+        for (int i = 0; i < 2; ++i) {
+          u32 a[4];
+          ldmatrix_x4(a, window[i] + (tap / 3 * HALO_COLUMNS + tap % 3) * PITCH);
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            u32 a[4];
-            ldmatrix_x4(a, window[i] + (tap / 3 * HALO_COLUMNS + tap % 3) * PITCH + k * 32);
-#pragma unroll
-            for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][k][j]);
-          }
+          for (int j = 0; j < COLUMNS; ++j) mma_m16n8k16_f32_f16_f16(acc[i][j], a, filter[tap][0][j]);
         }
       }
       // a zero between joined groups makes a NaN of an infinity or NaN
@@ -262,15 +259,12 @@ void convgen_implicit_gemm_cardinality(
         const int at = pixel + i * 8 + accumulator_row(lane);
         if (at >= pixels) continue;
         const int gemm_m = first_m + at;
+        const int k = first_k + lane % 4 * RUN;
+        float v[RUN];
 #pragma unroll
-        for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-          const int k = first_k + j * (4 * RUN) + lane % 4 * RUN;
-          float v[RUN];
-#pragma unroll
-          for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-          *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
-              u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
-        }
+        for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+        *reinterpret_cast<u64*>(y + (gemm_m * 256 + k)) =
+            u64(cvt_f16x2_f32(v[2], v[3])) << 32 | cvt_f16x2_f32(v[0], v[1]);
       }
     }
     halo_tile = next_halo_tile;

@@ -157,25 +157,19 @@ struct XReader : Sizes {
 
   __device__ __forceinline__ void load_chunks(const f16* __restrict__ source, int r, int s, int c) {
 #pragma unroll
-    for (int j = 0; j < 1; ++j) {
+    for (int e = 0; e < 8; e += 1) {
+      const int k_offset = r * (W * 3) + s * 3 + c;
 #pragma unroll
-      for (int e = 0; e < 8; e += 1) {
-        const int k_offset = r * (W * 3) + s * 3 + c;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const bool inside = r < 7 && u32(in_h[i] + r) < H && u32(in_w[i] + s) < W;
-          const f16* p = source + offset[i] + k_offset;
-#pragma unroll
-          for (int part = 0; part < 1; ++part) {
-            u32& word = held[i][j][(e + part) / 2];
-            const u32 bits = inside ? u32(p[part]) : 0;
-            word = (e + part) % 2 ? word | bits << (e + part) % 2 * 16 : bits;
-          }
-        }
-        c += 1;
-        if (c >= 3) { c -= 3; ++s; }
-        if (s >= 7) { s -= 7; ++r; }
+      for (int i = 0; i < 2; ++i) {
+        const bool inside = r < 7 && u32(in_h[i] + r) < H && u32(in_w[i] + s) < W;
+        const f16* p = source + offset[i] + k_offset;
+        u32& word = held[i][0][e / 2];
+        const u32 bits = inside ? u32(p[0]) : 0;
+        word = e % 2 ? word | bits << e % 2 * 16 : bits;
       }
+      c += 1;
+      if (c >= 3) { c -= 3; ++s; }
+      if (s >= 7) { s -= 7; ++r; }
     }
   }
 
@@ -184,11 +178,8 @@ struct XReader : Sizes {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 32;
-#pragma unroll
-      for (int j = 0; j < 1; ++j) {
-        const u32 (&words)[4] = held[i][j];
-        st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
-      }
+      const u32 (&words)[4] = held[i][0];
+      st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
@@ -224,23 +215,17 @@ struct WReader {
 
   __device__ __forceinline__ void load_chunks(const f16* __restrict__ source, int rsc) {
 #pragma unroll
-    for (int j = 0; j < 1; ++j) {
+    for (int e = 0; e < 8; e += 1) {
+      const int k_offset = rsc;
 #pragma unroll
-      for (int e = 0; e < 8; e += 1) {
-        const int k_offset = rsc;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const bool inside = rsc < 147;
-          const f16* p = source + offset[i] + k_offset;
-#pragma unroll
-          for (int part = 0; part < 1; ++part) {
-            u32& word = held[i][j][(e + part) / 2];
-            const u32 bits = inside ? u32(p[part]) : 0;
-            word = (e + part) % 2 ? word | bits << (e + part) % 2 * 16 : bits;
-          }
-        }
-        rsc += 1;
+      for (int i = 0; i < 2; ++i) {
+        const bool inside = rsc < 147;
+        const f16* p = source + offset[i] + k_offset;
+        u32& word = held[i][0][e / 2];
+        const u32 bits = inside ? u32(p[0]) : 0;
+        word = e % 2 ? word | bits << e % 2 * 16 : bits;
       }
+      rsc += 1;
     }
   }
 
@@ -249,11 +234,8 @@ struct WReader {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 32;
-#pragma unroll
-      for (int j = 0; j < 1; ++j) {
-        const u32 (&words)[4] = held[i][j];
-        st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
-      }
+      const u32 (&words)[4] = held[i][0];
+      st_shared_v4_u32(tile + slot(row, thread % 4), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
@@ -364,26 +346,23 @@ void convgen_implicit_gemm_dynamic(
   for (int i = 0; i < 2 * ROWS; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
+    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    float v[RUN];
 #pragma unroll
-    for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-      const int gemm_n = first_n + warp_column + j * (4 * RUN) + lane % 4 * RUN;
-      if (gemm_n >= GEMM_N) continue;
-      float v[RUN];
+    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
+    const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
+    const float value_b[8] = {
+        __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+        __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+        __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-      for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
-      const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
-      const float value_b[8] = {
-          __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-          __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
-          __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
-      }
-      *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
-          cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
-          cvt_f16x2_f32(v[6], v[7])};
+    for (int e = 0; e < 8; ++e) {
+      v[e] = max_nan_f32(v[e] + value_b[e], 0.0f);
     }
+    *reinterpret_cast<Vec4*>(y + (gemm_m * 64 + gemm_n)) = Vec4{
+        cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]), cvt_f16x2_f32(v[4], v[5]),
+        cvt_f16x2_f32(v[6], v[7])};
   }
 }

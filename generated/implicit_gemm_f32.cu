@@ -111,23 +111,20 @@ struct XReader {
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
+    const int row = thread / 4;
+    // rows past the end repeat the last one: their results are not stored
+    const int gemm_m = min(first + row, GEMM_M - 1);
+    const int q = gemm_m % 28;
+    const int p = (gemm_m / 28) % 28;
+    const int n = gemm_m / 784;
+    offset[0] = n * 50176 + p * 1792 + q * 64 + thread % 4 * 4;
+    taps[0] = 0;
+    const int in_h = p - 1;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      const int row = thread / 4;
-      // rows past the end repeat the last one: their results are not stored
-      const int gemm_m = min(first + row, GEMM_M - 1);
-      const int q = gemm_m % 28;
-      const int p = (gemm_m / 28) % 28;
-      const int n = gemm_m / 784;
-      offset[i] = n * 50176 + p * 1792 + q * 64 + thread % 4 * 4;
-      taps[i] = 0;
-      const int in_h = p - 1;
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_h + tap) < 28) << tap;
+    const int in_w = q - 1;
 #pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_h + tap) < 28) << tap;
-      const int in_w = q - 1;
-#pragma unroll
-      for (int tap = 0; tap < 3; ++tap) taps[i] |= u32(u32(in_w + tap) < 28) << (tap + 3);
-    }
+    for (int tap = 0; tap < 3; ++tap) taps[0] |= u32(u32(in_w + tap) < 28) << (tap + 3);
     const int first_chunk = first_k;
     c = first_chunk % 64;
     s = (first_chunk / 64) % 3;
@@ -162,13 +159,10 @@ struct WReader {
 
   __device__ __forceinline__ void start(int first, int first_k) {
     const int thread = threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      const int row = thread / 4;
-      // rows past the end repeat the last one: their results are not stored
-      const int gemm_n = min(first + column_of(row), GEMM_N - 1);
-      offset[i] = gemm_n * 576 + thread % 4 * 4;
-    }
+    const int row = thread / 4;
+    // rows past the end repeat the last one: their results are not stored
+    const int gemm_n = min(first + column_of(row), GEMM_N - 1);
+    offset[0] = gemm_n * 576 + thread % 4 * 4;
     const int first_chunk = first_k;
     rsc = first_chunk;
   }
@@ -194,13 +188,10 @@ struct WReader {
 __device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
-#pragma unroll
-  for (int j = 0; j < COLUMNS; j += 2) {
-    u32 pair[4];
-    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
-    b[j][0] = pair[0], b[j][1] = pair[1];
-    b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
-  }
+  u32 pair[4];
+  ldmatrix_x4(pair, columns);
+  b[0][0] = pair[0], b[0][1] = pair[1];
+  b[1][0] = pair[2], b[1][1] = pair[3];
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 2)
@@ -314,16 +305,13 @@ void convgen_implicit_gemm_f32(
   for (int i = 0; i < 2 * ROWS; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
+    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    float v[RUN];
 #pragma unroll
-    for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-      const int gemm_n = first_n + warp_column + j * (4 * RUN) + lane % 4 * RUN;
-      if (gemm_n >= GEMM_N) continue;
-      float v[RUN];
-#pragma unroll
-      for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{
-          __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-    }
+    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    *reinterpret_cast<Vec4*>(partial + (gemm_m * 64 + gemm_n)) = Vec4{
+        __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }
 

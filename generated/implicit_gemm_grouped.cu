@@ -105,18 +105,15 @@ struct XReader {
 
   __device__ __forceinline__ void start(int first, int group) {
     const int thread = threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      const int row = thread;
-      // rows past the end repeat the last one: their results are not stored
-      const int gemm_m = min(first + column_of(row), GEMM_M - 1);
-      const int q = gemm_m % 28;
-      const int p = (gemm_m / 28) % 28;
-      const int n = gemm_m / 784;
-      offset[i] = n * 200704 + group * 50176 + p * 28 + q - 29;
-      in_h[i] = p - 1;
-      in_w[i] = q - 1;
-    }
+    const int row = thread;
+    // rows past the end repeat the last one: their results are not stored
+    const int gemm_m = min(first + column_of(row), GEMM_M - 1);
+    const int q = gemm_m % 28;
+    const int p = (gemm_m / 28) % 28;
+    const int n = gemm_m / 784;
+    offset[0] = n * 200704 + group * 50176 + p * 28 + q - 29;
+    in_h[0] = p - 1;
+    in_w[0] = q - 1;
     const int first_chunk = 0;
     c = first_chunk;
     s = 0;
@@ -137,20 +134,14 @@ struct XReader {
   __device__ __forceinline__ void load_chunks(const bf16* __restrict__ source, int r, int s, int c) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
+      const int k_offset = r * 28 + s + c * 784;
+      const bool inside = u32(in_h[0] + r) < 28 && u32(in_w[0] + s) < 28;
+      const bf16* p = source + offset[0] + k_offset;
 #pragma unroll
-      for (int e = 0; e < 8; e += 8) {
-        const int k_offset = r * 28 + s + c * 784;
-#pragma unroll
-        for (int i = 0; i < 1; ++i) {
-          const bool inside = u32(in_h[i] + r) < 28 && u32(in_w[i] + s) < 28;
-          const bf16* p = source + offset[i] + k_offset;
-#pragma unroll
-          for (int part = 0; part < 8; ++part) {
-            u32& word = held[i][j][(e + part) / 2];
-            const u32 bits = inside ? u32(p[part * 784]) : 0;
-            word = (e + part) % 2 ? word | bits << (e + part) % 2 * 16 : bits;
-          }
-        }
+      for (int part = 0; part < 8; ++part) {
+        u32& word = held[0][j][part / 2];
+        const u32 bits = inside ? u32(p[part * 784]) : 0;
+        word = part % 2 ? word | bits << part % 2 * 16 : bits;
       }
       c += 8;
       if (c >= 64) { c -= 64; ++s; }
@@ -160,14 +151,11 @@ struct XReader {
 
   __device__ __forceinline__ void store(u32 tile) const {
     const int thread = threadIdx.x;
+    const int row = thread;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      const int row = thread;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const u32 (&words)[4] = held[i][j];
-        st_shared_v4_u32(tile + slot(row, j), Vec4{words[0], words[1], words[2], words[3]});
-      }
+    for (int j = 0; j < 8; ++j) {
+      const u32 (&words)[4] = held[0][j];
+      st_shared_v4_u32(tile + slot(row, j), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };
@@ -217,11 +205,8 @@ struct WReader {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 8 + i * 32;
-#pragma unroll
-      for (int j = 0; j < 1; ++j) {
-        const u32 (&words)[4] = held[i][j];
-        st_shared_v4_u32(tile + slot(row, thread % 8), Vec4{words[0], words[1], words[2], words[3]});
-      }
+      const u32 (&words)[4] = held[i][0];
+      st_shared_v4_u32(tile + slot(row, thread % 8), Vec4{words[0], words[1], words[2], words[3]});
     }
   }
 };

@@ -283,8 +283,7 @@ struct WReader {
 
 // The fragments of a slice, 32 bytes of gemm_k: ldmatrix takes 16 rows, or twice 8 columns, of it.
 __device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
-#pragma unroll
-  for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
+  ldmatrix_x4(a[0], rows);
 #pragma unroll
   for (int j = 0; j < COLUMNS; j += 2) {
     u32 pair[4];
@@ -383,17 +382,14 @@ void convgen_implicit_gemm_planes(
         b_rest[i / 2][i % 2] = cvt_tf32_f32(whole - __uint_as_float(factor));
       }
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
+      for (int j = 0; j < COLUMNS; ++j) {
+        // a sum of its own: tensor cores cut off what they add up instead of rounding it, and a long gemm_k would show it
+        float sum[4] = {};
+        mma_m16n8k8_f32_tf32_tf32(sum, a_rest[0], b[j]);
+        mma_m16n8k8_f32_tf32_tf32(sum, a[0], b_rest[j]);
+        mma_m16n8k8_f32_tf32_tf32(sum, a[0], b[j]);
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-          // a sum of its own: tensor cores cut off what they add up instead of rounding it, and a long gemm_k would show it
-          float sum[4] = {};
-          mma_m16n8k8_f32_tf32_tf32(sum, a_rest[i], b[j]);
-          mma_m16n8k8_f32_tf32_tf32(sum, a[i], b_rest[j]);
-          mma_m16n8k8_f32_tf32_tf32(sum, a[i], b[j]);
-#pragma unroll
-          for (int e = 0; e < 4; ++e) acc[i][j][e] += sum[e];
-        }
+        for (int e = 0; e < 4; ++e) acc[0][j][e] += sum[e];
       }
     }
     free_tile = tile;

@@ -306,32 +306,29 @@ void convgen_implicit_gemm_s8(
   for (int i = 0; i < 2 * ROWS; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
+    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    float v[RUN];
 #pragma unroll
-    for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-      const int gemm_n = first_n + warp_column + j * (4 * RUN) + lane % 4 * RUN;
-      if (gemm_n >= GEMM_N) continue;
-      float v[RUN];
+    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    const Vec4 raw_scale_0 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n);
+    const Vec4 raw_scale_1 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n + 4);
+    const float value_scale[8] = {
+        __uint_as_float(raw_scale_0.x), __uint_as_float(raw_scale_0.y), __uint_as_float(raw_scale_0.z),
+        __uint_as_float(raw_scale_0.w), __uint_as_float(raw_scale_1.x), __uint_as_float(raw_scale_1.y),
+        __uint_as_float(raw_scale_1.z), __uint_as_float(raw_scale_1.w)};
+    const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
+    const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
+    const float value_b[8] = {
+        __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
+        __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
+        __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
 #pragma unroll
-      for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      const Vec4 raw_scale_0 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n);
-      const Vec4 raw_scale_1 = *reinterpret_cast<const Vec4*>(operand_scale + gemm_n + 4);
-      const float value_scale[8] = {
-          __uint_as_float(raw_scale_0.x), __uint_as_float(raw_scale_0.y), __uint_as_float(raw_scale_0.z),
-          __uint_as_float(raw_scale_0.w), __uint_as_float(raw_scale_1.x), __uint_as_float(raw_scale_1.y),
-          __uint_as_float(raw_scale_1.z), __uint_as_float(raw_scale_1.w)};
-      const Vec4 raw_b_0 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n);
-      const Vec4 raw_b_1 = *reinterpret_cast<const Vec4*>(operand_b + gemm_n + 4);
-      const float value_b[8] = {
-          __uint_as_float(raw_b_0.x), __uint_as_float(raw_b_0.y), __uint_as_float(raw_b_0.z),
-          __uint_as_float(raw_b_0.w), __uint_as_float(raw_b_1.x), __uint_as_float(raw_b_1.y),
-          __uint_as_float(raw_b_1.z), __uint_as_float(raw_b_1.w)};
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        v[e] = max_nan_f32(v[e] * value_scale[e] + value_b[e], 0.0f);
-      }
-      *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
-          u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |
-          u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
+    for (int e = 0; e < 8; ++e) {
+      v[e] = max_nan_f32(v[e] * value_scale[e] + value_b[e], 0.0f);
     }
+    *reinterpret_cast<u64*>(y + (gemm_m * 128 + gemm_n)) =
+        u64(u32(u8(cvt_s8_f32(v[4]))) | u32(u8(cvt_s8_f32(v[5]))) << 8 | u32(u8(cvt_s8_f32(v[6]))) << 16 | u32(u8(cvt_s8_f32(v[7]))) << 24) << 32 |
+        u32(u8(cvt_s8_f32(v[0]))) | u32(u8(cvt_s8_f32(v[1]))) << 8 | u32(u8(cvt_s8_f32(v[2]))) << 16 | u32(u8(cvt_s8_f32(v[3]))) << 24;
   }
 }

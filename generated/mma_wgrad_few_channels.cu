@@ -141,7 +141,6 @@ void convgen_mma_wgrad_few_channels(
   partials += slice * 5184;  // elements of w
 
   // a thread copies one chunk of channels, of several pixels
-  constexpr int y_stride = THREADS / (TILE_M / 8);
   constexpr int x_stride = THREADS / (TILE_N / 8);
   const int y_chunk = threadIdx.x % (TILE_M / 8);
   const int x_chunk = threadIdx.x % (TILE_N / 8);
@@ -156,9 +155,8 @@ void convgen_mma_wgrad_few_channels(
   const auto load = [&](int step, int stage) {
     const u32 y_tile = shared + stage * STAGE_BYTES;
     const u32 x_tile = y_tile + Y_TILE_BYTES;
-#pragma unroll
-    for (int i = 0; i < TILE_K / y_stride; ++i) {
-      const int row = threadIdx.x / (TILE_M / 8) + i * y_stride;
+    {
+      const int row = threadIdx.x / (TILE_M / 8);
       const int pixel = step * TILE_K + row;
       const bool inside = has_k && pixel < PIXELS;
       cp_async_16(y_tile + slot<TILE_M>(row, y_chunk), inside ? y + pixel * 24 + load_k : y, inside ? 16 : 0);

@@ -187,7 +187,6 @@ constexpr int channels = 64;  // of y
 constexpr int output_rows = 896;  // of all images
 constexpr int tile_m = 64;
 constexpr int tile_k = 112;  // pixels of a stage
-constexpr int chunks = 1;  // stages of an output row
 constexpr int stages = 4;
 constexpr int depth = 2;  // output rows whose rows of x are in use or on their way
 // warpgroups of 128 threads: 1 along m by 2 along n, then one whose last warp asks for y, and whose others, the builders, make vectors of x
@@ -310,18 +309,14 @@ void convgen_stem_wgrad(
     int stage = 0;
     u32 parity = 1;
     for (int row = first_row; row < end_row; ++row) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        const u32 full = base + y_full + 8 * stage;
-        mbarrier_wait_parity(base + y_empty + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, stage_bytes);
-        for (int i = 0; i < tile_m / 64; ++i) {
-          // beyond an output row there are zeros
-          tma_load_tile_3d(base + stage * stage_bytes + i * y_box_bytes, &y_map, full, first_k + i * 64, chunk * tile_k, row);
-        }
-        if (++stage == stages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      const u32 full = base + y_full + 8 * stage;
+      mbarrier_wait_parity(base + y_empty + 8 * stage, parity);
+      mbarrier_arrive_expect_tx(full, stage_bytes);
+      // beyond an output row there are zeros
+      tma_load_tile_3d(base + stage * stage_bytes, &y_map, full, first_k, 0, row);
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
       }
     }
   } else if (warpgroup == consumers) {
@@ -382,34 +377,29 @@ void convgen_stem_wgrad(
       const int first_slot = top < R ? top - R + slots : top - R;
       mbarrier_wait_parity(base + x_full + 8 * group, x_parity);
       const u32 x_lines = base + x_rows + first_slot * x_row_bytes;
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        mbarrier_wait_parity(base + y_full + 8 * stage, parity);
-        const u32 y_tile = base + stage * stage_bytes;
-        wgmma_fence();
+      mbarrier_wait_parity(base + y_full + 8 * stage, parity);
+      const u32 y_tile = base + stage * stage_bytes;
+      wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < tile_k / 16; ++k) {
+      for (int k = 0; k < tile_k / 16; ++k) {
 #pragma unroll
-          for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-            for (int j = 0; j < own_vectors; ++j) {
-              wgmma_m64n56k16_f32_f16_f16<1, 1>(
-                  acc[i * own_vectors + j],
-                  wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                  wgmma_descriptor(x_lines + place[j] + (chunk * tile_k + k * 16) * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
-                  row > first_row || chunk > 0 || k > 0);
-            }
-          }
+        for (int j = 0; j < own_vectors; ++j) {
+          wgmma_m64n56k16_f32_f16_f16<1, 1>(
+              acc[j],
+              wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+              wgmma_descriptor(x_lines + place[j] + k * 16 * vector_bytes, 8 * vector_bytes, x_row_bytes, 0),
+              row > first_row || k > 0);
         }
-        wgmma_commit_group();
-        // what was asked for before is done when at most this is under way: its stage and its rows of x are free
-        wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + y_empty + 8 * previous);
-        if (chunk == 0 && previous_group >= 0 && thread == 0) mbarrier_arrive(base + x_empty + 8 * previous_group);
-        previous = stage;
-        if (++stage == stages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      }
+      wgmma_commit_group();
+      // what was asked for before is done when at most this is under way: its stage and its rows of x are free
+      wgmma_wait_group<1>();
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + y_empty + 8 * previous);
+      if (previous_group >= 0 && thread == 0) mbarrier_arrive(base + x_empty + 8 * previous_group);
+      previous = stage;
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
       }
       previous_group = group;
       if (++group == depth) {
@@ -483,10 +473,9 @@ void convgen_stem_wgrad_sum(
   }
   __syncthreads();
   if (lane > 0 || offset >= size) return;
-#pragma unroll
-  for (int other = 1; other < lanes; ++other) {
+  {
     float part[4];
-    ld_shared_v4_f32(part, shared + (other * places + threadIdx.x) * 16);
+    ld_shared_v4_f32(part, shared + (places + threadIdx.x) * 16);
 #pragma unroll
     for (int e = 0; e < 4; ++e) v[e] += part[e];
   }

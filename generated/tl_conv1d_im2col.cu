@@ -240,13 +240,10 @@ void convgen_tl_conv1d_im2col(
     for (int step = 0; step < K_STEPS; ++step) {
       const Vec4 words = ld_shared_v4_u32(table + step * 64);  // place and mask, twice
       u32 a[ROWS][4], b[COLUMNS][2];
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        a[i][0] = ld_shared_u32(window[2 * i] + words.x) & words.y;
-        a[i][1] = ld_shared_u32(window[2 * i + 1] + words.x) & words.y;
-        a[i][2] = ld_shared_u32(window[2 * i] + words.z) & words.w;
-        a[i][3] = ld_shared_u32(window[2 * i + 1] + words.z) & words.w;
-      }
+      a[0][0] = ld_shared_u32(window[0] + words.x) & words.y;
+      a[0][1] = ld_shared_u32(window[1] + words.x) & words.y;
+      a[0][2] = ld_shared_u32(window[0] + words.z) & words.w;
+      a[0][3] = ld_shared_u32(window[1] + words.z) & words.w;
 #pragma unroll
       for (int j = 0; j < COLUMNS; j += 2) {
         u32 pair[4];
@@ -255,11 +252,8 @@ void convgen_tl_conv1d_im2col(
         b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
       }
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-          mma_m16n8k16_f32_f16_f16(acc[i][j], a[i], b[j]);
-        }
+      for (int j = 0; j < COLUMNS; ++j) {
+        mma_m16n8k16_f32_f16_f16(acc[0][j], a[0], b[j]);
       }
     }
     const u32 read_halo_tile = halo_tile;

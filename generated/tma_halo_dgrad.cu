@@ -238,7 +238,7 @@ constexpr int stages = 1;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 50176;
 constexpr u32 halo_box_bytes = 49280;  // of a halo tile, what TMA brings
@@ -310,24 +310,20 @@ void convgen_tma_halo_dgrad(
       mbarrier_arrive_expect_tx(base + weights_barrier, channel_blocks * R * S * weight_box_bytes);
       for (int i = 0; i < channel_blocks * R * S; ++i) {
         const u32 tap_weights = base + weights + i * weight_box_bytes;
-        for (int part = 0; part < 1; ++part) {
-          tma_load_tile_3d(tap_weights + part * (64 * row_bytes), &w_map, base + weights_barrier, k0 + part * 64, R * S - 1 - i % (R * S), i / (R * S) * tile_k);
-        }
+        tma_load_tile_3d(tap_weights, &w_map, base + weights_barrier, k0, R * S - 1 - i % (R * S), i / (R * S) * tile_k);
       }
       int turn = 0;
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, q0 - 1, line0 / width - 1, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 1, line0 / width - 1, n);
       }
     }
   } else {
@@ -366,41 +362,39 @@ void convgen_tma_halo_dgrad(
 #pragma unroll
       for (int i = 0; i < slots; ++i) request(i * epi_tile_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n112k16_f32_f16_f16<1>(
-                  acc, wgmma_descriptor(tap_weights + k * (16 * 128), 16, 8 * 128, 1),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
+          for (int k = 0; k < tile_k / 16; ++k) {
+            wgmma_m64n112k16_f32_f16_f16<1>(
+                acc, wgmma_descriptor(tap_weights + k * (16 * 128), 16, 8 * 128, 1),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         cp_async_wait_group<slots - 1>();
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
         const u32 tile_saved = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
-#pragma unroll
-        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
+        {
+          const int pixel = lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
-          const float* sums = &acc[first / 2 + j * 8];
+          const float* sums = &acc[first / 2];
           float v[8];
           u32 bits_saved[4];
           ldmatrix_x4_trans(bits_saved, place - epi_tile + tile_saved);

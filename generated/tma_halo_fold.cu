@@ -245,7 +245,6 @@ constexpr int channel_tiles = 8;
 constexpr int tile_pixels = 112;
 constexpr int line_tiles = 4;  // tiles down a strip
 constexpr int tiles = 64;  // of pixels, all images
-constexpr int tile_k = 16;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
@@ -265,7 +264,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 32;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 22528;
 constexpr u32 halo_box_bytes = 21120;  // of a halo tile, what TMA brings
@@ -370,18 +369,16 @@ void convgen_tma_halo_fold(
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 - 1, n);
-          tma_load_tile_4d(halo_tile + 6144, &x_map_6, full, c0 + block * tile_k, q0 - 1, line0 / width * 4, n);
-          tma_load_tile_4d(halo_tile + 12288, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 1, n);
-          tma_load_tile_4d(halo_tile + 17408, &x_map_5, full, c0 + block * tile_k, q0 - 1, line0 / width * 4 + 2, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map_6, full, c0, q0 - 1, line0 / width * 4 - 1, n);
+        tma_load_tile_4d(halo_tile + 6144, &x_map_6, full, c0, q0 - 1, line0 / width * 4, n);
+        tma_load_tile_4d(halo_tile + 12288, &x_map_5, full, c0, q0 - 1, line0 / width * 4 + 1, n);
+        tma_load_tile_4d(halo_tile + 17408, &x_map_5, full, c0, q0 - 1, line0 / width * 4 + 2, n);
       }
     }
   } else {
@@ -404,20 +401,18 @@ void convgen_tma_halo_fold(
     {
       const int first = threadIdx.x;
       u64 held[1];
-#pragma unroll
-      for (int part = 0; part < 1; ++part) {
-        const int at = first + part * 256;
+      {
+        const int at = first;
         const int c = 0;
         const int s = at % 3;
         const int r = (at / 3) % 3;
         const int k = at / 9 + k0;
         if (at < 144) {
-          held[part] = *reinterpret_cast<const u64*>(w + (k * 36 + r * 12 + s * 4 + c));
+          held[0] = *reinterpret_cast<const u64*>(w + (k * 36 + r * 12 + s * 4 + c));
         }
       }
-#pragma unroll
-      for (int part = 0; part < 1; ++part) {
-        const int at = first + part * 256;
+      {
+        const int at = first;
         const int c = 0;
         const int s = at % 3;
         const int r = (at / 3) % 3;
@@ -429,7 +424,7 @@ void convgen_tma_halo_fold(
             const int row = i * own_channels + k - k0;
             const u32 place = ((i + r) * S + s) * weight_box_bytes + row * row_bytes + channel * 2;
             const u32 address = base + weights + (place ^ (place >> 3 & 16));
-            st_shared_v2_u32(address, u32(held[part]), u32(held[part] >> 32));
+            st_shared_v2_u32(address, u32(held[0]), u32(held[0] >> 32));
           }
         }
       }
@@ -466,29 +461,25 @@ void convgen_tma_halo_fold(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a halo tile
       constexpr u32 phases[4][1] = {{0}, {6144}, {12288}, {17408}};
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
-#pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n112k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
-          }
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = phases[r % 4][0] + (r / 4 * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          wgmma_m64n112k16_f32_f16_f16(
+              acc, wgmma_descriptor(tap_weights, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(halo_tile + shift, 16, 8 * row_bytes, swizzle), (r | s) != 0);
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
       // a zero between packed groups or folded rows makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
@@ -525,12 +516,11 @@ void convgen_tma_halo_fold(
         cp_async_wait_group<slots - 1>();
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored, and its operands are there
         const u32 tile_z = base + operand_slots + (consumer * slots + first / epi_tile_pixels % slots) * slot_bytes;
-#pragma unroll
-        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
+        {
+          const int pixel = lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
-          const float* sums = &acc[first / 2 + j * 8];
+          const float* sums = &acc[first / 2];
           float v[8];
           u32 bits_z[4];
           ldmatrix_x4_trans(bits_z, place - epi_tile + tile_z);

@@ -185,7 +185,6 @@ constexpr int line_tiles = 52;  // tiles down a strip
 constexpr int tiles = 520;  // of pixels, all images
 constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 2;
-constexpr int last_products = 1;  // of 16 channels each: the last block has no more
 // warpgroups of 128 threads; the producer's warpgroup comes after them
 constexpr int consumers = 2;
 constexpr int rings = 2;  // of stages: each consumer takes whole tiles from its own
@@ -203,7 +202,7 @@ constexpr int stages = 1;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 32768;
 constexpr u32 halo_box_bytes = 32640;  // of a halo tile, what TMA brings
@@ -321,12 +320,9 @@ void convgen_tma_halo_last_channels(
             for (int s = 0; s < S; ++s) {
               const u32 shift = (r * width + s) * row_bytes;
               const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
-#pragma unroll
-              for (int k = 0; k < last_products; ++k) {
-                wgmma_m64n96k16_f32_bf16_bf16(
-                    acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                    wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-              }
+              wgmma_m64n96k16_f32_bf16_bf16(
+                  acc, wgmma_descriptor(tap_weights, 16, 8 * row_bytes, swizzle),
+                  wgmma_descriptor(halo_tile + shift, 16, 8 * row_bytes, swizzle), (block | r | s) != 0);
             }
           }
           wgmma_commit_group();

@@ -237,21 +237,19 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
 
   for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
     Vec4 held[in_flight];
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+    {
+      const int at = first;
       // the tile's channels are one run
       if (at < loads && at * vector < (channels - c0) * columns) {
-        held[i] = reinterpret_cast<const Vec4*>(source)[at];
+        held[0] = reinterpret_cast<const Vec4*>(source)[at];
       }
     }
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+    {
+      const int at = first;
       // the tile's channels are one run
       if (at < loads && at * vector < (channels - c0) * columns) {
         const u32 place = tile + at * (2 * vector);
-        st_shared_v4_u32(place, held[i]);
+        st_shared_v4_u32(place, held[0]);
       }
     }
   }
@@ -335,7 +333,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 12288;
 constexpr u32 halo_box_bytes = 11520;  // of a halo tile, what TMA brings
@@ -396,15 +394,13 @@ void convgen_tma_halo_nchw(
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int n = tile / line_tiles;
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, -1, line0 / width - 1, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, 0, -1, line0 / width - 1, n);
       }
     }
   } else {
@@ -421,54 +417,50 @@ void convgen_tma_halo_nchw(
       const int line0 = tile % line_tiles * tile_pixels;
       const int n = tile / line_tiles;
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n32k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
+          for (int k = 0; k < tile_k / 16; ++k) {
+            wgmma_m64n32k16_f32_f16_f16(
+                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
+      sync_consumer(consumer);  // the epilogue tile's last pixels are stored
+      const int row = warp * 16 + lane % 16;
 #pragma unroll
-      for (int first = 0; first < pixels; first += epi_tile_pixels) {
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int row = warp * 16 + lane % 16;
-#pragma unroll
-        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const float* v = &acc[first / 2 + j * 8];
-          const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
-          stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * 16,
-                      cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                      cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-        }
-        sync_consumer(consumer);
-        const int pixel = thread % epi_tile_pixels;
-        const int line = line0 + first + pixel;
-        const int p = line / width;
-        const int q = line % width;
-        if (q < Q && p < P) {
+      for (int j = 0; j < epi_tile_pixels / 16; ++j) {
+        const float* v = &acc[j * 8];
+        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        stmatrix_x4(epi_tile + row * (epi_tile_pixels * 2) + column * 16,
+                    cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                    cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+      }
+      sync_consumer(consumer);
+      const int pixel = thread % epi_tile_pixels;
+      const int line = line0 + pixel;
+      const int p = line / width;
+      const int q = line % width;
+      if (q < Q && p < P) {
 #pragma unroll 8
-          for (int channel = thread / epi_tile_pixels; channel < channels; channel += 128 / epi_tile_pixels) {
-            const int k = k0 + channel;
-            y[((n * K + k) * P + p) * Q + q] =
-                ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * 16 + pixel % 8 * 2);
-          }
+        for (int channel = thread / epi_tile_pixels; channel < channels; channel += 128 / epi_tile_pixels) {
+          const int k = k0 + channel;
+          y[((n * K + k) * P + p) * Q + q] =
+              ld_shared_u16(epi_tile + channel * (epi_tile_pixels * 2) + (pixel / 8 ^ (channel >> 1 & 3)) * 16 + pixel % 8 * 2);
         }
       }
     }

@@ -196,7 +196,7 @@ constexpr int stages = 3;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 32;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 32;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 3;  // of 32 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 6144;
 constexpr u32 halo_box_bytes = 5184;  // of a halo tile, what TMA brings
@@ -258,15 +258,13 @@ void convgen_tma_halo_pixels(
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, q0 - 2, line0 / width - 2, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 2, line0 / width - 2, n);
       }
     }
   } else {
@@ -284,58 +282,48 @@ void convgen_tma_halo_pixels(
       const int q0 = tile / line_tiles % strips * strip;
       const int n = tile / (line_tiles * strips);
       float acc[pixels / 64][channels / 2];  // rows: pixels, columns: channels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
-#pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-              for (int i = 0; i < pixels / 64; ++i) {
-                wgmma_m64n32k16_f32_bf16_bf16(
-                    acc[i], wgmma_descriptor(halo_tile + shift + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                    wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-              }
-            }
-          }
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
+          wgmma_m64n32k16_f32_bf16_bf16(
+              acc[0], wgmma_descriptor(halo_tile + shift, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(tap_weights, 16, 8 * row_bytes, swizzle), (r | s) != 0);
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
+      sync_consumer(consumer);  // the epilogue tile's last pixels are stored
+      const int row = warp * 16 + lane % 16;
 #pragma unroll
-      for (int first = 0; first < pixels; first += epi_tile_pixels) {
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-        const int row = warp * 16 + lane % 16;
+      for (int j = 0; j < channels / 16; ++j) {
+        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const u32 place = epi_tile + row * (channels * 2) + column * 16;
+        const float* v = &acc[0][j * 8];
+        stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
+                    cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
+      }
+      sync_consumer(consumer);
 #pragma unroll
-        for (int j = 0; j < channels / 16; ++j) {
-          const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
-          const u32 place = epi_tile + row * (channels * 2) + column * 16;
-          const float* v = &acc[first / 64][j * 8];
-          stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
-                      cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
-        }
-        sync_consumer(consumer);
-#pragma unroll
-        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
-          const int pixel = v / (channels / 8);
-          const int column = v % (channels / 8);
-          const int line = line0 + first + pixel;
-          const int p = line / width;
-          const int q = q0 + line % width;
-          const int k = k0 + column * 8;
-          if (line % width < strip && p < P) {
-            *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * 16);
-          }
+      for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+        const int pixel = v / (channels / 8);
+        const int column = v % (channels / 8);
+        const int line = line0 + pixel;
+        const int p = line / width;
+        const int q = q0 + line % width;
+        const int k = k0 + column * 8;
+        if (line % width < strip && p < P) {
+          *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
+              ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel >> 1 & 3)) * 16);
         }
       }
     }

@@ -201,7 +201,7 @@ constexpr int stages = 1;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 53248;
 constexpr u32 halo_box_bytes = 49920;  // of a halo tile, what TMA brings
@@ -265,18 +265,16 @@ void convgen_tma_halo_stride(
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map_7, full, block * tile_k, q0 * 2 - 1, line0 / width * 2 - 1, n);
-          tma_load_tile_4d(halo_tile + 14336, &x_map_7, full, block * tile_k, q0 * 2, line0 / width * 2 - 1, n);
-          tma_load_tile_4d(halo_tile + 28672, &x_map_6, full, block * tile_k, q0 * 2 - 1, line0 / width * 2, n);
-          tma_load_tile_4d(halo_tile + 40960, &x_map_6, full, block * tile_k, q0 * 2, line0 / width * 2, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map_7, full, 0, q0 * 2 - 1, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + 14336, &x_map_7, full, 0, q0 * 2, line0 / width * 2 - 1, n);
+        tma_load_tile_4d(halo_tile + 28672, &x_map_6, full, 0, q0 * 2 - 1, line0 / width * 2, n);
+        tma_load_tile_4d(halo_tile + 40960, &x_map_6, full, 0, q0 * 2, line0 / width * 2, n);
       }
     }
   } else {
@@ -296,55 +294,51 @@ void convgen_tma_halo_stride(
       float acc[pixels / 2];  // rows: channels, columns: pixels
       // where each phase starts in a halo tile
       constexpr u32 phases[2][2] = {{0, 14336}, {28672, 40960}};
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = phases[r % 2][s % 2] + (r / 2 * width + s / 2) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes;
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = phases[r % 2][s % 2] + (r / 2 * width + s / 2) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes;
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n64k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
+          for (int k = 0; k < tile_k / 16; ++k) {
+            wgmma_m64n64k16_f32_f16_f16(
+                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
+      sync_consumer(consumer);  // the epilogue tile's last pixels are stored
 #pragma unroll
-      for (int first = 0; first < pixels; first += epi_tile_pixels) {
-        sync_consumer(consumer);  // the epilogue tile's last pixels are stored
+      for (int j = 0; j < epi_tile_pixels / 16; ++j) {
+        const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
+        const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
+        const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
+        const float* v = &acc[j * 8];
+        stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                          cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+      }
+      sync_consumer(consumer);
 #pragma unroll
-        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
-          const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
-          const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
-          const float* v = &acc[first / 2 + j * 8];
-          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                            cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-        }
-        sync_consumer(consumer);
-#pragma unroll
-        for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
-          const int pixel = v / (channels / 8);
-          const int column = v % (channels / 8);
-          const int line = line0 + first + pixel;
-          const int p = line / width;
-          const int q = q0 + line % width;
-          const int k = k0 + column * 8;
-          if (line % width < strip && p < P) {
-            *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
-                ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
-          }
+      for (int v = thread; v < epi_tile_pixels * channels / 8; v += 128) {
+        const int pixel = v / (channels / 8);
+        const int column = v % (channels / 8);
+        const int line = line0 + pixel;
+        const int p = line / width;
+        const int q = q0 + line % width;
+        const int k = k0 + column * 8;
+        if (line % width < strip && p < P) {
+          *reinterpret_cast<Vec4*>(y + ((n * P + p) * Q + q) * K + k) =
+              ld_shared_v4_u32(epi_tile + pixel * (channels * 2) + (column ^ (pixel & 7)) * 16);
         }
       }
     }

@@ -237,7 +237,6 @@ constexpr int channel_tiles = 2;
 constexpr int tile_pixels = 96;
 constexpr int line_tiles = 17;  // tiles down a strip
 constexpr int tiles = 2176;  // of pixels, all images
-constexpr int tile_k = 64;  // input channels of a halo tile
 constexpr int channel_blocks = 1;
 constexpr int last_products = 3;  // of 16 channels each: the last block has no more
 // warpgroups of 128 threads; the producer's warpgroup comes after them
@@ -258,7 +257,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 22528;
 constexpr u32 halo_box_bytes = 22272;  // of a halo tile, what TMA brings
@@ -362,15 +361,13 @@ void convgen_tma_halo_strided_dgrad(
         const int line0 = tile % line_tiles * tile_pixels;
         const int q0 = tile / line_tiles % strips * strip;
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, c0 + block * tile_k, q0, line0 / width, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, c0, q0, line0 / width, n);
       }
     }
   } else {
@@ -449,29 +446,28 @@ void convgen_tma_halo_strided_dgrad(
 #pragma unroll
       for (int i = 0; i < slots; ++i) request(i * epi_tile_pixels);
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        wgmma_fence();
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      wgmma_fence();
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const u32 tap_weights = base + weights + ((block * R + r) * S + s) * weight_box_bytes + consumer * channels * row_bytes;
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const u32 tap_weights = base + weights + (r * S + s) * weight_box_bytes + consumer * channels * row_bytes;
 #pragma unroll
-            for (int k = 0; k < last_products; ++k) {
-              wgmma_m64n96k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
+          for (int k = 0; k < last_products; ++k) {
+            wgmma_m64n96k16_f32_f16_f16(
+                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
         }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
       // a zero between packed groups or phases makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is

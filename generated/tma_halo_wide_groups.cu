@@ -243,7 +243,7 @@ constexpr int weight_stages = 6;  // taps of weights in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 40960;
 constexpr u32 halo_box_bytes = 40832;  // of a halo tile, what TMA brings
@@ -338,15 +338,13 @@ void convgen_tma_halo_wide_groups(
       for (int tile = worker; tile < tiles; tile += workers, ++turn) {
         const int line0 = tile % line_tiles * tile_pixels;
         const int n = tile / line_tiles;
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, c0 + block * tile_k, -1, line0 / width - 1, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, c0, -1, line0 / width - 1, n);
       }
     }
     if (threadIdx.x == consumers * 128 + 32) {
@@ -385,39 +383,38 @@ void convgen_tma_halo_wide_groups(
       const int line0 = tile % line_tiles * tile_pixels;
       const int n = tile / line_tiles;
       float acc[pixels / 2];  // rows: channels, columns: pixels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
-        const int stage = ring * stages + use % stages;
-        const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
-        int previous = 0;  // the stage of the weights of the tap before
+      const int stage = ring * stages + use % stages;
+      const u32 halo_tile = base + stage * halo_tile_bytes + line0 % width * row_bytes;
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
+      int previous = 0;  // the stage of the weights of the tap before
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < R; ++r) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) {
-            const u32 shift = (r * width + s) * row_bytes;
-            const int weight_stage = ring * weight_stages + weight_use % weight_stages;
-            const u32 tap_weights = base + weights + weight_stage * weight_box_bytes;
-            mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage, weight_use / weight_stages & 1);
-            wgmma_fence();
+        for (int s = 0; s < S; ++s) {
+          const u32 shift = (r * width + s) * row_bytes;
+          const int weight_stage = ring * weight_stages + weight_use % weight_stages;
+          const u32 tap_weights = base + weights + weight_stage * weight_box_bytes;
+          mbarrier_wait_parity(base + weight_full_barriers + 8 * weight_stage, weight_use / weight_stages & 1);
+          wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < tile_k / 16; ++k) {
-              wgmma_m64n208k16_f32_f16_f16(
-                  acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (block | r | s | k) != 0);
-            }
-            wgmma_commit_group();
-            if (r + s > 0) {
-              wgmma_wait_group<1>();  // the tap before is done with its weights
-              if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
-            }
-            previous = weight_stage;
-            ++weight_use;
+          for (int k = 0; k < tile_k / 16; ++k) {
+            wgmma_m64n208k16_f32_f16_f16(
+                acc, wgmma_descriptor(tap_weights + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(halo_tile + shift + k * 32, 16, 8 * row_bytes, swizzle), (r | s | k) != 0);
           }
+          wgmma_commit_group();
+          if (r + s > 0) {
+            wgmma_wait_group<1>();  // the tap before is done with its weights
+            if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+          }
+          previous = weight_stage;
+          ++weight_use;
         }
-        wgmma_wait_group<0>();
-        if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
-        if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
       }
+      wgmma_wait_group<0>();
+      if (thread == 0) mbarrier_arrive(base + weight_empty_barriers + 8 * previous);
+      if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+      ++use;
 
       // a zero behind a group's channels makes a NaN of an infinity or NaN
       float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // which adds nothing; NaN if a sum is
@@ -457,12 +454,11 @@ void convgen_tma_halo_wide_groups(
 #pragma unroll
       for (int first = 0; first < pixels; first += epi_tile_pixels) {
         sync_consumer(consumer);  // the epilogue tile's last pixels are stored
-#pragma unroll
-        for (int j = 0; j < epi_tile_pixels / 16; ++j) {
-          const int pixel = j * 16 + lane / 16 * 8 + lane % 8;
+        {
+          const int pixel = lane / 16 * 8 + lane % 8;
           const int column = (warp * 2 + lane / 8 % 2) ^ (pixel & 7);  // of 16 bytes
           const u32 place = epi_tile + pixel * (channels * 2) + column * 16;
-          const float* v = &acc[first / 2 + j * 8];
+          const float* v = &acc[first / 2];
           stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
                             cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }

@@ -198,8 +198,6 @@ constexpr int stages = 2;
 constexpr int consumers = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
-constexpr int channel_blocks = 1;
-constexpr int k_blocks = channel_blocks;
 constexpr int rows = 64;  // of a tile, for each consumer
 
 // Shared memory, in bytes, from a base aligned to 1024 (the swizzle looks at absolute addresses):
@@ -265,19 +263,17 @@ void convgen_tma_im2col_1x1(
       const int m0 = tile / n_tiles * tile_m;
       const int n0 = tile % n_tiles * tile_n;
       int c = 0;
-      for (int i = 0; i < k_blocks; ++i) {
-        const u32 full = base + full_barriers + 8 * stage;
-        const u32 a_tile = base + stage * a_tile_bytes;
-        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
-        mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
-        tma_load_tile_2d(a_tile, &a_map, full, c, m0);
-        tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
-        c += tile_k;
-        if (++stage == stages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      const u32 full = base + full_barriers + 8 * stage;
+      const u32 a_tile = base + stage * a_tile_bytes;
+      const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
+      mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
+      mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
+      tma_load_tile_2d(a_tile, &a_map, full, c, m0);
+      tma_load_tile_3d(b_tile, &b_map, full, c, 0, n0);
+      c += tile_k;
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
       }
     }
   } else {
@@ -295,59 +291,51 @@ void convgen_tma_im2col_1x1(
       const int n0 = tile % n_tiles * tile_n;
       float acc[rows / 64][tile_n / 2];
       int previous = -1;
-      for (int step = 0; step < k_blocks; ++step) {
-        mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
-        const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
-        const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
-        wgmma_fence();
+      mbarrier_wait_parity(base + full_barriers + 8 * stage, parity);
+      const u32 a_tile = base + stage * a_tile_bytes + consumer * (rows * row_bytes);
+      const u32 b_tile = base + b_tiles + stage * b_tile_bytes;
+      wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n256k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
-        }
-        wgmma_commit_group();
-        // the step before is done when at most this one is under way: its stage may be filled again
-        wgmma_wait_group<1>();
-        if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
-        previous = stage;
-        if (++stage == stages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      for (int k = 0; k < tile_k / 16; ++k) {
+        wgmma_m64n256k16_f32_bf16_bf16(
+            acc[0], wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
+            wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), k > 0);
+      }
+      wgmma_commit_group();
+      // the step before is done when at most this one is under way: its stage may be filled again
+      wgmma_wait_group<1>();
+      if (previous >= 0 && thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
+      previous = stage;
+      if (++stage == stages) {
+        stage = 0;
+        parity ^= 1;
       }
       wgmma_wait_group<0>();
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int n = 0; n < tile_n; n += epi_tile_n) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        // the epilogue tile is free when at most the other one is still being read
+        if (thread == 0) bulk_wait_group_read<1>();
+        sync_consumer(consumer);
+        const int row = warp * 16 + lane % 16;
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int row = warp * 16 + lane % 16;
-#pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &acc[i][n / 2 + j * 8];
-            stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
-                        cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
-          }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
+        for (int j = 0; j < epi_tile_n / 16; ++j) {
+          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const float* v = &acc[0][n / 2 + j * 8];
+          stmatrix_x4(place, cvt_bf16x2_f32(v[0], v[1]), cvt_bf16x2_f32(v[2], v[3]),
+                      cvt_bf16x2_f32(v[4], v[5]), cvt_bf16x2_f32(v[6], v[7]));
         }
+        fence_proxy_async_shared();
+        sync_consumer(consumer);
+        if (thread == 0) {
+          tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0);
+          bulk_commit_group();
+        }
+        epi_tile ^= 1;
       }
     }
     // the epilogue tiles must outlive the stores' reads

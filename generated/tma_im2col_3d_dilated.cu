@@ -270,12 +270,9 @@ void convgen_tma_im2col_3d_dilated(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n40k16_f32_bf16_bf16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
+          wgmma_m64n40k16_f32_bf16_bf16(
+              acc[0], wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -292,14 +289,11 @@ void convgen_tma_im2col_3d_dilated(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-        for (int j = 0; j < tile_n / 4; ++j) {
-          const int gemm_m = m0 + i * 64 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
-          const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
-          if (gemm_m < GEMM_M) {
-            *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[i][2 * j], acc[i][2 * j + 1]};
-          }
+      for (int j = 0; j < tile_n / 4; ++j) {
+        const int gemm_m = m0 + warp * 16 + accumulator_row(lane) + j % 2 * 8;
+        const int gemm_n = n0 + j / 2 * 8 + accumulator_column(lane);
+        if (gemm_m < GEMM_M) {
+          *reinterpret_cast<Vec2*>(y + gemm_m * 40 + gemm_n) = Vec2{acc[0][2 * j], acc[0][2 * j + 1]};
         }
       }
     }

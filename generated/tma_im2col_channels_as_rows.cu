@@ -321,12 +321,9 @@ void convgen_tma_im2col_channels_as_rows(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n96k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
+          wgmma_m64n96k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -344,36 +341,30 @@ void convgen_tma_im2col_channels_as_rows(
       // a fragment's rows are channels, its columns are pixels
 #pragma unroll
       for (int j = 0; j < tile_m / 2; ++j) {
-#pragma unroll
-        for (int i = 0; i < rows / 64; ++i) {
-          acc[i][j] = epilogue(acc[i][j], channel_b[i][j / 2 % 2]);
-        }
+        acc[0][j] = epilogue(acc[0][j], channel_b[0][j / 2 % 2]);
       }
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int m = 0; m < tile_m; m += epi_tile_m) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        // the epilogue tile is free when at most the other one is still being read
+        if (thread == 0) bulk_wait_group_read<1>();
+        sync_consumer(consumer);
+        const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
 #pragma unroll
-        for (int m = 0; m < tile_m; m += epi_tile_m) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
-#pragma unroll
-          for (int j = 0; j < epi_tile_m / 16; ++j) {
-            const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &acc[i][m / 2 + j * 8];
-            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + i * 64, m0 + m);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
+        for (int j = 0; j < epi_tile_m / 16; ++j) {
+          const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const float* v = &acc[0][m / 2 + j * 8];
+          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                            cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
+        fence_proxy_async_shared();
+        sync_consumer(consumer);
+        if (thread == 0) {
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + m);
+          bulk_commit_group();
+        }
+        epi_tile ^= 1;
       }
     }
     // the epilogue tiles must outlive the stores' reads

@@ -412,12 +412,9 @@ void convgen_tma_im2col_dynamic(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
+          wgmma_m64n128k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -434,48 +431,45 @@ void convgen_tma_im2col_dynamic(
 
       // a fragment's rows are pixels, its columns are channels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int n = 0; n < tile_n; n += epi_tile_n) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        // the epilogue tile is free when at most the other one is still being read
+        if (thread == 0) bulk_wait_group_read<1>();
+        sync_consumer(consumer);
+        const u32 slot = consumer * slots + use % slots;
+        const u32 tile_z = base + operand_slots + slot * slot_bytes;
+        mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
+        const int row = warp * 16 + lane % 16;
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const u32 slot = consumer * slots + use % slots;
-          const u32 tile_z = base + operand_slots + slot * slot_bytes;
-          mbarrier_wait_parity(base + slot_full_barriers + 8 * slot, use / slots & 1);
-          const int row = warp * 16 + lane % 16;
+        for (int j = 0; j < epi_tile_n / 16; ++j) {
+          const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const float* sums = &acc[0][n / 2 + j * 8];
+          float v[8];
+          u32 bits_z[4];
+          ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
 #pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row & 7);  // of 16 bytes
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][n / 2 + j * 8];
-            float v[8];
-            u32 bits_z[4];
-            ldmatrix_x4(bits_z, place - epi_tile_base + tile_z);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
-                                        cvt_f32_f16(f16(bits_z[e] >> 16))};
-              const int pair = (n + j * 16) / 8 + e / 2;
-              float both[2] = {sums[2 * e], sums[2 * e + 1]};
-              epilogue(both, channel_b[pair], value_z);
-              v[2 * e] = both[0];
-              v[2 * e + 1] = both[1];
-            }
-            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+          for (int e = 0; e < 4; ++e) {
+            const float value_z[2] = {cvt_f32_f16(f16(bits_z[e])),
+                                      cvt_f32_f16(f16(bits_z[e] >> 16))};
+            const int pair = (n + j * 16) / 8 + e / 2;
+            float both[2] = {sums[2 * e], sums[2 * e + 1]};
+            epilogue(both, channel_b[pair], value_z);
+            v[2 * e] = both[0];
+            v[2 * e + 1] = both[1];
           }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            bulk_commit_group();
-          }
-          ++use;
-          epi_tile ^= 1;
+          stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                      cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
+        fence_proxy_async_shared();
+        sync_consumer(consumer);
+        if (thread == 0) {
+          mbarrier_arrive(base + slot_empty_barriers + 8 * slot);
+          tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0);
+          bulk_commit_group();
+        }
+        ++use;
+        epi_tile ^= 1;
       }
     }
     // the epilogue tiles must outlive the stores' reads

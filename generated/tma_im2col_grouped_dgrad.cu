@@ -423,12 +423,9 @@ void convgen_tma_im2col_grouped_dgrad(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
+          wgmma_m64n128k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -477,31 +474,28 @@ void convgen_tma_im2col_grouped_dgrad(
       }
 
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
+      for (int m = 0; m < tile_m; m += epi_tile_m) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
 #pragma unroll
-        for (int m = 0; m < tile_m; m += epi_tile_m) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
-#pragma unroll
-          for (int j = 0; j < epi_tile_m / 16; ++j) {
-            const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &acc[i][m / 2 + j * 8];
-            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          sync_consumer(consumer);
-          // neighboring threads store neighboring channels of a pixel
-          const int channel = thread % 8 * 8;
-          const int gemm_n = n0 + i * 64 + channel;
-#pragma unroll 8
-          for (int pixel = thread / 8; pixel < epi_tile_m; pixel += 16) {
-            const int gemm_m = pixel_of(m0 + m + pixel, phase);
-            const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
-            *reinterpret_cast<Vec4*>(y + gemm_m * 256 + gemm_n) = ld_shared_v4_u32(place);
-          }
-          epi_tile ^= 1;
+        for (int j = 0; j < epi_tile_m / 16; ++j) {
+          const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const float* v = &acc[0][m / 2 + j * 8];
+          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                            cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
+        sync_consumer(consumer);
+        // neighboring threads store neighboring channels of a pixel
+        const int channel = thread % 8 * 8;
+        const int gemm_n = n0 + channel;
+#pragma unroll 8
+        for (int pixel = thread / 8; pixel < epi_tile_m; pixel += 16) {
+          const int gemm_m = pixel_of(m0 + m + pixel, phase);
+          const u32 place = epi_tile_base + pixel * (epi_tile_n * 2) + (channel / 8 ^ (pixel & 7)) * 16;
+          *reinterpret_cast<Vec4*>(y + gemm_m * 256 + gemm_n) = ld_shared_v4_u32(place);
+        }
+        epi_tile ^= 1;
       }
     }
   }

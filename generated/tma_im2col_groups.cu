@@ -389,12 +389,9 @@ void convgen_tma_im2col_groups(
           const u32 b_box = b_tile + box * b_box_bytes;
 #pragma unroll
           for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-            for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n32k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(a_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
-            }
+            wgmma_m64n32k16_f32_f16_f16(
+                acc[0], wgmma_descriptor(a_box + k * 32, 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
           }
         }
         wgmma_commit_group();
@@ -440,32 +437,26 @@ void convgen_tma_im2col_groups(
         __syncwarp();
       }
 
+      const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+      // the epilogue tile is free when at most the other one is still being read
+      if (thread == 0) bulk_wait_group_read<1>();
+      sync_consumer(consumer);
+      const int row = warp * 16 + lane % 16;
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int row = warp * 16 + lane % 16;
-#pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &acc[i][n / 2 + j * 8];
-            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
-        }
+      for (int j = 0; j < epi_tile_n / 16; ++j) {
+        const int column = (2 * j + lane / 16) ^ (row >> 1 & 3);  // of 16 bytes
+        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+        const float* v = &acc[0][j * 8];
+        stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                    cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
+      fence_proxy_async_shared();
+      sync_consumer(consumer);
+      if (thread == 0) {
+        tma_store_tile_2d(&c_map, epi_tile_base, n0, m0);
+        bulk_commit_group();
+      }
+      epi_tile ^= 1;
     }
     // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();

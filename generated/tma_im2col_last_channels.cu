@@ -198,7 +198,6 @@ constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int r_extent = 7;
 constexpr int s_extent = 1;
 constexpr int channel_blocks = 3;
-constexpr int last_products = 1;  // of 16 channels each: the last block has no more
 constexpr int k_blocks = r_extent * s_extent * channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
 
@@ -334,13 +333,10 @@ void convgen_tma_im2col_last_channels(
         } else {
           wgmma_fence();
 #pragma unroll
-          for (int k = 0; k < last_products; ++k) {
-#pragma unroll
-            for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n160k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-            }
+          for (int i = 0; i < rows / 64; ++i) {
+            wgmma_m64n160k16_f32_f16_f16(
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes), 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile, 16, 8 * row_bytes, swizzle), step != 0);
           }
           wgmma_commit_group();
         }

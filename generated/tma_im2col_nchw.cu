@@ -258,21 +258,19 @@ __device__ __forceinline__ void prepare_w(const u16* source, u16* target, u32 ti
 
   for (int first = threadIdx.x; first < loads; first += in_flight * 256) {
     u16 held[in_flight];
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+    {
+      const int at = first;
       // the tile's channels are one run
       if (at < loads && at * vector < (channels - c0) * columns) {
-        held[i] = source[at];
+        held[0] = source[at];
       }
     }
-#pragma unroll
-    for (int i = 0; i < in_flight; ++i) {
-      const int at = first + i * 256;
+    {
+      const int at = first;
       // the tile's channels are one run
       if (at < loads && at * vector < (channels - c0) * columns) {
         const u32 place = tile + at * (2 * vector);
-        st_shared_u16(place, held[i]);
+        st_shared_u16(place, held[0]);
       }
     }
   }
@@ -460,15 +458,9 @@ void convgen_tma_im2col_nchw(
         for (int box = 0; box < blocks_a_stage; ++box) {
           const u32 a_box = a_tile + box * a_box_bytes;
           const u32 b_box = b_tile + box * b_box_bytes;
-#pragma unroll
-          for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-            for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n64k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(a_box + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(b_box + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || box + k > 0);
-            }
-          }
+          wgmma_m64n64k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(a_box, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(b_box, 16, 8 * row_bytes, swizzle), step != 0 || box > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -484,33 +476,27 @@ void convgen_tma_im2col_nchw(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
       // a fragment's rows are pixels, its columns are channels
+      const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+      // the epilogue tile is free when at most the other one is still being read
+      if (thread == 0) bulk_wait_group_read<1>();
+      sync_consumer(consumer);
+      const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 8 pixels
-#pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = epi_tile_base + row * 128 + column * 16;
-            const float* v = &acc[i][n / 2 + j * 8];
-            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            const int first = m0 + i * 64;
-            tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0 + n, first / plane);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
-        }
+      for (int j = 0; j < epi_tile_n / 16; ++j) {
+        const int row = j * 16 + lane / 16 * 8 + lane % 8;
+        const u32 place = epi_tile_base + row * 128 + column * 16;
+        const float* v = &acc[0][j * 8];
+        stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                          cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
+      fence_proxy_async_shared();
+      sync_consumer(consumer);
+      if (thread == 0) {
+        const int first = m0;
+        tma_store_tile_3d(&c_map, epi_tile_base, first % plane, n0, first / plane);
+        bulk_commit_group();
+      }
+      epi_tile ^= 1;
     }
     // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();

@@ -213,7 +213,6 @@ constexpr int consumers = 2;
 constexpr int m_tiles = (GEMM_M + tile_m - 1) / tile_m;
 constexpr int n_tiles = (GEMM_N + tile_n - 1) / tile_n;
 constexpr int channel_blocks = 2;
-constexpr int last_products = 1;  // of 16 channels each: the last block has no more
 constexpr int k_blocks = channel_blocks;
 constexpr int rows = 128;  // of a tile, for each consumer
 
@@ -356,13 +355,10 @@ void convgen_tma_im2col_resident(
         } else {
           wgmma_fence();
 #pragma unroll
-          for (int k = 0; k < last_products; ++k) {
-#pragma unroll
-            for (int i = 0; i < rows / 64; ++i) {
-              wgmma_m64n72k16_f32_f16_f16(
-                  acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                  wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-            }
+          for (int i = 0; i < rows / 64; ++i) {
+            wgmma_m64n72k16_f32_f16_f16(
+                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes), 16, 8 * row_bytes, swizzle),
+                wgmma_descriptor(b_tile, 16, 8 * row_bytes, swizzle), step != 0);
           }
           wgmma_commit_group();
         }
@@ -391,31 +387,28 @@ void convgen_tma_im2col_resident(
       }
 #pragma unroll
       for (int i = 0; i < rows / 64; ++i) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        // the epilogue tile is free when at most the other one is still being read
+        if (thread == 0) bulk_wait_group_read<1>();
+        sync_consumer(consumer);
+        const int row = warp * 16 + lane % 16;
+        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + lane / 16 * 16;
 #pragma unroll
-        for (int n = 0; n < tile_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int row = warp * 16 + lane % 16;
-          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + lane / 16 * 16;
-#pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const float* v = &acc[i][n / 2 + j * 8];
-            stmatrix_x4(place + j * 32, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          // the last 8 columns
-          const float* v = &acc[i][(n + epi_tile_n) / 2 - 4];
-          stmatrix_x2(place + epi_tile_n * 2 - 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]));
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
+        for (int j = 0; j < epi_tile_n / 16; ++j) {
+          const float* v = &acc[i][j * 8];
+          stmatrix_x4(place + j * 32, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                      cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
+        // the last 8 columns
+        const float* v = &acc[i][epi_tile_n / 2 - 4];
+        stmatrix_x2(place + epi_tile_n * 2 - 16, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]));
+        fence_proxy_async_shared();
+        sync_consumer(consumer);
+        if (thread == 0) {
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + i * 64);
+          bulk_commit_group();
+        }
+        epi_tile ^= 1;
       }
     }
     // the epilogue tiles must outlive the stores' reads

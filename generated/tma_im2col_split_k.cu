@@ -267,7 +267,7 @@ void convgen_tma_im2col_split_k(
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + 8 * i, 1);
+    mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
   }
   cluster_arrive_relaxed();
@@ -346,12 +346,9 @@ void convgen_tma_im2col_split_k(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n64k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(a_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
-          }
+          wgmma_m64n64k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle), step != first_step || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -378,12 +375,9 @@ void convgen_tma_im2col_split_k(
         const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer);
         const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer);
 #pragma unroll
-        for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-          for (int j = 0; j < store_n / 8; ++j) {
-            const float* v = &acc[i][peer * (store_n / 2) + 4 * j];
-            st_async_v4_f32(theirs + (i * (store_n / 8) + j) * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
-          }
+        for (int j = 0; j < store_n / 8; ++j) {
+          const float* v = &acc[0][peer * (store_n / 2) + 4 * j];
+          st_async_v4_f32(theirs + j * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
         }
       }
       mbarrier_wait_parity(sums_barrier, sums_parity);
@@ -391,51 +385,41 @@ void convgen_tma_im2col_split_k(
 #pragma unroll
       for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll
-        for (int i = 0; i < rows / 64; ++i) {
+        for (int j = 0; j < store_n / 8; ++j) {
+          float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+          if (peer == k_rank) {
 #pragma unroll
-          for (int j = 0; j < store_n / 8; ++j) {
-            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (peer == k_rank) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_n / 2) + 4 * j + e];
-            } else {
-              ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + (i * (store_n / 8) + j) * (128 * 16));
-            }
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
+            for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_n / 2) + 4 * j + e];
+          } else {
+            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + j * (128 * 16));
           }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
         }
       }
       sums_parity ^= 1;
       if (tile + gridDim.x / split_k < m_tiles * n_tiles) cluster_arrive();
 
       // a fragment's rows are pixels, its columns are channels
-#pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-#pragma unroll
-        for (int n = 0; n < store_n; n += epi_tile_n) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer();
-          const int row = warp * 16 + lane % 16;
-#pragma unroll
-          for (int j = 0; j < epi_tile_n / 16; ++j) {
-            const int column = (2 * j + lane / 16) ^ (row >> 2 & 1);  // of 16 bytes
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* v = &sum[i][n / 2 + j * 8];
-            stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                        cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
-          }
-          fence_proxy_async_shared();
-          sync_consumer();
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + n, m0 + i * 64);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
-        }
+      const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+      // the epilogue tile is free when at most the other one is still being read
+      if (thread == 0) bulk_wait_group_read<1>();
+      sync_consumer();
+      const int row = warp * 16 + lane % 16;
+      {
+        const int column = lane / 16 ^ (row >> 2 & 1);  // of 16 bytes
+        const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+        const float* v = &sum[0][0];
+        stmatrix_x4(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                    cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
       }
+      fence_proxy_async_shared();
+      sync_consumer();
+      if (thread == 0) {
+        tma_store_tile_2d(&c_map, epi_tile_base, n0, m0);
+        bulk_commit_group();
+      }
+      epi_tile ^= 1;
     }
     // the epilogue tiles must outlive the stores' reads
     if (thread == 0) bulk_wait_group_read<0>();

@@ -356,12 +356,9 @@ void convgen_tma_im2col_statistics(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < rows / 64; ++i) {
-            wgmma_m64n128k16_f32_f16_f16(
-                acc[i], wgmma_descriptor(b_tile + i * (64 * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle),
-                wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
-          }
+          wgmma_m64n128k16_f32_f16_f16(
+              acc[0], wgmma_descriptor(b_tile + k * 32, 16, 8 * row_bytes, swizzle),
+              wgmma_descriptor(a_tile + k * 32, 16, 8 * row_bytes, swizzle), step != 0 || k > 0);
         }
         wgmma_commit_group();
         // the step before is done when at most this one is under way: its stage may be filled again
@@ -377,56 +374,53 @@ void convgen_tma_im2col_statistics(
       if (thread == 0) mbarrier_arrive(base + empty_barriers + 8 * previous);
 
       // a fragment's rows are channels, its columns are pixels
+      float total_s[2] = {};
+      float total_squares[2] = {};
 #pragma unroll
-      for (int i = 0; i < rows / 64; ++i) {
-        float total_s[2] = {};
-        float total_squares[2] = {};
+      for (int m = 0; m < tile_m; m += epi_tile_m) {
+        const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
+        // the epilogue tile is free when at most the other one is still being read
+        if (thread == 0) bulk_wait_group_read<1>();
+        sync_consumer(consumer);
+        const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
 #pragma unroll
-        for (int m = 0; m < tile_m; m += epi_tile_m) {
-          const u32 epi_tile_base = base + epi_tiles + (2 * consumer + epi_tile) * epi_tile_bytes;
-          // the epilogue tile is free when at most the other one is still being read
-          if (thread == 0) bulk_wait_group_read<1>();
-          sync_consumer(consumer);
-          const int column = (warp * 2 + lane / 8 % 2) ^ (lane & 7);  // of 16 bytes
+        for (int j = 0; j < epi_tile_m / 16; ++j) {
+          const int row = j * 16 + lane / 16 * 8 + lane % 8;
+          const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
+          const float* sums = &acc[0][m / 2 + j * 8];
+          float v[8];
+          float further_s[8];
+          float further_squares[8];
 #pragma unroll
-          for (int j = 0; j < epi_tile_m / 16; ++j) {
-            const int row = j * 16 + lane / 16 * 8 + lane % 8;
-            const u32 place = epi_tile_base + row * (epi_tile_n * 2) + column * 16;
-            const float* sums = &acc[i][m / 2 + j * 8];
-            float v[8];
-            float further_s[8];
-            float further_squares[8];
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-              v[e] = epilogue(sums[e], further_s[e], further_squares[e]);
-            }
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const float* values_s = &further_s[2 * half];
-              total_s[half] += values_s[0] + values_s[1] + values_s[4] + values_s[5];
-              const float* values_squares = &further_squares[2 * half];
-              total_squares[half] += values_squares[0] + values_squares[1] + values_squares[4] + values_squares[5];
-            }
-            stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
-                              cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
+          for (int e = 0; e < 8; ++e) {
+            v[e] = epilogue(sums[e], further_s[e], further_squares[e]);
           }
-          fence_proxy_async_shared();
-          sync_consumer(consumer);
-          if (thread == 0) {
-            tma_store_tile_2d(&c_map, epi_tile_base, n0 + i * 64, m0 + m);
-            bulk_commit_group();
-          }
-          epi_tile ^= 1;
-        }
-        // sums of the tile's pixels: of a lane's, then of those of the lanes with the same channels
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int channel = n0 + i * 64 + warp * 16 + accumulator_row(lane) + half * 8;
-          total_s[half] = sum_over_columns(total_s[half]);
-          if (lane % 4 == 0) result_s[(m0 / tile_m) * GEMM_N + channel] = total_s[half];
-          total_squares[half] = sum_over_columns(total_squares[half]);
-          if (lane % 4 == 0) result_squares[(m0 / tile_m) * GEMM_N + channel] = total_squares[half];
+          for (int half = 0; half < 2; ++half) {
+            const float* values_s = &further_s[2 * half];
+            total_s[half] += values_s[0] + values_s[1] + values_s[4] + values_s[5];
+            const float* values_squares = &further_squares[2 * half];
+            total_squares[half] += values_squares[0] + values_squares[1] + values_squares[4] + values_squares[5];
+          }
+          stmatrix_x4_trans(place, cvt_f16x2_f32(v[0], v[1]), cvt_f16x2_f32(v[2], v[3]),
+                            cvt_f16x2_f32(v[4], v[5]), cvt_f16x2_f32(v[6], v[7]));
         }
+        fence_proxy_async_shared();
+        sync_consumer(consumer);
+        if (thread == 0) {
+          tma_store_tile_2d(&c_map, epi_tile_base, n0, m0 + m);
+          bulk_commit_group();
+        }
+        epi_tile ^= 1;
+      }
+      // sums of the tile's pixels: of a lane's, then of those of the lanes with the same channels
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int channel = n0 + warp * 16 + accumulator_row(lane) + half * 8;
+        total_s[half] = sum_over_columns(total_s[half]);
+        if (lane % 4 == 0) result_s[(m0 / tile_m) * GEMM_N + channel] = total_s[half];
+        total_squares[half] = sum_over_columns(total_squares[half]);
+        if (lane % 4 == 0) result_squares[(m0 / tile_m) * GEMM_N + channel] = total_squares[half];
       }
     }
     // the epilogue tiles must outlive the stores' reads

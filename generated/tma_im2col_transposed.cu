@@ -358,9 +358,7 @@ void convgen_tma_im2col_transposed(
         mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
         mbarrier_arrive_expect_tx(full, a_tile_bytes + b_tile_bytes);
         tma_load_im2col_4d(a_tile, &a_map, full, c, in_w, in_h, n, u16(phase.s_offset - s), u16(phase.r_offset - r));
-        for (int part = 0; part < 1; ++part) {
-          tma_load_tile_3d_multicast(b_tile + part * (64 * row_bytes), &b_map, full, n0 + rank * b_slice + part * 64, (phase.r + 2 * r) * 2 + phase.s + 2 * s, c, whole_cluster);
-        }
+        tma_load_tile_3d_multicast(b_tile, &b_map, full, n0 + rank * b_slice, (phase.r + 2 * r) * 2 + phase.s + 2 * s, c, whole_cluster);
         c += tile_k;
         if (c == channel_blocks * tile_k) {
           c = 0;

@@ -128,7 +128,6 @@ __device__ __forceinline__ int accumulator_row(int lane) { return lane / 4; }
 // moved by the tap's offset, along rows and into the next image, and fills in zeros outside of x.
 constexpr int GEMM_M = 1024;
 constexpr int GEMM_N = 64;
-constexpr int channels = 64;
 constexpr int tile_m = 64;
 constexpr int tile_n = 64;
 constexpr int tile_k = 64;  // channels of one tap
@@ -169,28 +168,26 @@ void convgen_tma_plain_3x3(
   u32 parity = 0;
   for (int r = 0; r < R; ++r) {
     for (int s = 0; s < S; ++s) {
-      for (int c = 0; c < channels; c += tile_k) {
-        // one thread announces the bytes that will arrive, and asks TMA for them
-        if (threadIdx.x == 0) {
-          mbarrier_arrive_expect_tx(barrier, x_tile_bytes + w_tile_bytes);
-          tma_load_im2col_4d(x_tile, &x_map, barrier, c, in_w, in_h, n, u16(s), u16(r));
-          tma_load_tile_3d(w_tile, &w_map, barrier, c, r * S + s, n0);
-        }
-        mbarrier_wait_parity(barrier, parity);
-        parity ^= 1;
-
-        // the warpgroup multiplies 16 channels at a time, 4 times; the first product of all overwrites acc
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < tile_k / 16; ++k) {
-          wgmma_m64n64k16_f32_f16_f16(
-              acc, wgmma_descriptor(x_tile + k * 32, 16, 8 * row_bytes, swizzle),
-              wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), r + s + c + k > 0);
-        }
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        __syncthreads();  // before the next load overwrites what others may still multiply
+      // one thread announces the bytes that will arrive, and asks TMA for them
+      if (threadIdx.x == 0) {
+        mbarrier_arrive_expect_tx(barrier, x_tile_bytes + w_tile_bytes);
+        tma_load_im2col_4d(x_tile, &x_map, barrier, 0, in_w, in_h, n, u16(s), u16(r));
+        tma_load_tile_3d(w_tile, &w_map, barrier, 0, r * S + s, n0);
       }
+      mbarrier_wait_parity(barrier, parity);
+      parity ^= 1;
+
+      // the warpgroup multiplies 16 channels at a time, 4 times; the first product of all overwrites acc
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < tile_k / 16; ++k) {
+        wgmma_m64n64k16_f32_f16_f16(
+            acc, wgmma_descriptor(x_tile + k * 32, 16, 8 * row_bytes, swizzle),
+            wgmma_descriptor(w_tile + k * 32, 16, 8 * row_bytes, swizzle), r + s + k > 0);
+      }
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      __syncthreads();  // before the next load overwrites what others may still multiply
     }
   }
 

@@ -316,13 +316,11 @@ void convgen_tma_wgrad_3x3(
       for (int i = 0; i < tile_m / 64; ++i) {
         tma_load_im2col_4d(y_tile + i * y_box_bytes, &y_map, full, first_k + i * 64, q, p, n, u16(0), u16(0));
       }
-      for (int i = 0; i < tile_boxes; ++i) {
-        const int box = first_box + i;
-        const int c = box % channel_blocks * span;
-        int tap = box / channel_blocks;
-        const u16 offset_r = u16(tap);
-        tma_load_im2col_4d(x_tile + i * x_box_room, &x_map, full, c, in_w, in_h, n, u16(0), offset_r);
-      }
+      const int box = first_box;
+      const int c = box % channel_blocks * span;
+      int tap = box / channel_blocks;
+      const u16 offset_r = u16(tap);
+      tma_load_im2col_4d(x_tile, &x_map, full, c, in_w, in_h, n, u16(0), offset_r);
       if (++stage == stages) {
         stage = 0;
         parity ^= 1;
@@ -346,16 +344,10 @@ void convgen_tma_wgrad_3x3(
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < parts; ++j) {
-            wgmma_m64n192k16_f32_f16_f16<1, 1>(
-                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), 1 * x_row_bytes, 8 * x_row_bytes, x_swizzle),
-                step != first_step || k > 0);
-          }
-        }
+        wgmma_m64n192k16_f32_f16_f16<1, 1>(
+            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), 1 * x_row_bytes, 8 * x_row_bytes, x_swizzle),
+            step != first_step || k > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again

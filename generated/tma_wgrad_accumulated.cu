@@ -292,7 +292,7 @@ void convgen_tma_wgrad_accumulated(
       mbarrier_init(base + full_barriers + 8 * i, 1);
       mbarrier_init(base + empty_barriers + 8 * i, consumers);
     }
-    for (int i = 0; i < consumers; ++i) mbarrier_init(base + sums_barriers + 8 * i, 1);
+    mbarrier_init(base + sums_barriers, 1);
     fence_mbarrier_init();
   }
   if (threadIdx.x < 64) st_shared_u32(base + ones + threadIdx.x * 4, 0x3f803f80u);
@@ -324,9 +324,7 @@ void convgen_tma_wgrad_accumulated(
       const int in_w = (pixel % 14) * 2 - 1;
       mbarrier_wait_parity(base + empty_barriers + 8 * stage, parity);
       mbarrier_arrive_expect_tx(full, y_bytes + tile_boxes * x_box_bytes);
-      for (int i = 0; i < tile_m / 64; ++i) {
-        tma_load_tile_2d(y_tile + i * y_box_bytes, &y_map, full, first_k + i * 64, pixel);
-      }
+      tma_load_tile_2d(y_tile, &y_map, full, first_k, pixel);
       for (int i = 0; i < tile_boxes; ++i) {
         const int box = first_box + i;
         const int c = box % channel_blocks * span;
@@ -367,16 +365,10 @@ void convgen_tma_wgrad_accumulated(
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < parts; ++j) {
-            wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
-                step != first_step || k > 0);
-          }
-        }
+        wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
+            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            step != first_step || k > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
@@ -395,25 +387,16 @@ void convgen_tma_wgrad_accumulated(
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < parts; ++j) {
-            wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
-                step != first_step || k > 0);
-          }
-        }
+        wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
+            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            step != first_step || k > 0);
       }
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-          wgmma_m64n8k16_f32_bf16_bf16<1, 0>(
-              y_sum[i], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-              wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || k > 0);
-        }
+        wgmma_m64n8k16_f32_bf16_bf16<1, 0>(
+            y_sum[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(base + ones, 128, 128, 0), step != own_step || k > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
@@ -432,16 +415,10 @@ void convgen_tma_wgrad_accumulated(
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < tile_k / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < own_fragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < parts; ++j) {
-            wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
-                acc[i * parts + j], wgmma_descriptor(y_tile + i * y_box_bytes + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
-                wgmma_descriptor(x_tile + j * x_box_room + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
-                step != first_step || k > 0);
-          }
-        }
+        wgmma_m64n144k16_f32_bf16_bf16<1, 1>(
+            acc[0], wgmma_descriptor(y_tile + k * (16 * y_row_bytes), 16, 8 * y_row_bytes, 1),
+            wgmma_descriptor(x_tile + k * (16 * x_row_bytes), x_box_room, 8 * x_row_bytes, x_swizzle),
+            step != first_step || k > 0);
       }
       wgmma_commit_group();
       // the step before is done when at most this one is under way: its stage may be filled again
@@ -480,12 +457,9 @@ void convgen_tma_wgrad_accumulated(
       const u32 theirs = mapa_shared_cluster(mine + (k_rank - (k_rank > peer)) * slice_bytes, peer);
       const u32 their_barrier = mapa_shared_cluster(sums_barrier, peer);
 #pragma unroll
-      for (int i = 0; i < own_fragments * parts; ++i) {
-#pragma unroll
-        for (int j = 0; j < store_columns / 8; ++j) {
-          const float* v = &acc[i][peer * (store_columns / 2) + 4 * j];
-          st_async_v4_f32(theirs + (i * (store_columns / 8) + j) * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
-        }
+      for (int j = 0; j < store_columns / 8; ++j) {
+        const float* v = &acc[0][peer * (store_columns / 2) + 4 * j];
+        st_async_v4_f32(theirs + j * (128 * 16), their_barrier, v[0], v[1], v[2], v[3]);
       }
     }
     mbarrier_wait_parity(sums_barrier, 0);
@@ -493,19 +467,16 @@ void convgen_tma_wgrad_accumulated(
 #pragma unroll
     for (int peer = 0; peer < split_k; ++peer) {
 #pragma unroll
-      for (int i = 0; i < own_fragments * parts; ++i) {
+      for (int j = 0; j < store_columns / 8; ++j) {
+        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (peer == k_rank) {
 #pragma unroll
-        for (int j = 0; j < store_columns / 8; ++j) {
-          float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-          if (peer == k_rank) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) v[e] = acc[i][peer * (store_columns / 2) + 4 * j + e];
-          } else {
-            ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + (i * (store_columns / 8) + j) * (128 * 16));
-          }
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sum[i][4 * j + e] = peer == 0 ? v[e] : sum[i][4 * j + e] + v[e];
+          for (int e = 0; e < 4; ++e) v[e] = acc[0][peer * (store_columns / 2) + 4 * j + e];
+        } else {
+          ld_shared_v4_f32(v, mine + (peer - (peer > k_rank)) * slice_bytes + j * (128 * 16));
         }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[0][4 * j + e] = peer == 0 ? v[e] : sum[0][4 * j + e] + v[e];
       }
     }
 

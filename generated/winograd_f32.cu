@@ -124,14 +124,11 @@ struct XReader {
 
   __device__ __forceinline__ void start(int first, int group) {
     const int thread = threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      const int row = thread / 4;
-      // rows past the end repeat the last one: their results are not stored
-      const int gemm_m = min(first + row, GEMM_M - 1);
-      const int q = gemm_m;
-      offset[i] = q * 2304 + group * 64 + thread % 4 * 4;
-    }
+    const int row = thread / 4;
+    // rows past the end repeat the last one: their results are not stored
+    const int gemm_m = min(first + row, GEMM_M - 1);
+    const int q = gemm_m;
+    offset[0] = q * 2304 + group * 64 + thread % 4 * 4;
     const int first_chunk = 0;
     c = first_chunk;
   }
@@ -192,13 +189,10 @@ struct WReader {
 __device__ __forceinline__ void load_fragments(u32 (&a)[ROWS][4], u32 (&b)[COLUMNS][2], u32 rows, u32 columns) {
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) ldmatrix_x4(a[i], rows + i * 16 * ROW_BYTES);
-#pragma unroll
-  for (int j = 0; j < COLUMNS; j += 2) {
-    u32 pair[4];
-    ldmatrix_x4(pair, columns + j * 8 * ROW_BYTES);
-    b[j][0] = pair[0], b[j][1] = pair[1];
-    b[j + 1][0] = pair[2], b[j + 1][1] = pair[3];
-  }
+  u32 pair[4];
+  ldmatrix_x4(pair, columns);
+  b[0][0] = pair[0], b[0][1] = pair[1];
+  b[1][0] = pair[2], b[1][1] = pair[3];
 }
 
 // y[n, q, k] before the epilogue: its own window and group, and nothing else.
@@ -352,16 +346,13 @@ void convgen_winograd_f32(
   for (int i = 0; i < 2 * ROWS; ++i) {
     const int gemm_m = first_m + warp_row + i * 8 + accumulator_row(lane);
     if (gemm_m >= GEMM_M) continue;
+    const int gemm_n = first_n + warp_column + lane % 4 * RUN;
+    if (gemm_n >= GEMM_N) continue;
+    float v[RUN];
 #pragma unroll
-    for (int j = 0; j < COLUMNS * 2 / RUN; ++j) {
-      const int gemm_n = first_n + warp_column + j * (4 * RUN) + lane % 4 * RUN;
-      if (gemm_n >= GEMM_N) continue;
-      float v[RUN];
-#pragma unroll
-      for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][(j * RUN + e) / 2][i % 2 * 2 + e % 2];
-      *reinterpret_cast<Vec4*>(y + (gemm_m * 2304 + group * 64 + gemm_n)) = Vec4{
-          __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-    }
+    for (int e = 0; e < RUN; ++e) v[e] = acc[i / 2][e / 2][i % 2 * 2 + e % 2];
+    *reinterpret_cast<Vec4*>(y + (gemm_m * 2304 + group * 64 + gemm_n)) = Vec4{
+        __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
   }
 }
 
@@ -419,17 +410,13 @@ void convgen_winograd_f32_filter(
 #pragma unroll
     for (int j = 0; j < 3; ++j) {
       const float loaded[1] = {(w + (k * 576 + i * 192 + j * 64 + c))[0]};
-#pragma unroll
-      for (int e = 0; e < 1; ++e) held[i][j][e] = loaded[e];
+      held[i][j][0] = loaded[0];
     }
   }
 #pragma unroll
-  for (int e = 0; e < 1; ++e) {
+  for (int j = 0; j < 3; ++j) transform_filter<SIZE * 1>(&held[0][j][0]);
 #pragma unroll
-    for (int j = 0; j < 3; ++j) transform_filter<SIZE * 1>(&held[0][j][e]);
-#pragma unroll
-    for (int i = 0; i < SIZE; ++i) transform_filter<1>(&held[i][0][e]);
-  }
+  for (int i = 0; i < SIZE; ++i) transform_filter<1>(&held[i][0][0]);
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) {
 #pragma unroll

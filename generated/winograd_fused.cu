@@ -273,7 +273,7 @@ constexpr int stages = 2;  // halo tiles in flight, a ring
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 28672;
 constexpr u32 halo_box_bytes = 27648;  // of a halo tile, what TMA brings
@@ -366,18 +366,16 @@ void convgen_winograd_fused(
         const int quad0 = tile % line_tiles * tile_quads;
         const int q0 = tile / line_tiles % strips * (4 * quads);
         const int n = tile / (line_tiles * strips);
-        for (int block = 0; block < channel_blocks; ++block) {
-          const int use = turn / rings * channel_blocks + block;  // how often this ring was filled before
-          const int stage = turn % rings * stages + use % stages;
-          const u32 halo_tile = base + stage * halo_tile_bytes;
-          const u32 full = base + full_barriers + 8 * stage;
-          mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
-          mbarrier_arrive_expect_tx(full, halo_box_bytes);
-          tma_load_tile_4d(halo_tile, &x_map, full, block * tile_k, q0 - 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo_tile + phase_bytes, &x_map, full, block * tile_k, q0, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo_tile + 2 * phase_bytes, &x_map, full, block * tile_k, q0 + 1, quad0 / quads - 1, n);
-          tma_load_tile_4d(halo_tile + 3 * phase_bytes, &x_map, full, block * tile_k, q0 + 2, quad0 / quads - 1, n);
-        }
+        const int use = turn / rings * channel_blocks;  // how often this ring was filled before
+        const int stage = turn % rings * stages + use % stages;
+        const u32 halo_tile = base + stage * halo_tile_bytes;
+        const u32 full = base + full_barriers + 8 * stage;
+        mbarrier_wait_parity(base + empty_barriers + 8 * stage, use / stages & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, halo_box_bytes);
+        tma_load_tile_4d(halo_tile, &x_map, full, 0, q0 - 1, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + phase_bytes, &x_map, full, 0, q0, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + 2 * phase_bytes, &x_map, full, 0, q0 + 1, quad0 / quads - 1, n);
+        tma_load_tile_4d(halo_tile + 3 * phase_bytes, &x_map, full, 0, q0 + 2, quad0 / quads - 1, n);
       }
     }
   } else {
@@ -399,14 +397,14 @@ void convgen_winograd_fused(
       const int lane_row = lane_quad / quads - quad0 / quads;
       const u32 lane_pixel = (lane_row * width + lane_quad % quads) * row_bytes + lane / 16 * phase_bytes;
       float m[points][channels / 2];  // rows: pairs of outputs, columns: channels
-      for (int block = 0; block < channel_blocks; ++block, ++use) {
+      {
         const int stage = ring * stages + use % stages;
         const u32 halo_tile = base + stage * halo_tile_bytes + lane_pixel;
         mbarrier_wait_parity(base + full_barriers + 8 * stage, use / stages & 1);
         u32 v[2][points][4];  // the MMAs read one while the next is made
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-          const u32 row_weights = base + weights + (block * R + r) * weight_box_bytes;
+          const u32 row_weights = base + weights + r * weight_box_bytes;
           // of pixels 0 and 1 of a quad, 2 and 3, 4 and 5, which are 0 and 1 of the next one
           const u32 pixel = halo_tile + r * width * row_bytes;
           u32 places[3] = {pixel, pixel + 2 * phase_bytes, pixel + row_bytes};
@@ -439,7 +437,7 @@ void convgen_winograd_fused(
 #pragma unroll
             for (int i = 0; i < points; ++i) {
               wgmma_m64n64k16_f32_f16_f16_rs(m[i], v[buffer][i],
-                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle), (block | r | k) != 0);
+                  wgmma_descriptor(row_weights + i * (tile_channels * row_bytes) + k * 32, 16, 8 * row_bytes, swizzle), (r | k) != 0);
             }
             wgmma_commit_group();
             wgmma_wait_group<1>();  // the MMAs before are done with their points
@@ -448,6 +446,7 @@ void convgen_winograd_fused(
         wgmma_wait_group<0>();
         __syncwarp();
         if (lane == 0) mbarrier_arrive(base + empty_barriers + 8 * stage);
+        ++use;
       }
       float acc[2][channels / 2];  // the even and the odd output of a pair
 #pragma unroll

@@ -298,7 +298,7 @@ constexpr u16 whole_cluster = (1 << cluster) - 1;
 // comes round, so both sides wait for a parity that flips then.  The producer's starts at 1: on a fresh barrier, a wait
 // for the phase before the first one returns at once.
 // Here both follow from the number of uses of the ring: the stage is `use % stages`, the parity that of `use / stages`.
-constexpr u32 row_bytes = 128;  // tile_k channels of a pixel, or of an output channel: the swizzle's span
+constexpr u32 row_bytes = 128;  // a halo tile's channels of a pixel, or of an output channel: the swizzle's span
 constexpr u32 swizzle = 1;  // of 128 bytes, in the code of wgmma's descriptors
 constexpr u32 halo_tile_bytes = 49152;
 constexpr u32 halo_box_bytes = 46080;  // of a halo tile, what TMA brings
@@ -421,11 +421,9 @@ void convgen_winograd_fused_streamed(
         }
       }
       // a block stays until the others of its cluster have given back its stages for the last time
-      for (int ring = 0; ring < rings; ++ring) {
-        for (int i = 0; i < weight_stages; ++i) {
-          const int use = (turn + rings - 1 - ring) / rings * (channel_blocks * R) + i;
-          mbarrier_wait_parity(base + weight_empty_barriers + 8 * (ring * weight_stages + use % weight_stages), use / weight_stages & 1 ^ 1);
-        }
+      for (int i = 0; i < weight_stages; ++i) {
+        const int use = (turn + rings - 1) / rings * (channel_blocks * R) + i;
+        mbarrier_wait_parity(base + weight_empty_barriers + 8 * (use % weight_stages), use / weight_stages & 1 ^ 1);
       }
     }
   } else {

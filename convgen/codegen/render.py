@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from convgen.codegen import ptx
+from convgen.codegen.loops import without_single_trips
 from convgen.ir.plan import Launch, Plan
 from convgen.ir.problem import ConvProblem
 from convgen.resources import directory
@@ -42,7 +43,7 @@ def render(template: str, plan: Plan, **values: Any) -> str:
     env = environment()
     problem = getattr(plan.layout, "problem", plan.problem)
     body = env.get_template(template).render(plan=plan, problem=problem, **values)
-    body = f"{body.strip()}\n\n{plan.behind}"
+    body = without_single_trips(tidy(f"{body.strip()}\n\n{plan.behind}"))
     # a helper may call PTX functions, a PTX function calls nothing: one round closes the set
     helpers = _helpers_used(env, body, plan.problem)
     instructions = [ptx.render_function(env, name) for name in ptx.functions_used(body + helpers)]

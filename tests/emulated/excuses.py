@@ -149,7 +149,7 @@ HARMLESS = (
         "a proxy fence counts anywhere on the path from the write to the asynchronous read",
     ),
     Excuse(
-        "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for)",
+        r"(removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_m64\w+))",
         "the accumulators are in use by the MMAs of the step before, and need no fence",
         above=r"else \{|tap_weights = ",
     ),
@@ -302,7 +302,7 @@ HARMLESS = (
     ),
     # tma_wgrad, which sums y in the second of three loops over its steps
     Excuse(
-        "(removed: wgmma_fence removed|moved: wgmma_fence moved behind for|guard: >= for >)",
+        r"(removed: wgmma_fence removed|moved: wgmma_fence moved behind (for|wgmma_m64\w+)|guard: >= for >)",
         "the third loop goes on with accumulators that the MMAs of another have begun",
         source=r"(?s)step = own_end;((?!wgmma_fence).)*wgmma_m64|step = own_end;.*k >= 0\)",
     ),
